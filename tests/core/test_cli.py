@@ -130,7 +130,9 @@ def test_version(agl: Agl) -> None:
         (["run"], "agl: Missing argument 'FILE': agl run agl.yaml, or agl run --resume\n"),
         (["run", "--resume"], "agl: there is no run under agl-runs to go on with; begin one with"),
         (["run", "no.yaml"], "agl: no.yaml: no such file\n"),
-        (["plugins", "--jsn"], "agl: No such option '--jsn'."),
+        (["store", "--mirror"], "agl: no such option '--mirror'.\n"),
+        (["dev"], "agl: Missing argument 'FILE'. Usage: agl dev [OPTIONS] FILE [KEY=VALUE]...\n"),
+        (["plugins", "--jsn"], "agl: no such option '--jsn'. Did you mean '--json'?"),
         (
             ["plugins", "show", "baselin"],
             "agl: nothing installed is named 'baselin'. Did you ",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import agl
+from agl.algorithm.baseline import Baseline
 from agl.utils.logs import setup_logging
 
 
@@ -33,7 +34,8 @@ def greet(task: str) -> float:
 def dev(level: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Lines of the log of a dry run with three tasks."""
     setup_logging(level)
-    agl.Trainer(strategy="shm", n_runners=1).dev(greet, ["Ada", "Cy", "Dora"])
+    one_by_one = Baseline(max_queue_length=1)
+    agl.Trainer(algorithm=one_by_one, strategy="shm", n_runners=1).dev(greet, ["Ada", "Cy", "Dora"])
     return [line for line in capsys.readouterr().err.splitlines() if re.match(r"\d{4}-", line)]
 
 
@@ -45,7 +47,7 @@ def test_a_dry_run_says_a_line_of_each_rollout(capsys: pytest.CaptureFixture[str
         "1/3 ro-x succeeded, reward 1, # s: Ada",
         "2/3 ro-x failed, # s: Cy; agent: KeyError: 'fruit'",
         "3/3 ro-x succeeded, reward 0, # s: Dora",
-        "Finished 3 rollouts: 2 succeeded, mean reward 0.500 over the 2 that have one.",
+        "Finished 3 rollouts: 2 succeeded, mean reward 0.500 over 2.",
     ]
 
 

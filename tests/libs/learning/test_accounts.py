@@ -1,7 +1,7 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
 from agl.types import Credit, Exclusion, Rollout
-from agl_learning.accounts import collected_metrics, version_lag
+from agl_learning.accounts import collected_metrics, version_lag, why_nothing
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainingRow
@@ -148,3 +148,12 @@ def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():
     assert collected_metrics(batch)["calls/truncated"] == 2
     again = Collected(batch.ended, Ledger.of_parts(batch.ledger.parts()), 0.0)
     assert collected_metrics(again)["calls/truncated"] == 2
+
+
+def test_only_where_a_rollout_succeeded_is_the_address_of_the_model_in_doubt():
+    failed, succeeded = (
+        Ended(Rollout(rollout_id=status, input=None, start_time=0.0, status=status), 0, None, [])
+        for status in ("failed", "succeeded")
+    )
+    assert "base_url" not in why_nothing(collected(failed))
+    assert "does the agent use the base_url" in why_nothing(collected(failed, succeeded))

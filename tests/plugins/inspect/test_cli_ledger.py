@@ -80,7 +80,7 @@ def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Pat
     result = agl("ledger", str(make_store(tmp_path)))
     assert result.code == 0
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
-    assert lines[0] == "step mode rollouts trained calls trained excluded because"
+    assert lines[0] == "step mode rollouts trained calls calls trained excluded because"
     assert lines[2:] == [
         "1 train 1 1 3 2 1 1 no_token_ids",
         "2 train 1 1 4 2 2 2 no_token_ids",

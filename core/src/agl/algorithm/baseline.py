@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Verbosity = Literal["keys", "key_values", "none"]
 
-LONGEST_TASK = 60
+LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
 MAX_LOOKED_AT = 128
 """So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
@@ -109,7 +109,7 @@ class Baseline(FastAlgorithm):
         rewards = [reward for reward in self.rewards.values() if reward is not None]
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
         logger.info(
-            "Finished %d rollouts: %d succeeded, mean reward %s over the %d that have one.",
+            "Finished %d rollouts: %d succeeded, mean reward %s over %d.",
             len(self.rewards),
             self._num_succeeded,
             mean,
@@ -142,8 +142,7 @@ class Baseline(FastAlgorithm):
             slots.release()
 
     async def _show(self, ended: Rollout) -> None:
-        self._num_shown += 1
-        who = f"{self._num_shown}/{self._num_tasks} {ended.rollout_id}"
+        who = ended.rollout_id
         attempt = ended.attempt if isinstance(ended, AttemptedRollout) else None
         error = None if attempt is None else attempt.error
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
@@ -162,10 +161,13 @@ class Baseline(FastAlgorithm):
             if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
                 self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
             self._adapt(who, spans)
+        self._num_shown += 1
         given = "no reward" if reward is None else f"reward {reward:.4g}"
         logger.log(
             logging.INFO if error is None else logging.WARNING,
-            "%s %s, %.1f s: %s%s",
+            "%d/%d %s %s, %.1f s: %s%s",
+            self._num_shown,
+            self._num_tasks,
             who,
             f"succeeded, {given}" if ended.status == "succeeded" else ended.status,
             (ended.end_time or ended.start_time) - ended.start_time,

@@ -156,8 +156,8 @@ def _report(error: BaseException) -> int:
             near = did_you_mean(error.option_name, error.possibilities or ())
             message, code = f"no such option {error.option_name!r}.{near}", REQUEST_WRONG
         case click.MissingParameter() if error.ctx is not None:
-            usage = error.ctx.get_usage()
-            message, code = f"{error.format_message()} {usage}", REQUEST_WRONG
+            message = f"{error.format_message()} {error.ctx.get_usage()}"
+            code = REQUEST_WRONG
         case click.ClickException():
             message, code = error.format_message(), REQUEST_WRONG
         case ConfigError() | InvalidQueryError() | PluginError() | StoreUnavailableError():

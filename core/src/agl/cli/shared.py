@@ -63,8 +63,6 @@ verbose_option = click.option(
     callback=_set_up_log,
     help="Log spans and adapted data of each rollout, too.",
 )
-"""Sets up the log of a command that runs agents."""
-
 
 tracker_option = click.option(
     "--tracker",

@@ -72,6 +72,7 @@ def store(
     from pathlib import Path
 
     from agl.errors import StoreError
+    from agl.utils.logs import stderr_console
     from agl_bench.measure import COLUMNS, cells, measured
     from agl_bench.server import own_command, served
     from agl_bench.workloads import WORKLOADS
@@ -83,9 +84,10 @@ def store(
         if (tasks or workload.short_tasks) != workload.tasks:
             count = tasks or workload.short_tasks
             note(f"{workload.name}: {count} tasks; published are {workload.tasks}")
-        report, problems = measured(
-            workload, address, tasks, way=way, seed=seed, max_seconds=seconds, token=token
-        )
+        with stderr_console().status(f"measuring {workload.name} ..."):
+            report, problems = measured(
+                workload, address, tasks, way=way, seed=seed, max_seconds=seconds, token=token
+            )
         reports.append(report)
         wrong.extend(problems)
 
@@ -101,6 +103,7 @@ def store(
     if as_json:
         print_json(reports)
     else:
-        print_table(list(COLUMNS.values()), [cells(report) for report in reports])
+        table = [list(COLUMNS.values()), *map(cells, reports)]
+        print_table(["", *[""] * len(reports)], zip(*table, strict=True))
     if wrong:
         raise StoreError(f"{len(wrong)} rollouts are wrong; the first: {wrong[0]}")

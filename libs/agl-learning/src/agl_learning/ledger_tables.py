@@ -18,7 +18,7 @@ GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
 """What is counted, and the name of its good bin."""
 LAST_STEPS = 10
 """So many stand at the end of a run; ``agl ledger`` has all."""
-COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "trained", "excluded", "because"]
+COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
 
 
 @dataclass
@@ -131,7 +131,8 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
     ]
     rows.append(["", "total", "", *_cells(accounts.total)])
     first = 0 if len(runs) > 1 else 1
-    return table_text(["run", *COLUMNS][first:], [row[first:] for row in rows])
+    cells = [row[first:] for row in rows]
+    return table_text(["run", *COLUMNS][first:], cells, less=["excluded", "mode"])
 
 
 def _cells(sums: Sums) -> list[object]:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from agl.algorithm.base import Algorithm
 from agl.utils.files import make_private_folder, write_whole
 from agl_learning.findings import read_findings, write_finding
 from agl_learning.generations import Branch
+from agl_learning.progress import Bar
 from agl_learning.signs import is_unchanged, signs
 
 logger = logging.getLogger("agl.learning")
@@ -73,40 +73,14 @@ class Report:
         self._seen: list[Mapping[str, Any]] = []
         """Metrics of the training steps."""
         self._show = show_progress
-        self._progress: Any = None
-        if show_progress and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
-
-            self._progress = Progress(
-                TextColumn(f"[bold]{name}[/]"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("reward {task.fields[reward]}"),
-                TextColumn("{task.fields[held_out]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._bar = self._progress.add_task(
-                "", total=steps, completed=done, reward="  -  ", held_out=""
-            )
+        self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
 
     def __enter__(self) -> "Report":
-        if self._progress is not None:
-            self._progress.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._bar.__exit__(*exc_info)
 
     def go_back(
         self,
@@ -179,8 +153,8 @@ class Report:
         self.write(metrics)
         reward = metrics.get("reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
-        if self._progress is not None:
-            self._progress.update(self._bar, completed=number, reward=shown)
+        if self._bar.is_seen:
+            self._bar.update(number, reward=f"reward {shown}")
         elif self._show:
             logger.info(
                 "step %d of %d: reward %s, %d calls trained, %.1f s",
@@ -208,8 +182,8 @@ class Report:
         self.write(metrics)
         reward = metrics.get("val/reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
-        if self._progress is not None:
-            self._progress.update(self._bar, held_out=f"held-out {shown}")
+        if self._bar.is_seen:
+            self._bar.update(held_out=f"held-out {shown}")
         elif self._show:
             logger.info("after step %d: held-out reward %s", step, shown)
         if not again:

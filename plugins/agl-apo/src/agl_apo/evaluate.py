@@ -97,6 +97,8 @@ class Evaluator:
     )
     """By position in the stream."""
     spent: Counter[Split] = field(default_factory=Counter[Split])
+    show: Callable[[int], None] = lambda done: None
+    """Told how many evaluations there have been, after each batch."""
     again: int = 0
     """Evaluations that were run again because they had failed; not among ``spent``."""
 
@@ -212,6 +214,7 @@ class Evaluator:
         for (candidate, position), outcome in read.items():
             self.outcomes.setdefault((candidate.candidate_id, split), {})[position] = outcome
         self.spent[split] += len(wanted)
+        self.show(self.total)
 
     async def require_success(self, candidate: Candidate, split: Split, hint: str = "") -> None:
         """Stop when the first prompt cannot be judged.

@@ -21,6 +21,7 @@ from agl_learning.generations import (
     hold_run,
     read_generation,
 )
+from agl_learning.progress import Bar
 from agl_learning.report import Report
 from agl_learning.start import run_folder
 from agl_learning.tasks import digest
@@ -134,9 +135,12 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 publish_resources=self.publish_resources,
             )
             await session.publish(session.seed)
-            async with self.models:
-                await self.search(session)
-            self.result = await session.finish()
+            # It may end earlier: the time left is what is left at most.
+            with Bar(f"{self.name}, evaluations", self.max_evaluations) as bar:
+                evaluator.show = bar.update
+                async with self.models:
+                    await self.search(session)
+                self.result = await session.finish()
 
     def _others(
         self, resources: NamedResources, templates: Mapping[str, PromptTemplate]

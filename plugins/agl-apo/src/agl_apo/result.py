@@ -67,18 +67,19 @@ def say(result: Result) -> None:
             "--status failed",
             result.failed_evaluations,
         )
-    decision = result.decision
-    if decision is None:
-        logger.info(
-            "no candidate was better than the seed in the search; the seed stays (%d evaluations)",
-            result.evaluations,
-        )
-        return
     logger.info(
-        "candidate %s; %d evaluations, %d of them for the decision",
-        decision.verdict,
+        "the rollouts of this search are %d evaluations, %d of them for the decision, %d that were "
+        "run again because they had failed, and the questions to models: %d calls, %d tokens",
         result.evaluations,
         result.evaluations_held_out,
+        result.evaluations_again,
+        result.model_calls,
+        result.tokens,
     )
+    decision = result.decision
+    if decision is None:
+        logger.info("no candidate was better than the seed in the search; the seed stays")
+        return
+    logger.info("candidate %s", decision.verdict)
     if result.copies:
         logger.warning("the best prompt copies from the train tasks %s", list(result.copies))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
+from agl_torch.models import without_bars
 
 if TYPE_CHECKING:
     from agl_torch.learner import Learner
@@ -48,15 +49,8 @@ def fingerprint(*models: Any) -> str:
 
 def save_model(model: Any, folder: Path) -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws."""
-    from transformers.utils import logging
-
-    was_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    with without_bars():
         model.save_pretrained(folder)
-    finally:
-        if was_enabled:
-            logging.enable_progress_bar()
 
 
 def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> None:

@@ -5,11 +5,12 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
+from agl_learning.progress import working
 from agl_torch.adapter import ADAPTER, find_base, load_merged
 
 ModelSource = Any
@@ -52,6 +53,20 @@ def compute_alike(torch_threads: int | None) -> None:
     torch.set_num_threads(torch_threads or 1)
 
 
+@contextmanager
+def without_bars() -> Generator[None]:
+    """Without the progress bars that transformers draws, into the log and our own bars."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
 def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     """The model on its device, in evaluation mode, every parameter trainable.
 
@@ -72,10 +87,11 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
         if dtype != "auto" and not isinstance(torch_dtype, torch.dtype):
             raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
         try:
-            if (Path(source) / ADAPTER).exists():
-                model = load_merged(Path(source), torch_dtype)
-            else:
-                model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
+            with without_bars(), working(f"loading the model {source}"):
+                if (Path(source) / ADAPTER).exists():
+                    model = load_merged(Path(source), torch_dtype)
+                else:
+                    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
     else:

@@ -1,10 +1,13 @@
 """``agl doctor``: what could be learned, before anything is spent."""
 
 import logging
+import shutil
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from agl.cli.shared import note, print_json, print_table
 from agl.config.file import load_config
@@ -79,11 +82,11 @@ def _show(diagnosis: Diagnosis) -> None:
             click.echo(f"not better than {because}")
         click.echo()
     for finding in diagnosis.findings:
-        click.echo(f"{finding.level:<10} {finding.code}: {finding.message}")
+        _say(finding.level, f"{finding.code}: {finding.message}")
         if finding.fix:
-            click.echo(f"{'':<10} -> {finding.fix}")
+            _say("", f"-> {finding.fix}")
     if diagnosis.at_once:
-        click.echo(f"{'at once':<10} {diagnosis.at_once}")
+        _say("at once", diagnosis.at_once)
     grades = [call.grade for call in diagnosis.calls]
     uses = "; ".join(
         f"{grades.count(letter)} {letter} ({use})"
@@ -91,4 +94,19 @@ def _show(diagnosis: Diagnosis) -> None:
         if letter in grades
     )
     verdict = "something can be learned" if diagnosis.trainable else "nothing could be learned"
-    click.echo(f"{'verdict':<10} {verdict} by {diagnosis.algorithm!r}; calls: {uses or 'none'}")
+    _say("verdict", f"{verdict} by {diagnosis.algorithm!r}; calls: {uses or 'none'}")
+
+
+def _say(name: str, text: str) -> None:
+    """An entry, as wide as the terminal; in a pipe it is one line."""
+    width = shutil.get_terminal_size().columns if Console().is_terminal else 100_000
+    click.echo(
+        textwrap.fill(
+            " ".join(text.split()),
+            width,
+            initial_indent=f"{name:<10} ",
+            subsequent_indent=" " * 11,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )

@@ -8,6 +8,7 @@ import click
 from agl.cli.shared import note, print_json, print_table
 from agl.runs.folders import shown_status
 from agl.types import Run
+from agl_inspect.report.text import near
 from agl_inspect.runs.comparing import compared, print_comparison
 from agl_inspect.runs.known import (
     delete_run,
@@ -38,7 +39,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     if as_json:
         print_json(rows)
         return
-    cells = [list(row.values()) for row in rows]
+    cells = [[*[*row.values()][:-1], near(row["folder"] or "")] for row in rows]
     print_table(COLUMNS, cells, less=["folder", "starts", "begun"], cut=True)
     for run in runs:
         if run.problem:

@@ -1,0 +1,197 @@
+"""A project with a run in it whose ids and times are always the same, to take screens of.
+
+The run is made by hand, through the store, as GRPO would have left it.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.store import overdue
+from agl.store.sqlite import SqliteLightningStore, ids
+from agl.types import Failure, RunCode, RunStart, Span
+from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
+from agl_learning.ledger import Ledger, save_ledger
+
+RUN = "20260102T030405Z-0001"
+BEGIN = 1_767_323_045.0
+"""2026-01-02 03:04:05 UTC."""
+AGENT = '''"""Greets a guest."""
+
+import agl
+
+
+@agl.rollout
+def greet(task: dict, prompt_template: agl.PromptTemplate) -> float:
+    text = prompt_template.format(name=task["name"])
+    agl.emit_message(text)
+    if task["name"] == "Cy":
+        raise KeyError("fruit")
+    return float(len(text) < 14)
+'''
+CONFIG = """agent: greeter:greet
+train: guests.jsonl
+resources:
+  prompt_template: {resource_type: prompt_template, template: "Hello, {name}!", engine: f-string}
+algorithm: baseline
+strategy: shm
+runners: 1
+"""
+GUESTS = ["Ada", "Bartholomew Featherstonehaugh-Cholmondeley", "Cy", "Dee"]
+TRACEBACK = """Traceback (most recent call last):
+  File "greeter.py", line 11, in greet
+    raise KeyError("fruit")
+KeyError: 'fruit'
+"""
+
+
+def make_project(folder: Path) -> None:
+    """Write agent, tasks and configuration."""
+    (folder / "greeter.py").write_text(AGENT)
+    (folder / "agl.yaml").write_text(CONFIG)
+    lines = [json.dumps({"name": name}) for name in GUESTS]
+    (folder / "guests.jsonl").write_text("\n".join(lines) + "\n")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.time = BEGIN
+
+    def now(self) -> float:
+        return self.time
+
+    def passes(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@contextmanager
+def _always_the_same() -> Iterator[_Clock]:
+    clock = _Clock()
+    with (
+        mock.patch.object(overdue.StoreClock, "now", side_effect=clock.now),
+        mock.patch.object(ids, "_random", random.Random(1)),
+    ):
+        yield clock
+
+
+def make_run(folder: Path) -> None:
+    """Make the run in ``folder/agl-runs``."""
+    home = folder / "agl-runs" / RUN
+    home.mkdir(parents=True)
+    lines: list[dict[str, Any]] = [
+        {"step": 0, "val/reward/mean": 0.25, "val/rollouts/succeeded": 4, "generation": 1}
+    ]
+    rewards = [0.2, 0.3, 0.25, 0.4, 0.5, 0.45, 0.6, 0.75, 0.7, 0.85, 0.9, 0.95]
+    lines += [
+        {"step": n, "reward/mean": reward, "tokens/sampled": 40, "tokens/given": 160,
+         "time/rollouts": 3.5, "time/update": 1.25, "generation": 1}
+        for n, reward in enumerate(rewards, 1)
+    ]  # fmt: skip
+    lines.append({"step": 12, "val/reward/mean": 0.875, "val/rollouts/succeeded": 4})
+    (home / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = {"rewards": rewards, "val_rewards": [[0, 0.25], [12, 0.875]], "calls_trained": 5}
+    (home / "summary.json").write_text(json.dumps(said))
+    with _always_the_same() as clock:
+        asyncio.run(_fill(home, clock))
+
+
+async def _fill(home: Path, clock: _Clock) -> None:
+    store = SqliteLightningStore(str(home / "store.db"), scan_interval_seconds=1e6)
+    code = RunCode(versions={"python": "3.11"}, agent="0123456789abcdef")
+    start = RunStart(
+        run_id=RUN, algorithm="grpo", folder=str(home), config={"steps": 12}, code=code,
+        seed=1, pid=1, host="here",
+    )  # fmt: skip
+    await store.begin_run(start)
+    for step in (1, 2):
+        clock.passes(2.0)
+        await _step(store, clock, step)
+    await store.end_run(RUN, 1, "finished")
+    await store.close()
+
+
+async def _step(store: SqliteLightningStore, clock: _Clock, step: int) -> None:
+    """Two rollouts of each of two tasks; in step 2 the last one fails."""
+    ended, ledger, groups = [], Ledger(), []
+    for group, name in enumerate(GUESTS[:2]):
+        rows_G = []
+        for member in range(2):
+            fails = (step, group, member) == (2, 1, 1)
+            rollout = await store.start_rollout(
+                {"name": name}, mode="train",
+                metadata={"run": RUN, "generation": 1, "step": step, "group": group},
+            )  # fmt: skip
+            clock.passes(0.5 + member)
+            made = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            number = 100 * step + 10 * group + member
+            await store.add_many_spans(
+                [
+                    span.model_copy(update=made)
+                    for span in _spans(number, name, member, clock, fails)
+                ]
+            )
+            error = Failure(
+                boundary="agent", type="KeyError", message="'fruit'", traceback=TRACEBACK
+            )
+            await store.update_attempt(
+                rollout.rollout_id, "latest", status="failed" if fails else "succeeded",
+                **({"error": error} if fails else {}),
+            )  # fmt: skip
+            (over,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            read = TraceToRows(credit="final").adapt(
+                list(await store.query_spans(rollout.rollout_id)),
+                attempts=list(await store.query_attempts(rollout.rollout_id)),
+            )
+            ledger.merge(read.ledger)
+            ended.append(over)
+            rows_G.append(read.rows)
+        groups.append(rows_G)
+    place = 0
+    for rows_G in groups:
+        for rows, given in zip(rows_G, sibling_advantages(rows_G), strict=True):
+            for row, advantages in zip(rows, given, strict=True):
+                ledger.train(row, advantages, place)
+                place += 1
+    await save_ledger(store, ledger, ended, step=step, algorithm="grpo", run=RUN)
+
+
+def _spans(number: int, name: str, member: int, clock: _Clock, fails: bool) -> list[Span]:
+    answer = "Good evening to you" if member else "Hi!"
+    tokens = [7, 8, 9, 10] if member else [5, 6]
+    said = [{"role": "system", "content": "Greet the guest in one line."},
+            {"role": "user", "content": f"The guest is {name}."}]  # fmt: skip
+    call: dict[str, Any] = {
+        Key.OPERATION.value: "chat",
+        Key.REQUEST_MODEL.value: "tiny",
+        Key.INPUT_MESSAGES.value: json.dumps(said),
+        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", "content": answer}]),
+        Key.PROMPT_TOKEN_IDS.value: list(range(20, 40)),
+        Key.RESPONSE_TOKEN_IDS.value: tokens,
+        Key.RESPONSE_LOGPROBS.value: [-0.25 * n for n in range(1, len(tokens) + 1)],
+    }
+    now = clock.now()
+
+    def span(
+        n: int, kind: str, attributes: dict[str, Any], begin: float, end: float, of: int = 0
+    ) -> Span:
+        return Span.from_attributes(
+            name=kind, attributes=attributes, sequence_id=n, span_id=f"{number * 10 + n:016x}",
+            parent_id=f"{number * 10 + of:016x}" if of else None, trace_id=f"{number:032x}",
+            start_time=begin, end_time=end,
+        )  # fmt: skip
+
+    spans = [
+        span(1, "greet", {}, now - 0.5, now),
+        span(2, MODEL_CALL_SPAN, call, now - 0.4, now - 0.1, of=1),
+    ]
+    if not fails:
+        spans.append(span(3, AGL_ANNOTATION, reward_attributes(0.5 - member / 4), now, now, of=1))
+    return spans
