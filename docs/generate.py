@@ -132,7 +132,7 @@ def command_line() -> str:
 
 SECTIONS = {
     "Train": "run dev config doctor eval replay serve merge",
-    "Look at a run": "runs rollouts show diff spans ledger explain prompts report",
+    "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive agentops migrate",
     "Serve and measure": "store gateway token vllm prometheus bench plugins",
 }

@@ -5,14 +5,14 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
-from agl.errors import ConfigError, PluginError, RunError, StoreError
+from agl.errors import ConfigError, NotSupportedError, PluginError, RunError, StoreError
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
-from agl.utils.files import write_whole
+from agl.utils.files import make_private_folder, write_whole
 
 if TYPE_CHECKING:
     from agl.config.file import CheckedConfig, ConfigFile, RunConfig
@@ -29,16 +29,17 @@ class RunToBe:
     folder: Path
     resume: bool = False
     force: bool = False
+    ui: bool = False
 
 
-def train(path: Path, overrides: Sequence[str], *, dry: bool, force: bool = False) -> None:
+def train(path: Path, overrides: Sequence[str], *, dry: bool, **given: Any) -> None:
     """Run a configuration to the end and print what came of it.
 
     Args:
         path: The configuration file.
         overrides: ``key=value`` each.
         dry: Run Baseline in the algorithm's place.
-        force: Whether a run that is in its folder goes on although it is not what it was.
+        given: ``force`` and ``ui`` of the ``RunToBe``.
 
     Raises:
         ConfigError: Something is wrong with the request; nothing was started or written.
@@ -48,20 +49,20 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool, force: bool = Fals
     from agl.config.file import load_config
 
     file = load_config(path, overrides)
-    run = new_run(file.config, force=force)
-    if force and not run.resume:
+    run = replace(new_run(file.config), **given)
+    if run.force and not run.resume:
         raise ConfigError("--force is for a run that goes on; add --resume")
     _run(file, run, dry=dry)
 
 
-def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force: bool) -> None:
+def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: Any) -> None:
     """Go on with a run, in its folder and its store.
 
     Args:
         path: The configuration file; None takes the one in the run's folder.
         overrides: ``key=value`` each.
         name: Which run: its id, a part of it, or its folder; empty for the newest.
-        force: Whether to go on although it is not what it was.
+        given: ``force`` and ``ui`` of the ``RunToBe``.
 
     Raises:
         ConfigError: There is no such run, or it is another one now; nothing was started.
@@ -76,7 +77,7 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, *, force:
     if file is None:
         file = load_config_of_run(run, overrides)
         _enter(run)
-    _run(file, RunToBe(run.run_id, folder, resume=True, force=force), dry=False)
+    _run(file, RunToBe(run.run_id, folder, resume=True, **given), dry=False)
 
 
 def _enter(run: "Run") -> None:
@@ -138,7 +139,6 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
 
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
     from agl.config.file import check_config
-    from agl.utils.files import make_private_folder
 
     checked = check_config(file, run_dir=run.folder, dry=dry)
     components = {
@@ -211,16 +211,14 @@ def _say_how_to_go_on(run: RunToBe, *, dry: bool) -> None:
         note(f"to go on: agl run --resume {name}")
 
 
-def new_run(config: "RunConfig", *, force: bool = False) -> RunToBe:
+def new_run(config: "RunConfig") -> RunToBe:
     """A run in the configured folder, or in a new one; one that has begun in it goes on."""
     if config.run_dir is None:
         run_id = new_run_id()
         return RunToBe(run_id, Path(RUNS) / run_id)
     folder = Path(config.run_dir)
     known = known_run(folder)
-    if known is None:
-        return RunToBe(new_run_id(), folder)
-    return RunToBe(known[0], folder, resume=True, force=force)
+    return RunToBe(known[0], folder, resume=True) if known else RunToBe(new_run_id(), folder)
 
 
 @dataclass
@@ -260,7 +258,7 @@ def _fit(
         writer = _ConfigWriter(run.folder / CONFIG, checked.as_yaml())
         if not run.resume:
             writer.on_run_start()
-        hooks = [*hooks, writer]
+        hooks = [*hooks, writer, *(["ui"] if run.ui else [])]
     trainer = Trainer(
         **components,
         store=store,
@@ -278,7 +276,6 @@ def _fit(
 async def _read(
     store: "LightningStore", run: RunToBe, result: "RunResult | None"
 ) -> "tuple[RunResult, str, Run | None]":
-    from agl.errors import NotSupportedError
     from agl.runs.result import result_of, sum_up
 
     result = result or await result_of(store, run.run_id, run.folder)

@@ -187,7 +187,7 @@ class Authenticated:
                 "missing or wrong token; send the header 'Authorization: Bearer TOKEN', or use the "
                 "address that the server printed when it started",
                 "Unauthorized",
-                (b"www-authenticate", b"Bearer"),
+                (b"www-authenticate", b'Basic realm="agl"'),
             )
         return await self.app(scope, receive, send)
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 import agl
 from agl.errors import AglError, ConfigError, InvalidQueryError, UnknownRecordError
 from agl_ui.live import events
-from agl_ui.pages import parts, prompts, rollout, rollouts, run, runs
+from agl_ui.pages import acts, parts, prompts, rollout, rollouts, run, runs, task
 from agl_ui.pages.page import Page
 from agl_ui.places import Places
 from agl_ui.templating import environment
@@ -36,6 +36,8 @@ POLICY = "; ".join(
     )
 )
 """Nothing but files of ours runs or is loaded; images may stand in the data."""
+STATIC_POLICY = "default-src 'none'; style-src 'self' file:; img-src 'self' file: data:"
+"""The same for a copy, which may lie in a folder; it has no script."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -51,8 +53,20 @@ STATIC = {
     "rollout.css": "text/css",
     "live.js": "text/javascript",
     "spans.js": "text/javascript",
+    "ui.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+STATIC_PAGES: dict[str, set[str]] = {
+    "run": set(),
+    "rollouts": {"step", "status", "after"},
+    "rollout": {"attempt", "call", "message"},
+    "task": {"rollout", "step"},
+    "prompts": {"run", "candidate", "against", "split"},
+    "resources": set(),
+    "runners": set(),
+    "settings": set(),
+}
+"""Pages that a copy without a server has -> what their addresses may say; see ``exporting``."""
 Write = Callable[[Request, Places], Awaitable[Page]]
 
 
@@ -64,6 +78,7 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/": run.overview,
         "/s/{key}/run/{run_id}": run.write,
         "/s/{key}/prompts": prompts.write,
+        "/s/{key}/task": task.write,
         "/s/{key}/resources": parts.resources,
         "/s/{key}/runners": parts.runners,
         "/s/{key}/settings": parts.settings,
@@ -75,6 +90,7 @@ def routes(places: Places) -> list[Route]:
     }
     found = [Route(path, _page(write, places)) for path, write in pages.items()]
     found.append(Route("/s/{key}/events", events(places)))
+    found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _act(places), methods=["POST"]))
     found.append(Route("/theme/{name}", _theme))
     found.append(Route("/static/{name}", _static))
     found.append(Route("/{rest:path}", _page(_nothing, places)))
@@ -122,6 +138,15 @@ def _fault(request: Request, error: Exception) -> Page:
     return Page("error.html", {"title": "This cannot be shown", "text": text}, status=500)
 
 
+def _act(places: Places) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        done = await acts.act(request, places)
+        done.headers.update(HEADERS)
+        return done
+
+    return answer
+
+
 def render(request: Request, page: Page) -> bytes:
     """The HTML of a page; what no encoding has is written out."""
     root = request.scope.get("root_path", "").rstrip("/")
@@ -141,8 +166,12 @@ def render(request: Request, page: Page) -> bytes:
         "trail": page.trail,
         "state": page.state,
         "about": page.about,
+        "is_static": False,
+        "acts": acts.acts_of(request, page),
         **page.values,
     }
+    if request.scope.get("agl-ui-static"):  # a copy, which nothing keeps live
+        context |= {"is_static": True, "state": "", "policy": STATIC_POLICY}
     html = environment().get_template(page.template).render(context)
     return html.encode("utf-8", "backslashreplace")
 
@@ -167,10 +196,11 @@ async def _static(request: Request) -> Response:
     if name not in STATIC:
         return Response("no such file", 404, HEADERS, media_type="text/plain")
     kept = {**HEADERS, "Cache-Control": "private, max-age=86400"}
-    return Response(_file(name), 200, kept, media_type=STATIC[name])
+    return Response(asset(name), 200, kept, media_type=STATIC[name])
 
 
-def _file(name: str) -> bytes:
+def asset(name: str) -> bytes:
+    """One of our files."""
     return files("agl_ui").joinpath("static", name).read_bytes()
 
 
@@ -178,5 +208,5 @@ def _asset_version() -> str:
     """Stands in the addresses of our files, so that a browser keeps none of an older agl."""
     digest = hashlib.blake2b(digest_size=6)
     for name in STATIC:
-        digest.update(_file(name))
+        digest.update(asset(name))
     return digest.hexdigest()

@@ -1,10 +1,15 @@
 """``agl ui``: a web page over a store."""
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from agl.env import DEFAULT_HOST
+
+if TYPE_CHECKING:
+    from agl_ui.places import Places
 
 
 @click.command("ui")
@@ -17,12 +22,35 @@ from agl.env import DEFAULT_HOST
 )
 @click.option("--open", "is_open", is_flag=True, help="Ask for no key in the address.")
 @click.option("--browse", is_flag=True, help="Open a browser.")
-def command(store: str | None, host: str, port: int, is_open: bool, browse: bool) -> None:
+@click.option(
+    "--export",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the pages into a new folder, for who has no server, and end.",
+)
+@click.option(
+    "--rollouts",
+    "most",
+    default=500,
+    show_default=True,
+    type=click.IntRange(0),
+    help="With --export: so many rollouts get a page.",
+)
+def command(
+    store: str | None,
+    host: str,
+    port: int,
+    is_open: bool,
+    browse: bool,
+    folder: Path | None,
+    most: int,
+) -> None:
     """Show runs, rollouts, conversations and tokens in a browser.
 
     STORE is a run's folder, a store file, or the address of a store server, with a reader's token
-    in it: http://agl:TOKEN@HOST:PORT. Without it, all runs under agl-runs are shown. Nothing is
-    changed, and a run that is under way may be looked at.
+    in it: http://agl:TOKEN@HOST:PORT. Without it, all runs under agl-runs are shown; with --export
+    the newest is written. Nothing is changed, and a run that is under way may be looked at.
     """
     import asyncio
 
@@ -50,4 +78,29 @@ def command(store: str | None, host: str, port: int, is_open: bool, browse: bool
         places = Places(server_place(store, without_token(store)[0]))
     else:
         places = Places(file_place(store_file(Path(store)).absolute()))
-    asyncio.run(serve(places, host, port, is_open=is_open, browse=browse))
+    if folder is not None:
+        asyncio.run(_export(places, folder, most))
+    else:
+        asyncio.run(serve(places, host, port, is_open=is_open, browse=browse))
+
+
+async def _export(places: "Places", folder: Path, most: int) -> None:
+    from agl.cli.shared import note
+    from agl_ui.exporting import ENTRY, Export
+
+    export = Export(await places.newest(), folder, most)
+    try:
+        with click.progressbar(length=1, label="pages", file=sys.stderr) as bar:
+
+            def say(done: int, known: int) -> None:
+                bar.length = known
+                bar.update(done - bar.pos)
+
+            export.say = say
+            number = await export.write()
+    finally:
+        await places.close()
+    if export.left_out:
+        note(f"{export.left_out} rollouts are named and have no page; --rollouts takes more")
+    note(f"{number} pages; what tasks keep private, and keys, are not in them")
+    click.echo(folder / ENTRY)

@@ -8,6 +8,8 @@ from typing import Any
 from agl.errors import ConfigError, NotSupportedError
 from agl.runs.finding import last_time, placed, stores_here
 from agl.runs.folders import STORE
+from agl.store.access.rules import ALLOWED
+from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.run_metrics import METRICS
@@ -25,6 +27,8 @@ class Place:
     store: LightningStore
     file: Path | None = None
     """None for a store behind a server."""
+    writer: LightningStore | None = None
+    """What changes it, for what a person clicks; None where nothing may."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What pages keep of it between requests."""
 
@@ -96,6 +100,20 @@ class Places:
                 return place
         raise ConfigError(f"there is no store {key!r} here")
 
+    async def newest(self) -> Place:
+        """The one whose run was begun last.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        last: dict[str, float] = {}
+        for place in self.all():
+            runs = await place.runs()
+            last[place.key] = last_time(runs[0]) if runs else 0.0
+        if not last:
+            raise ConfigError("there is no store here")
+        return self.get(max(last, key=lambda key: last[key]))
+
     async def close(self) -> None:
         """Let go of all files and connections."""
         for place in self._known.values():
@@ -113,4 +131,7 @@ def server_place(url: str, title: str) -> Place:
     from agl.http.client import LightningStoreClient
 
     client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
-    return Place("server", title, Looking(client))
+    role = (without_token(url)[1] or "").partition(".")[0]
+    # A token of a lower role says so; which token of an admin it is, only its server knows.
+    writer = None if role in ALLOWED else client
+    return Place("server", title, Looking(client), writer=writer)

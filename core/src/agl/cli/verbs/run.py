@@ -19,8 +19,11 @@ from agl.cli.shared import verbose_option
     "not come to its end. Without FILE it has the configuration that it had.",
 )
 @click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
+@click.option("--ui", is_flag=True, help="Show it in a browser meanwhile (agl-ui).")
 @verbose_option
-def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, force: bool) -> None:
+def command(
+    file: Path | None, overrides: tuple[str, ...], resume: str | None, **given: bool
+) -> None:
     """Train what FILE says, with overrides such as algorithm.beam_width=4."""
     from agl.cli.training import resume_run, train
 
@@ -32,8 +35,8 @@ def command(file: Path | None, overrides: tuple[str, ...], resume: str | None, f
     if resume and file is None and resume.endswith((".yaml", ".yml")):
         file, resume = Path(resume), ""
     if resume is not None:
-        resume_run(file, overrides, resume, force=force)
+        resume_run(file, overrides, resume, **given)
     elif file is None:
         raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
     else:
-        train(file, overrides, dry=False, force=force)
+        train(file, overrides, dry=False, **given)

@@ -28,7 +28,7 @@
     waiting = true;
     again = false;
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, credentials: "same-origin" });
+      const answer = await fetch(new URL(location.pathname + location.search, location.origin), { headers: { "X-Live": "1" }, credentials: "same-origin" });
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const old of document.querySelectorAll("[data-live]")) {

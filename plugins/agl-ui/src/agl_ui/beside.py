@@ -1,0 +1,58 @@
+"""The page over a run, served by the run itself as long as it lasts: ``agl run --ui``."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import agl
+from agl.cli.shared import note
+from agl.runs.folders import STORE
+from agl.utils.checks import check_numbers
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
+
+
+class Beside(agl.Hook):
+    """Show the run in a browser while it lasts; its end is the end of the page.
+
+    ``agl ui`` shows the same afterwards, from the run's folder.
+
+    Args:
+        port: 0 for a free one.
+        browse: Whether to open a browser.
+    """
+
+    def __init__(self, port: int = 0, browse: bool = False) -> None:
+        check_numbers("ui", whole=True, least=0, port=port)
+        self.port, self.browse = port, browse
+        self._server: Any = None
+
+    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+        from agl_ui.looking import Looking
+        from agl_ui.places import Place, Places, file_place
+        from agl_ui.serving import Server
+
+        folder = algorithm.get_run_folder()
+        file = None if folder is None else folder / STORE
+        if file is not None and file.is_file():  # read apart from the run, which is not kept
+            place = file_place(file)
+        else:
+            run_id, _ = algorithm.get_run() or ("run", 1)
+            place = Place(run_id, f"the store of run {run_id}", Looking(store))
+        place.writer = store
+        self._server = Server(Places(place), port=self.port)
+        address = self._server.start()
+        note(f"agl ui: {address}")  # a log would break it in two
+        if self.browse:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    async def on_run_end(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(server.stop)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_server": None}
