@@ -167,6 +167,17 @@ async def test_the_end_finds_room_in_a_full_queue() -> None:
     assert not delivery.put("late", int)
 
 
+def test_rollouts_are_not_read_for_a_tracker_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agl_trackers.delivery.FAILS", 0)
+    read: list[object] = []
+    monkeypatch.setattr("agl_trackers.tracker.samples_of", lambda *given: read.append(given))
+    fit(Recorder(), tmp_path / "run")
+    assert read == []
+    assert "3 as rollouts were not read, as it failed or hung" in caplog.messages[-1]
+
+
 async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
     goes_on, began = threading.Event(), threading.Event()
 

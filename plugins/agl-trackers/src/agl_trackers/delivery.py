@@ -18,6 +18,10 @@ logger = logging.getLogger("agl.trackers")
 
 MOST_WAITING = 1_000
 """Calls that wait at most."""
+FAILS = 3
+"""So many failures one after the other, and it is not worth preparing more."""
+BEHIND = 16
+"""The same for so many calls that wait."""
 
 
 class Delivery:
@@ -48,6 +52,8 @@ class Delivery:
         """Whether the first call succeeded; None before it returns."""
         self._is_ending = False
         self._is_given_up = False
+        self._failures = 0
+        """Calls that failed since one was made."""
 
     def put(self, what: str, call: Callable[[], object]) -> bool:
         """Ask for a call; returns at once, from any thread.
@@ -76,6 +82,11 @@ class Delivery:
     def num_waiting(self) -> int:
         """Calls that have not begun."""
         return len(self._waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it fails or hangs, so that what costs something to prepare had better not be."""
+        return self._failures >= FAILS or self.num_waiting >= BEHIND
 
     @property
     def seconds_under_way(self) -> float:
@@ -136,6 +147,7 @@ class Delivery:
             error = self._call(what, call)
             with self._changed:
                 self._under_way = None
+                self._failures = 0 if error is None else self._failures + 1
                 if not self._is_given_up:
                     if error is None:
                         self.made += 1

@@ -132,6 +132,9 @@ class Tracker(agl.Hook, ABC):
         """Read rollouts beside the run, those of one step after those of another."""
         if not self.rollouts or self._delivery is None:
             return
+        if self._delivery.is_behind:
+            self._delivery.drop("rollouts were not read, as it failed or hung")
+            return
         if len(self._to_read) >= MOST_TO_READ:
             self._delivery.drop("rollouts of earlier steps were still being read")
             return
