@@ -18,6 +18,10 @@ GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
 """What is counted, and the name of its good bin."""
 LAST_STEPS = 10
 """So many stand at the end of a run; ``agl ledger`` has all."""
+MOST_ACCOUNTS = 1_000
+"""Of a store with more, only the newest steps are read, unless all is asked for."""
+NEWEST_ROLLOUTS = 500
+"""Whose steps these are."""
 COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
 
 
@@ -34,6 +38,21 @@ class Accounts:
     """Accounts that a run went back behind; they are in no sum."""
     problems: list[str] = field(default_factory=list[str])
     """Accounts that cannot be read, or do not balance; they are in no sum."""
+    left_out: int = 0
+    """Accounts of earlier steps, which were not read."""
+
+    def add(self, part: LedgerPart) -> None:
+        """Count one."""
+        if part.lost:
+            self.lost += 1
+            return
+        try:
+            sums = sums_of(part)
+        except LedgerError as error:
+            self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
+            return
+        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+        self.steps.setdefault(key, Sums()).update(sums)
 
     @property
     def total(self) -> Sums:
@@ -48,29 +67,44 @@ async def read_accounts(
 
     Args:
         store: Where they are.
-        step: Only this one, and keep its parts.
+        step: Only this one, and keep its parts; then nothing is said of rollouts in none.
         run: Only of this run; then nothing is said of rollouts that are in none.
     """
     accounts = Accounts()
     known: set[str] = set()
-    async for part in each_part(store, run=run):
+    async for part in each_part(store, run=run, step=step):
         known.add(part.rollout_id)
-        if step is not None and part.step != step:
-            continue
-        if part.lost:
-            accounts.lost += 1
-            continue
-        try:
-            sums = sums_of(part)
-        except LedgerError as error:
-            accounts.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
-            continue
-        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
-        accounts.steps.setdefault(key, Sums()).update(sums)
-        if step is not None:
+        accounts.add(part)
+        if step is not None and not part.lost and not part.problem:
             accounts.parts.append(part)
-    if run is None:
+    if run is None and step is None:
         accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
+    return accounts
+
+
+async def read_newest_accounts(store: LightningStore) -> Accounts:
+    """Read the accounts of a store, or where there are many, those of its newest steps, whole."""
+    total = (await store.query_ledger_parts(limit=1)).total
+    if total <= MOST_ACCOUNTS:
+        return await read_accounts(store)
+    accounts = Accounts()
+    newest = await store.query_rollouts(sort_order="desc", limit=NEWEST_ROLLOUTS)
+    abouts = [one.metadata or {} for one in newest]
+    steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
+    num_read = 0
+    for run, step in steps:
+        parts = await store.query_ledger_parts(run=run, step=step)
+        if num_read and num_read + len(parts) > MOST_ACCOUNTS:
+            break
+        num_read += len(parts)
+        for part in parts:
+            accounts.add(part)
+    if not num_read:  # these rollouts are of no step
+        parts = await store.query_ledger_parts(rollout_id_in=[one.rollout_id for one in newest])
+        num_read = len(parts)
+        for part in parts:
+            accounts.add(part)
+    accounts.left_out = total - num_read
     return accounts
 
 
@@ -129,7 +163,7 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
         [run, "" if step is None else step, mode, *_cells(sums)]
         for (run, _, step, mode), sums in (steps if last is None else steps[-last:])
     ]
-    rows.append(["", "total", "", *_cells(accounts.total)])
+    rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
     first = 0 if len(runs) > 1 else 1
     cells = [row[first:] for row in rows]
     return table_text(["run", *COLUMNS][first:], cells, less=["excluded", "mode"])
@@ -151,6 +185,11 @@ def _cells(sums: Sums) -> list[object]:
 def remarks(accounts: Accounts) -> list[str]:
     """What to say about that which is in no sum."""
     said: list[str] = []
+    if accounts.left_out:
+        said.append(
+            f"{accounts.left_out} accounts of earlier steps were not read; --all reads them, "
+            "--step one step"
+        )
     if accounts.without:
         said.append(
             f"{accounts.without} rollouts are in no account: their step did not end, or their "

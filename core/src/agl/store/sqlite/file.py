@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
 
 MEMORY: Final = ":memory:"

@@ -282,4 +282,4 @@ def _sort_key(field: str, column: str) -> str:
         return "t.n" if field == "rollout_id" else "t.attempt_id"
     name = column.format("n" if column == "t.{}" and field == "rollout_id" else field)
     absent = "9e999" if field.endswith("_time") else "''"
-    return f"coalesce({name}, {absent})"
+    return name if field == "status" else f"coalesce({name}, {absent})"

@@ -1,4 +1,4 @@
--- Version 5. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- Version 6. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
 -- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
 -- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
@@ -21,6 +21,13 @@ CREATE TABLE rollout (
 CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
 CREATE INDEX rollout_status ON rollout (status, n);
+-- What people look for. Who asks has to write these expressions as they stand here.
+CREATE INDEX rollout_mode ON rollout (mode);
+CREATE INDEX rollout_end ON rollout (coalesce(end_time, 9e999));
+CREATE INDEX rollout_step ON rollout (
+    CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.step') END,
+    CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END, mode);
+CREATE INDEX rollout_task ON rollout (substr(input, 1, 100));
 
 CREATE TABLE attempt (
     a                   INTEGER PRIMARY KEY,
@@ -58,6 +65,10 @@ CREATE TABLE span (
     crc         INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
+CREATE INDEX span_reward ON span (
+    CASE WHEN json_valid(body)
+    THEN json_extract(body, '$.attributes."agentlightning.reward.0.value"') END, a)
+    WHERE name IN ('agentlightning.annotation', 'agentlightning.reward');
 
 -- The accounts of rollouts: written by algorithms only, and apart from what agents write.
 CREATE TABLE ledger_part (
@@ -75,6 +86,7 @@ CREATE TABLE ledger_part (
 ) STRICT;
 CREATE UNIQUE INDEX ledger_part_identity
     ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
+CREATE INDEX ledger_part_step ON ledger_part (step, run);
 
 -- The columns beside body are those that queries filter and sort by.
 CREATE TABLE run (

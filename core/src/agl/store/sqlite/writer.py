@@ -340,7 +340,7 @@ class SqliteWriter:
             self.submit(Job(lambda tables, now: ops.return_claims(tables, now, claimed)))
 
     def _keep_log_short(self) -> None:
-        self.tables.written_bytes += 4 * PAGE_BYTES
+        self.tables.written_bytes += 8 * PAGE_BYTES
         written = self.tables.written_bytes
         if self.log_bytes + written > _RESTART_BYTES:
             # The checkpoints beside cannot keep up: wait for one, and let the log begin anew.

@@ -7,8 +7,16 @@ import click
 
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, LedgerError
+from agl.store.base import LightningStore
 from agl.types import EXCLUSION_REASONS
-from agl_learning.ledger_tables import Accounts, as_json, read_accounts, remarks, steps_text
+from agl_learning.ledger_tables import (
+    Accounts,
+    as_json,
+    read_accounts,
+    read_newest_accounts,
+    remarks,
+    steps_text,
+)
 from agl_learning.stores import open_store
 
 
@@ -16,13 +24,25 @@ from agl_learning.stores import open_store
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--url", help="The address of a store server.")
 @click.option("--step", type=int, help="Only this step, with a line per excluded call.")
+@click.option("--all", "read_all", is_flag=True, help="All steps, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def command(run: Path | None, url: str | None, step: int | None, as_json: bool) -> None:
+def command(
+    run: Path | None, url: str | None, step: int | None, read_all: bool, as_json: bool
+) -> None:
     """Show per step what was trained, and why the rest was not.
+
+    Of a store with more than 1,000 accounts only the newest steps are read, and it is said how many
+    accounts were left out.
 
     RUN is a run's folder or its store file; without it, the newest run under agl-runs.
     """
-    accounts = read_and_close(open_store(run, url), lambda store: read_accounts(store, step))
+
+    async def read(store: LightningStore) -> Accounts:
+        if read_all or step is not None:
+            return await read_accounts(store, step)
+        return await read_newest_accounts(store)
+
+    accounts = read_and_close(open_store(run, url), read)
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
@@ -69,6 +89,7 @@ def _as_json(accounts: Accounts) -> dict[str, Any]:
             for (run, algorithm, step, mode), sums in accounts.steps.items()
         ],
         "total": as_json(accounts.total),
+        "accounts_left_out": accounts.left_out,
         "rollouts_without_account": accounts.without,
         "lost_accounts": accounts.lost,
         "problems": accounts.problems,

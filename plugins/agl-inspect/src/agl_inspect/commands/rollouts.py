@@ -14,12 +14,14 @@ from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
+from agl.store.queries import check_statuses
 from agl.types import Failure, Rollout, Span
-from agl_learning.stores import each_rollout, open_store, store_options
+from agl_learning.listing import Listed, Wanted, listed
+from agl_learning.stores import open_store, store_options
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
-
-
+MOST_SPANS = 2_000
+"""Of a rollout, the newest, among which its reward is looked for."""
 SORTS = {
     "time": None,
     "reward": lambda row: -math.inf if row["reward"] is None else row["reward"],
@@ -54,33 +56,20 @@ def command(
     as_json: bool,
 ) -> None:
     """List the rollouts of a store, with reward and reason of failure; the newest last."""
-    wanted: Any = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
+    chosen = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
+    check_statuses("rollouts", chosen)
+    most = None if show_all else max(last, 1)
+    wanted = Wanted(chosen, mode, None, step, task, cast(Any, sort), most)
 
-    def fits(rollout: Rollout) -> bool:
-        return (
-            (mode is None or rollout.mode == mode)
-            and (step is None or (rollout.metadata or {}).get("step") == step)
-            and (task is None or task in json.dumps(rollout.input, ensure_ascii=False, default=str))
-        )
-
-    is_every = (mode, step, task) == (None, None, None)
-    most, key = None if show_all else max(last, 1), SORTS[sort]
-
-    async def read(store: LightningStore) -> tuple[list[dict[str, Any]], int]:
+    async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         hooks = HookCaller()
-        if is_every and most is not None and key is None:
-            total = (await store.query_rollouts(status_in=wanted, limit=1)).total
-            first = max(total - most, 0)
-            found = [*await store.query_rollouts(status_in=wanted, limit=most, offset=first)]
-        else:
-            fitting = [one async for one in each_rollout(store, wanted) if fits(one)]
-            total, found = len(fitting), fitting if key or most is None else fitting[-most:]
-        rows = [await _row(store, rollout, hooks) for rollout in found]
-        if key is not None:
+        found = await listed(store, wanted)
+        rows = [await _row(store, rollout, hooks) for rollout in found.rollouts]
+        if (key := SORTS[sort]) is not None:
             rows.sort(key=key)
-        return rows if most is None else rows[-most:], total
+        return rows if most is None else rows[-most:], found
 
-    rows, total = read_and_close(open_store(path, url), read)
+    rows, found = read_and_close(open_store(path, url), read)
     if as_json:
         print_json(rows)
     else:
@@ -93,8 +82,12 @@ def command(
             less=["attempts", "seconds", "mode"],
             cut=True,
         )
-    if len(rows) < total:
-        note(f"{len(rows)} of {total} rollouts; --last and --all show more")
+    if found.total is not None and len(rows) < found.total:
+        note(f"{len(rows)} of {found.total} rollouts; --last and --all show more")
+    elif found.total is None and len(rows) == most:
+        note(f"{len(rows)} rollouts, and perhaps more; --last and --all show them")
+    if found.note:
+        note(found.note)
 
 
 async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> dict[str, Any]:
@@ -102,7 +95,8 @@ async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> di
     error = attempts[-1].error if attempts else None
     spans: Sequence[Span] = ()
     try:
-        spans = await store.query_spans(rollout.rollout_id, "latest")
+        newest = {"sort_order": "desc", "limit": MOST_SPANS}
+        spans = (await store.query_spans(rollout.rollout_id, "latest", **newest))[::-1]
     except DamagedRecordError as damage:  # of this rollout; the others are to be listed
         error = Failure(boundary="store", type=type(damage).__name__, message=str(damage))
     row = {

@@ -20,7 +20,9 @@ from agl_learning.tasks import digest
 
 MOST: Final = 6
 """Candidates that are looked for; what matters is whether there is one."""
-NEWEST_SPANS: Final = 200_000
+NEWEST_ATTEMPTS: Final = 100_000
+"""Attempts in which a span is looked for by its id, which is in no index of its own."""
+NEWEST_SPANS: Final = 50_000
 """Spans in which a response id is looked for: it stands inside, and in no index."""
 NEWEST_ROLLOUTS: Final = 2_000
 """Rollouts that are looked at where the store is no file."""
@@ -56,7 +58,7 @@ class Reading(Protocol):
         ...
 
     async def spans(self, beginning: str) -> list[Place]:
-        """Spans whose id begins so."""
+        """Spans of the newest attempts whose id begins so."""
         ...
 
     async def responses(self, beginning: str) -> list[Place]:
@@ -142,6 +144,7 @@ class FileReading:
 
     async def spans(self, beginning: str) -> list[Place]:
         values = {"beginning": beginning, "length": len(beginning), "most": MOST}
+        values["newest"] = NEWEST_ATTEMPTS
         return [(row[0], row[1], row[2]) for row in self.ask("spans_by_id", values)]
 
     async def responses(self, beginning: str) -> list[Place]:

@@ -10,7 +10,8 @@ WHERE {ranges} ORDER BY t.a LIMIT :most;
 
 -- name: spans_by_id
 SELECT r.rollout_id, t.attempt_id, s.span_id
-FROM (SELECT a, span_id FROM span WHERE substr(span_id, 1, :length) = :beginning LIMIT :most) s
+FROM (SELECT a, span_id FROM span WHERE a > (SELECT max(a) FROM attempt) - :newest
+      AND substr(span_id, 1, :length) = :beginning LIMIT :most) s
 JOIN attempt t ON t.a = s.a JOIN rollout r ON r.n = t.n ORDER BY t.a;
 
 -- name: spans_by_response
@@ -20,13 +21,20 @@ FROM (SELECT a, span_id FROM span WHERE k > (SELECT max(k) FROM span) - :newest
 JOIN attempt t ON t.a = s.a JOIN rollout r ON r.n = t.n ORDER BY t.a;
 
 -- name: tasks
-SELECT DISTINCT CAST(input AS BLOB) FROM rollout;
+-- Hops from one beginning of a task to the next by the index rollout_task; tasks that begin alike
+-- are told apart by a look at each.
+WITH RECURSIVE beginning(b) AS (
+    SELECT min(substr(input, 1, 100)) FROM rollout
+    UNION ALL
+    SELECT (SELECT min(substr(input, 1, 100)) FROM rollout WHERE substr(input, 1, 100) > b)
+    FROM beginning WHERE b IS NOT NULL
+)
+SELECT DISTINCT CAST(r.input AS BLOB)
+FROM beginning CROSS JOIN rollout r ON substr(r.input, 1, 100) = b
+WHERE length(b) = 100 AND b IS NOT NULL
+UNION ALL
+SELECT CAST(b AS BLOB) FROM beginning WHERE length(b) < 100;
 
 -- name: rollouts_of_task
-SELECT rollout_id FROM rollout WHERE input = :task ORDER BY n;
-
--- name: newest
-SELECT rollout_id FROM rollout r {where} ORDER BY n DESC LIMIT :most;
-
--- name: count
-SELECT count(*) FROM rollout r {where};
+SELECT rollout_id FROM rollout
+WHERE substr(input, 1, 100) = substr(:task, 1, 100) AND input = :task ORDER BY n;

@@ -9,12 +9,13 @@ from agl.cli.shared import table_text
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.runs.folders import shown_status
+from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
-from agl.store.queries import PAGE
-from agl.types import Rollout, Run
+from agl.types import Run
+from agl_learning.listing import Wanted, listed
 
-MOST = 2_000
-"""Rollouts that are read, the newest of the store."""
+MOST = 500
+"""Rollouts that are read, the newest of the run."""
 
 
 @dataclass
@@ -55,21 +56,27 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     run = await store.get_run_by_id(run_id)
     if run is None:
         raise ConfigError(f"the store has no run {run_id!r}. See: agl runs")
-    newest: list[Rollout] = []
-    offset, total = 0, 1
-    while offset < min(total, MOST):
-        page = await store.query_rollouts(sort_order="desc", limit=PAGE, offset=offset)
-        newest += [one for one in page if (one.metadata or {}).get("run") == run_id]
-        offset, total = offset + max(len(page), 1), page.total
+    newest = await listed(store, Wanted(run=run_id, most=MOST))
     lines: dict[tuple[int | None, str | None], StepLine] = {}
-    for rollout in reversed(newest):
+    for rollout in newest.rollouts:
         step = (rollout.metadata or {}).get("step")
         line = lines.setdefault((step, rollout.mode), StepLine(step, rollout.mode))
         line.rollouts.append(rollout.rollout_id)
         line.failed += rollout.status in ("failed", "cancelled")
-        reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+        reward = await _reward(store, rollout.rollout_id)
         line.rewards += [] if reward is None else [reward]
-    return ShownRun(run, list(lines.values()), total > MOST)
+    is_cut = newest.total is None or newest.total > len(newest.rollouts)
+    return ShownRun(run, list(lines.values()), is_cut)
+
+
+async def _reward(store: LightningStore, rollout_id: str) -> float | None:
+    """The final reward: nearly always an annotation; else whatever span has one."""
+    for name in (AGL_ANNOTATION, None):
+        spans = await store.query_spans(rollout_id, "latest", name=name)
+        reward = find_final_reward(spans)
+        if reward is not None:
+            return reward
+    return None
 
 
 def run_text(shown: ShownRun) -> str:
@@ -85,7 +92,7 @@ def _lines(shown: ShownRun) -> Iterator[str]:
     if run.problem:
         yield f"problem  {run.problem}"
     if shown.is_cut:
-        yield f"rollouts of the newest {MOST} in the store"
+        yield f"rollouts the newest {MOST} of the run; agl rollouts --step shows earlier ones"
     yield ""
     columns = ["step", "mode", "rollouts", "failed", "reward", "lowest", "highest", "first rollout"]
     rows = [

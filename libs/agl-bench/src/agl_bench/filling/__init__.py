@@ -1,0 +1,1 @@
+"""Large stores in minutes: records as a real run writes them, made from templates."""

@@ -1,0 +1,204 @@
+"""Rollouts by step, run, mode, task and reward: what a store's contract has no question for.
+
+The file of a store answers by its indexes, however large it is. Any other store is read page by
+page, and where much is asked of it, only its newest rollouts; what was left out is said.
+"""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from agl.runs.finding import open_to_read
+from agl.store.base import LightningStore
+from agl.store.queries import PAGE
+from agl.store.sqlite import SqliteLightningStore
+from agl.store.sqlite.file import MEMORY
+from agl.types import Rollout
+
+Sort = Literal["time", "reward", "seconds"]
+NEWEST: Final = 20_000
+"""Rollouts that are looked at where the store is no file."""
+_SINCE_SCHEMA: Final = 6
+"""Older files, which nobody has opened since, have no such indexes and are scanned."""
+_MARGIN: Final = 4
+_FEW: Final = 3_000
+"""Of so many rollouts the rewards are looked up one by one; of more, by the index of rewards."""
+_HANDFUL: Final = 100
+"""So many are given whole to who sorts them: rewards of foreign spans are in no index."""
+_EXPRESSIONS: Final = {
+    "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
+    "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
+    "reward": "CASE WHEN json_valid(s.body) THEN json_extract(s.body, "
+    "'$.attributes.\"agentlightning.reward.0.value\"') END",
+}
+"""As in the schema of the store, or the indexes are not used."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rollouts, and in which order."""
+
+    statuses: Sequence[str] | None = None
+    mode: str | None = None
+    run: str | None = None
+    step: int | None = None
+    task: str | None = None
+    """A text that the task has in it, as JSON."""
+    sort: Sort = "time"
+    most: int | None = None
+    """So many of the newest, of the highest rewards, of the longest; None for all."""
+
+    def fits(self, rollout: Rollout) -> bool:
+        """Whether it is one of them."""
+        about = rollout.metadata or {}
+        return (
+            (self.statuses is None or rollout.status in self.statuses)
+            and (self.mode is None or rollout.mode == self.mode)
+            and (self.run is None or about.get("run") == self.run)
+            and (self.step is None or about.get("step") == self.step)
+            and (self.task is None or _is_in(self.task, rollout.input))
+        )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What was found."""
+
+    rollouts: list[Rollout]
+    """In the order in which they are to be shown, the most last. By reward there may be more than
+    were asked for, and their rewards decide."""
+    total: int | None
+    """How many there are; None where nobody has counted them."""
+    note: str = ""
+    """What was not looked at."""
+
+
+async def listed(store: LightningStore, wanted: Wanted) -> Listed:
+    """The rollouts of a store that are wanted."""
+    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
+        with closing(open_to_read(Path(store.path))) as connection:
+            ids, total = ids_in(connection, wanted)
+        by_id: dict[str, Rollout] = {}
+        for begin in range(0, len(ids), PAGE):
+            page = await store.query_rollouts(rollout_id_in=ids[begin : begin + PAGE])
+            by_id |= {one.rollout_id: one for one in page}
+        return Listed([by_id[one] for one in ids if one in by_id], total)
+    return await _paged(store, wanted)
+
+
+def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
+    """Ids of rollouts in a store's file.
+
+    Args:
+        connection: To the file.
+        wanted: Which.
+
+    Returns:
+        The ids, the most last; and how many there are, None where that was not counted. By reward
+        there are several times as many as were asked for: some may not be the final one.
+    """
+    where, values = _where(wanted)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    is_of_run = wanted.run is not None and wanted.step is None
+    # All of the index is read, which is a small part of the table.
+    index = "INDEXED BY rollout_step" if is_of_run and version >= _SINCE_SCHEMA else ""
+    total: int | None = None
+    if wanted.task is None:  # a text is looked for in every task
+        found = connection.execute(_sql("count", where=where, index=index), values)
+        total = found.fetchone()[0]
+    most = -1 if wanted.most is None else wanted.most
+    name = "by_seconds" if wanted.sort == "seconds" else "newest"
+    if wanted.sort == "reward" and wanted.most is not None:
+        name = "by_reward_of_few" if (total or _FEW + 1) <= _FEW else "by_reward"
+        most *= _MARGIN
+        if total is not None and total <= _HANDFUL:
+            name, most = "newest", -1
+    values |= {"most": most}
+    rows = connection.execute(_sql(name, where=where, order="DESC", index=index), values)
+    ids = list(dict.fromkeys(row[0] for row in rows))
+    return ids[::-1], total
+
+
+def steps_of(connection: sqlite3.Connection, run: str) -> list[tuple[int, str | None, int]]:
+    """The steps of a run in a store's file, oldest first: step, mode, how many rollouts."""
+    rows = connection.execute(_sql("steps"), {"run": run})
+    return [(step, mode, number) for _, step, mode, number in rows]
+
+
+def _where(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    conditions, values = ["1"], dict[str, Any]()
+    alone = "" if wanted.step is None else "+"  # no index but that of steps
+    if wanted.statuses is not None:
+        names = [f"status{n}" for n in range(len(wanted.statuses))]
+        values |= dict(zip(names, wanted.statuses, strict=True))
+        conditions.append(f"{alone}r.status IN ({', '.join(f':{name}' for name in names)})")
+    if wanted.mode is not None:
+        values["mode"] = wanted.mode
+        conditions.append(f"{alone}r.mode = :mode")
+    for name in ("step", "run"):
+        if (given := getattr(wanted, name)) is not None:
+            values[name] = given
+            conditions.append(f"{_EXPRESSIONS[name]} = :{name}")
+    if wanted.task is not None:
+        values |= {"task": wanted.task, "compact": _compact(wanted.task)}
+        conditions.append("(instr(r.input, :task) > 0 OR instr(r.input, :compact) > 0)")
+    return " AND ".join(conditions), values
+
+
+def _compact(text: str) -> str:
+    """The text as stored JSON has it: without spaces after colons and commas."""
+    return text.replace('": ', '":').replace(", ", ",")
+
+
+def _is_in(text: str, task: Any) -> bool:
+    import json
+
+    written = json.dumps(task, ensure_ascii=False, default=str)
+    return text in written or _compact(text) in _compact(written)
+
+
+@cache
+def _statements() -> dict[str, str]:
+    text = files("agl_learning").joinpath("listing.sql").read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
+    return {
+        name: sql.strip().removesuffix(";")
+        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def _sql(name: str, **parts: str) -> str:
+    sql = _statements()[name]
+    for part, text in {**_EXPRESSIONS, **parts}.items():
+        sql = sql.replace(f"{{{part}}}", text)
+    return sql
+
+
+async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
+    """By the contract, the newest first."""
+    statuses: Any = wanted.statuses
+    asked: dict[str, Any] = {"status_in": statuses, "mode": wanted.mode, "sort_order": "desc"}
+    is_plain = (wanted.run, wanted.step, wanted.task) == (None, None, None)
+    found: list[Rollout] = []
+    looked_at, total, after = 0, 0, None
+    while True:
+        page = await store.query_rollouts(**asked, limit=PAGE, after=after)
+        total = page.total
+        looked_at += len(page)
+        found += [one for one in page if wanted.fits(one)]
+        is_enough = wanted.sort == "time" and wanted.most and len(found) >= wanted.most
+        if len(page) < PAGE or is_enough or (wanted.most and looked_at >= NEWEST):
+            break
+        after = page[-1].rollout_id
+    note = ""
+    if looked_at < total and not (is_plain and wanted.sort == "time"):
+        note = f"of the newest {looked_at} of {total} rollouts"
+    if wanted.sort == "time" and wanted.most:
+        found = found[: wanted.most]
+    return Listed(found[::-1], total if is_plain else None, note)

@@ -1,0 +1,32 @@
+-- Which rollouts a store's file has, by the indexes of its schema, whose expressions these are.
+-- {..} is put together in listing.py; values are bound.
+
+-- name: newest
+SELECT r.rollout_id FROM rollout r {index} WHERE {where} ORDER BY r.n {order} LIMIT :most;
+
+-- name: count
+SELECT count(*) FROM rollout r {index} WHERE {where};
+
+-- name: by_seconds
+SELECT r.rollout_id FROM rollout r WHERE {where} AND r.end_time IS NOT NULL
+ORDER BY r.end_time - r.start_time {order}, r.n {order} LIMIT :most;
+
+-- name: by_reward
+SELECT r.rollout_id
+FROM span s CROSS JOIN attempt t ON t.a = s.a CROSS JOIN rollout r ON r.n = t.n
+WHERE s.name IN ('agentlightning.annotation', 'agentlightning.reward')
+  AND {reward} <= 1e308
+  AND t.a = (SELECT max(a) FROM attempt WHERE n = r.n) AND {where}
+ORDER BY {reward} {order}, s.a {order} LIMIT :most;
+
+-- name: by_reward_of_few
+SELECT r.rollout_id
+FROM rollout r CROSS JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
+CROSS JOIN span s ON s.a = t.a
+WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward')
+  AND {reward} <= 1e308
+ORDER BY {reward} {order}, s.a {order} LIMIT :most;
+
+-- name: steps
+SELECT {run} AS run, {step} AS step, r.mode, count(*) FROM rollout r
+WHERE {run} = :run AND {step} IS NOT NULL GROUP BY {step}, {run}, r.mode;

@@ -1,0 +1,50 @@
+"""``agl diff``: two rollouts of one task beside each other."""
+
+from pathlib import Path
+
+import click
+
+from agl.cli.shared import print_json, read_and_close
+from agl.errors import ConfigError
+from agl.store.base import LightningStore
+from agl_inspect.subjects.finding import find
+from agl_inspect.subjects.pair import Pair, pair_text, show_pair
+from agl_learning.stores import open_store, store_options
+
+
+@click.command("diff")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--any-task", is_flag=True, help="Also where they are of two tasks.")
+@click.option("--full", is_flag=True, help="Long messages whole.")
+@store_options
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def command(
+    first: str,
+    second: str,
+    any_task: bool,
+    full: bool,
+    path: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Show where rollouts A and B of one task part, and what each earned.
+
+    A and B are ids of rollouts or of attempts, or the beginnings of ids. A star marks the lines
+    that are not the same.
+    """
+
+    async def read(store: LightningStore) -> Pair:
+        ids: list[str] = []
+        for name in (first, second):
+            subject = await find(store, name)
+            if not subject.rollout_id:
+                raise ConfigError(f"{name!r} is a {subject.kind}; agl diff compares two rollouts")
+            ids.append(subject.rollout_id)
+        return await show_pair(store, *ids, force=any_task)
+
+    pair = read_and_close(open_store(path, url), read)
+    if as_json:
+        print_json(pair.as_json())
+    else:
+        click.echo(pair_text(pair, full=full))

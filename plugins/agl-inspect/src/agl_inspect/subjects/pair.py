@@ -1,0 +1,208 @@
+"""Two rollouts beside each other: where their conversations part, and what each of them earned."""
+
+import statistics
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agl.emitter import find_final_reward
+from agl.errors import ConfigError
+from agl.store.base import LightningStore
+from agl_inspect.subjects.conversation import Turn, common, turns
+from agl_inspect.subjects.reading import task_id
+from agl_learning.showing import Shown, cut, place_of, printable, show, text_of
+
+WIDTH = 80
+"""Characters of a line; a wider terminal is not waited for."""
+LONGEST = 400
+"""Characters of a turn."""
+AROUND = 1
+"""Common turns that are shown before the conversations part."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two."""
+
+    rollout_id: str
+    status: str
+    mode: str | None
+    step: int | None
+    attempts: int
+    reward: float | None
+    credit: float | None
+    """Mean over its calls; None where none got any."""
+    advantage: float | None
+    """The same."""
+    calls: int
+    trained: int
+    tokens: int
+    """That were sampled."""
+    seconds: float | None
+    """Of the attempt."""
+    model_seconds: float
+    """Of that, in model calls, which may overlap."""
+    resources: str | None
+    error: str
+    turns: list[Turn]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both."""
+
+    first: Side
+    second: Side
+    task: Any
+    num_common: int
+    """Turns that both conversations begin with."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "task_id": task_id(self.task),
+            "task": self.task,
+            "common_messages": self.num_common,
+            "rollouts": [asdict(self.first), asdict(self.second)],
+        }
+
+
+async def show_pair(store: LightningStore, first: str, second: str, *, force: bool = False) -> Pair:
+    """Read two rollouts.
+
+    Args:
+        store: Where they are.
+        first: Id of one.
+        second: Of the other.
+        force: Also where they are of two tasks.
+
+    Raises:
+        ConfigError: They are one and the same, or of two tasks.
+    """
+    if first == second:
+        raise ConfigError(f"both are rollout {first!r}; give two")
+    a, b = await show(store, first, whole=False), await show(store, second, whole=False)
+    if a.rollout.input != b.rollout.input and not force:
+        tasks = [cut(printable(text_of(one.rollout.input)), 60) for one in (a, b)]
+        raise ConfigError(
+            f"rollouts {first!r} and {second!r} are of two tasks: {tasks[0]} and {tasks[1]}. "
+            f"--any-task compares them all the same; agl show {task_id(a.rollout.input)} lists "
+            "those of the first one's"
+        )
+    sides = _side(a), _side(b)
+    return Pair(*sides, a.rollout.input, common([one.turns for one in sides]))
+
+
+def _side(shown: Shown) -> Side:
+    rollout, attempt = shown.rollout, shown.attempt
+    fates = [shown.fates[call.call_id] for call in shown.calls if call.call_id in shown.fates]
+    error = attempt.error if attempt else None
+    where = place_of(error.traceback) if error else None
+    problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
+    took = [call.end_time - call.start_time for call in shown.calls
+            if call.start_time is not None and call.end_time is not None]  # fmt: skip
+    own = [span for span in shown.chain.trace.spans
+           if attempt and span.attempt_id == attempt.attempt_id]  # fmt: skip
+    about = rollout.metadata or {}
+    return Side(
+        rollout_id=rollout.rollout_id,
+        status=rollout.status,
+        mode=rollout.mode,
+        step=about.get("step"),
+        attempts=shown.num_attempts,
+        reward=find_final_reward(own),
+        credit=_mean([one.reward for one in fates if one.reward is not None]),
+        advantage=_mean([one.advantage for one in fates if one.advantage is not None]),
+        calls=len(shown.calls),
+        trained=sum(one.excluded is None for one in fates),
+        tokens=sum(len(call.response_token_ids or ()) for call in shown.calls),
+        seconds=attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
+        model_seconds=sum(took),
+        resources=rollout.resources_id,
+        error=f"{problem} ({where})" if where else problem,
+        turns=turns(shown.calls),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+ROWS = {
+    "status": "status",
+    "mode": "mode",
+    "step": "step",
+    "attempts": "attempts",
+    "reward": "reward",
+    "credit": "credit, mean",
+    "advantage": "advantage, mean",
+    "calls": "model calls",
+    "trained": "of them trained",
+    "tokens": "tokens sampled",
+    "seconds": "seconds",
+    "model_seconds": "in model calls",
+    "resources": "resources",
+}
+"""Field of a side -> its name in the table."""
+
+
+def pair_text(pair: Pair, *, full: bool = False) -> str:
+    """Lines for people, of 80 characters."""
+    return "\n".join(_lines(pair, full))
+
+
+def _lines(pair: Pair, full: bool) -> Iterator[str]:
+    task = cut(printable(text_of(pair.task)), 10_000 if full else 200)
+    yield from textwrap.wrap(f"task {task_id(pair.task)}: {' '.join(task.split())}", WIDTH)
+    yield ""
+    sides = pair.first, pair.second
+    yield f"  {'':<16}{'A':<28}{'B':<28}".rstrip()
+    yield f"  {'rollout':<16}{sides[0].rollout_id:<28}{sides[1].rollout_id:<28}".rstrip()
+    for name, label in ROWS.items():
+        cells = [_cell(getattr(one, name)) for one in sides]
+        mark = " " if cells[0] == cells[1] else "*"
+        yield f"{mark} {label:<16}{cells[0]:<28}{cells[1]:<28}".rstrip()
+    for letter, one in zip("AB", sides, strict=True):
+        if one.error:
+            error = " ".join(printable(one.error).split())
+            yield from textwrap.wrap(f"  {letter} failed: {error}", WIDTH, subsequent_indent="    ")
+    yield ""
+    yield from _conversations(pair, full)
+
+
+def _conversations(pair: Pair, full: bool) -> Iterator[str]:
+    turns_a, turns_b, same = pair.first.turns, pair.second.turns, pair.num_common
+    if not turns_a and not turns_b:
+        yield "no conversation: neither has a model call that was recorded"
+        return
+    if same == len(turns_a) == len(turns_b):
+        yield f"conversation: all {same} messages are the same"
+        return
+    yield f"conversation: the first {same} messages are the same; then they part"
+    for number in range(max(same - AROUND, 0), same):
+        yield from _turn("  ", number, turns_a[number], full)
+    for letter, turns_ in (("A", turns_a), ("B", turns_b)):
+        yield ""
+        if same >= len(turns_):
+            yield f"{letter} ends here"
+        for number in range(same, len(turns_)):
+            yield from _turn(f"{letter} ", number, turns_[number], full)
+
+
+def _turn(letter: str, number: int, turn: Turn, full: bool) -> Iterator[str]:
+    text = turn.text if full else cut(turn.text, LONGEST)
+    head = f"{letter}{number + 1:>3} {turn.role:<10}"
+    indent = f"{letter}{'':<{len(head) - len(letter)}}"
+    for index, line in enumerate(text.split("\n") or [""]):
+        first = head if index == 0 else indent
+        wrapped = textwrap.wrap(line, WIDTH - len(head), break_long_words=False) or [""]
+        yield f"{first}{wrapped[0]}".rstrip()
+        yield from (f"{indent}{one}".rstrip() for one in wrapped[1:])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "none"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 27 else f"{text[:26]}…"

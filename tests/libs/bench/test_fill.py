@@ -1,0 +1,177 @@
+"""A filled store is one that the store could have written itself; what it says is true."""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.cli import main
+from agl.emitter import find_final_reward
+from agl.errors import ConfigError
+from agl.types import AttemptedRollout, EnqueueRolloutRequest
+from agl_bench.filling.world import Shape
+from agl_bench.filling.writing import fill_store
+
+SHAPE = Shape(rollouts=60, runs=2, groups=2, group_size=5)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "store.db"
+    made = fill_store(path, SHAPE, long_trace=120)
+    assert made["long_rollout"].startswith("ro-1")
+    return path
+
+
+async def read_all(path: Path) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
+    store = agl.SqliteLightningStore(path)
+    try:
+        found: list[tuple[Any, list[Any], list[Any], list[Any]]] = []
+        for rollout in await store.query_rollouts():
+            of = rollout.rollout_id
+            attempts, spans = await store.query_attempts(of), await store.query_spans(of)
+            parts = await store.query_ledger_parts(rollout_id_in=[of])
+            found.append((rollout, list(attempts), list(spans), list(parts)))
+        return found
+    finally:
+        await store.close()
+
+
+def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_filled_records_are_what_the_store_writes_of_the_same(filled: Path, tmp_path: Path) -> None:
+    """Each is read, given to an empty store through its contract, and compared as it lies there."""
+    records = asyncio.run(read_all(filled))
+    again = tmp_path / "again.db"
+
+    async def write_again() -> dict[str, str]:
+        store, ids = agl.SqliteLightningStore(again), {}
+        try:
+            for rollout, attempts, spans, parts in records:
+                (made,) = await store.enqueue_many_rollouts(
+                    rollouts=[
+                        EnqueueRolloutRequest(
+                            input=rollout.input,
+                            mode=rollout.mode,
+                            config=rollout.config,
+                            metadata=rollout.metadata,
+                        )
+                    ]
+                )
+                ids[rollout.rollout_id] = made.rollout_id
+                for attempt in attempts:
+                    started = await store.start_attempt(made.rollout_id)
+                    ids[attempt.attempt_id] = started.attempt.attempt_id
+                    new = {"rollout_id": made.rollout_id, "attempt_id": ids[attempt.attempt_id]}
+                    own = [one for one in spans if one.attempt_id == attempt.attempt_id]
+                    await store.add_many_spans([one.model_copy(update=new) for one in own])
+                    await store.update_attempt(
+                        made.rollout_id,
+                        ids[attempt.attempt_id],
+                        status=attempt.status,
+                        error=attempt.error,
+                    )
+                text = json.dumps([one.model_dump() for one in parts])
+                for old, fresh in ids.items():
+                    text = text.replace(old, fresh)
+                await store.add_ledger_parts(
+                    [agl.types.LedgerPart.model_validate(one) for one in json.loads(text)]
+                )
+        finally:
+            await store.close()
+        return ids
+
+    ids = asyncio.run(write_again())
+    bodies = {
+        "rollout": "SELECT rollout_id, mode, input, config, metadata FROM rollout ORDER BY n",
+        "attempt": "SELECT attempt_id, sequence_id, next_sequence, error FROM attempt ORDER BY a",
+        "span": "SELECT t.attempt_id, s.sequence_id, s.span_id, s.trace_id, s.parent_id, s.name, "
+        "s.start_time, s.end_time, s.body FROM span s JOIN attempt t USING (a) "
+        "ORDER BY t.a, s.sequence_id",
+        "ledger_part": "SELECT rollout_id, run, algorithm, step, mode, generation, lost, body "
+        "FROM ledger_part ORDER BY n",
+    }
+    for table, sql in bodies.items():
+        ours = json.dumps(rows(filled, sql))
+        for old, fresh in ids.items():
+            ours = ours.replace(old, fresh)
+        theirs = json.loads(json.dumps(rows(again, sql)))
+        for mine, its in zip(json.loads(ours), theirs, strict=True):
+            assert read(mine) == read(its), table
+    kinds = "SELECT typeof(lost), typeof(step), typeof(body), typeof(crc) FROM ledger_part"
+    assert set(rows(filled, kinds)) == set(rows(again, kinds))
+
+
+def read(row: list[Any]) -> list[Any]:
+    """Bodies as JSON: a span's number counts in its column and not in its body."""
+    found: list[Any] = []
+    for value in row:
+        if isinstance(value, str) and value.startswith("{"):
+            value = json.loads(value)
+            if "span_id" in value:
+                value = {**value, "sequence_id": 0}
+        found.append(value)
+    return found
+
+
+def test_it_has_what_a_real_run_has(filled: Path) -> None:
+    records = asyncio.run(read_all(filled))
+    long, *others = records
+    assert len(long[2]) == 120
+    assert [len(spans) for rollout, _, spans, _ in others if rollout.status == "succeeded"]
+    statuses = {rollout.status for rollout, *_ in records}
+    assert statuses >= {"succeeded", "failed", "queuing"}
+    modes = {rollout.mode for rollout, *_ in records}
+    assert modes == {"train", "val"}
+    assert len({json.dumps(rollout.input) for rollout, *_ in records}) > 3
+    for rollout, attempts, spans, parts in records:
+        if rollout.status == "succeeded":
+            assert find_final_reward(spans) is not None
+            assert len(parts) == 1
+        if rollout.status == "failed":
+            assert isinstance(rollout, AttemptedRollout)
+            assert rollout.attempt.error is not None
+            assert len(attempts) >= 1
+
+
+@pytest.mark.plugins
+def test_its_accounts_balance_and_its_runs_have_metrics(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("agl_inspect")
+
+    def call(*arguments: str) -> Any:
+        with pytest.raises(SystemExit) as caught:
+            main([*arguments])
+        assert caught.value.code == 0
+        return json.loads(capsys.readouterr().out)
+
+    told = call("ledger", str(filled), "--json")
+    assert told["problems"] == []
+    assert told["total"]["calls"]["trained"] > 0
+    runs = call("runs", "--path", str(filled), "--json")
+    assert [run["state"] for run in runs] == ["finished", "finished"]
+    assert all(0.0 <= run["reward"] <= 1.0 for run in runs)
+
+
+def test_same_seed_makes_the_same_world(tmp_path: Path) -> None:
+    for name in ("a.db", "b.db"):
+        fill_store(tmp_path / name, Shape(rollouts=20, runs=1, groups=1, group_size=4, seed=3))
+    sql = "SELECT input, status, mode, metadata FROM rollout ORDER BY n"
+    assert rows(tmp_path / "a.db", sql) == rows(tmp_path / "b.db", sql)
+
+
+def test_store_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        fill_store(file, SHAPE)
+    assert file.read_text() == "mine"

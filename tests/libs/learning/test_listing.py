@@ -1,0 +1,131 @@
+"""What is listed by the indexes of a store's file is what reading all of it gives."""
+
+import json
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.emitter import find_final_reward
+from agl.types import Rollout
+from agl_learning import listing
+from agl_learning.listing import Wanted, ids_in, listed, steps_of
+
+bench = pytest.importorskip("agl_bench.filling.writing")
+world = pytest.importorskip("agl_bench.filling.world")
+pytestmark = pytest.mark.plugins
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("filled") / "store.db"
+    bench.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
+    return path
+
+
+@pytest.fixture
+async def store(file: Path) -> AsyncGenerator[agl.SqliteLightningStore]:
+    opened = agl.SqliteLightningStore(file)
+    yield opened
+    await opened.close()
+
+
+CASES = [
+    Wanted(),
+    Wanted(most=7),
+    Wanted(statuses=["failed", "cancelled"], most=5),
+    Wanted(mode="val"),
+    Wanted(step=2),
+    Wanted(step=2, run="filled-00-2", mode="train", statuses=["succeeded"]),
+    Wanted(step=10, mode="val", most=3),
+    Wanted(run="filled-00-1", most=4),
+    Wanted(task='"id": "shop-00'),
+    Wanted(task="candles each", most=2),
+    Wanted(step=99),
+]
+
+
+@pytest.mark.parametrize("wanted", CASES, ids=repr)
+async def test_listed_rollouts_are_those_that_reading_all_gives(
+    store: agl.SqliteLightningStore, wanted: Wanted
+) -> None:
+    fitting = [one for one in await store.query_rollouts() if wanted.fits(one)]
+    newest = fitting if wanted.most is None else fitting[-wanted.most :]
+    expected = [one.rollout_id for one in newest]
+    by_index = await listed(store, wanted)
+    by_page = await listing._paged(store, wanted)  # pyright: ignore[reportPrivateUsage]
+    assert [one.rollout_id for one in by_index.rollouts] == expected
+    assert [one.rollout_id for one in by_page.rollouts] == expected
+    assert by_index.total in (None, len(fitting))
+
+
+@pytest.mark.parametrize("handful", [0, 100])
+@pytest.mark.parametrize("few", [0, 3_000])
+@pytest.mark.parametrize("step", [None, 2])
+async def test_highest_rewards_are_found_however_it_goes_about_it(
+    store: agl.SqliteLightningStore,
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    handful: int,
+    step: int | None,
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", few)
+    monkeypatch.setattr(listing, "_HANDFUL", handful)
+    wanted = Wanted(step=step, sort="reward", most=6)
+
+    async def reward(rollout: Rollout) -> float:
+        found = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+        return -1.0 if found is None else found
+
+    every = [await reward(one) for one in await store.query_rollouts() if wanted.fits(one)]
+    found = [await reward(one) for one in (await listed(store, wanted)).rollouts]
+    assert sorted(found)[-6:] == sorted(every)[-6:]
+
+
+async def test_steps_of_a_run_are_counted(store: agl.SqliteLightningStore, file: Path) -> None:
+    counted: dict[tuple[Any, Any], int] = {}
+    for one in await store.query_rollouts():
+        about = one.metadata or {}
+        if about["run"] == "filled-00-2" and "step" in about:
+            key = (about["step"], one.mode)
+            counted[key] = counted.get(key, 0) + 1
+    with closing(sqlite3.connect(file)) as connection:
+        found = steps_of(connection, "filled-00-2")
+    assert {(step, mode): number for step, mode, number in found} == counted
+
+
+def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
+    """What SQLite says of how it goes about a list."""
+    said: list[str] = []
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    ids_in(connection, wanted)
+    connection.set_trace_callback(None)
+    for sql in asked:
+        if sql.startswith("SELECT"):
+            said += [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Wanted(step=2, run="filled-00-1", mode="train", most=20), "rollout_step"),
+        (Wanted(step=2, statuses=["failed"], most=20), "rollout_step"),
+        (Wanted(mode="val", most=20), "rollout_mode"),
+        (Wanted(statuses=["failed"], most=20), "rollout_status"),
+        (Wanted(sort="reward", most=2), "span_reward"),
+    ],
+    ids=repr,
+)
+def test_lists_go_by_an_index(
+    file: Path, monkeypatch: pytest.MonkeyPatch, wanted: Wanted, index: str
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", 0)
+    monkeypatch.setattr(listing, "_HANDFUL", 0)
+    with closing(sqlite3.connect(file)) as connection:
+        assert index in plans(connection, wanted)
