@@ -49,6 +49,7 @@ def test_a_run_shows_itself_while_it_lasts_and_can_be_changed(page, tmp_path):
     run = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
+    page.context.set_default_timeout(120_000)  # the run has the machine, too
     try:
         address = address_in(run, "agl ui: http")
         page.goto(address)
@@ -65,8 +66,8 @@ def test_a_run_shows_itself_while_it_lasts_and_can_be_changed(page, tmp_path):
         assert page.locator("#acts").count() == 0
         page.go_back()
         page.locator("#table tr", has_text=name).locator(".badge", has_text="cancelled").wait_for()
-        page.goto("about:blank")
     finally:
+        page.goto("about:blank")  # before the server is gone, which it would say
         (tmp_path / "go").touch()
         run.communicate()
     assert run.returncode == 0
