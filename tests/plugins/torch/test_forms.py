@@ -1,5 +1,6 @@
 """Calls of tools, and answers that are held to a form."""
 
+import asyncio
 import json
 
 import openai
@@ -27,6 +28,12 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "stop_it"}},
 ]
+
+
+def held_to(schema):
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    }
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +158,50 @@ def test_calls_are_taken_out_of_the_text_and_what_is_none_stays():
             },
             "'response_format'",
         ),
+        ({"response_format": {"type": "json_schema", "json_schema": "x"}}, "expected an object"),
+        ({"response_format": {"type": "json_schema", "json_schema": [1]}}, "expected an object"),
+        ({"tools": TOOLS, "tool_choice": {"function": "x"}}, "no tool None"),
+        (held_to({"type": "integer", "multipleOf": 9999991}), "multipleOf.*9999991.*up to 10000"),
+        (
+            held_to({"allOf": [{"multipleOf": 9973}, {"multipleOf": 0.9967}]}),
+            "least common multiple",
+        ),
+        (
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {
+                            "name": "f",
+                            "parameters": {"properties": {"x": {"multipleOf": 12347}}},
+                        },
+                    }
+                ],
+                "tool_choice": "required",
+            },
+            "'tools': the least common multiple",
+        ),
     ],
 )
 async def test_a_form_that_cannot_be_had_is_refused_by_name(ask, options, message):
     with pytest.raises(openai.BadRequestError, match=message):
         await ask(**options)
+
+
+async def test_multiples_that_are_few_are_kept_to(ask):
+    form = held_to({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 99})
+    answer = await ask(**form, seed=2)
+    assert int(answer.choices[0].message.content) % 7 == 0
+
+
+async def test_a_form_that_takes_too_much_fails_its_own_request_alone(ask):
+    form = held_to({"type": "integer", "multipleOf": 9973, "minimum": 1, "maximum": 10**8})
+    held, beside = await asyncio.gather(
+        ask(**form, seed=2), ask(max_tokens=30), return_exceptions=True
+    )
+    assert isinstance(held, openai.BadRequestError)
+    assert "'response_format': the answer cannot be held to this form: lexer" in str(held)
+    assert beside.choices[0].finish_reason in ("stop", "length")
 
 
 async def test_a_tokenizer_of_which_no_form_can_be_had_is_named(model, tokenizer):

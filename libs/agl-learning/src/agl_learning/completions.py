@@ -150,8 +150,13 @@ def render_prompt(
 
     Raises:
         RequestError: A part of a message is not text, or the template refuses the messages or
-            makes nothing of them.
+            makes nothing of them; or it brings a template of its own.
     """
+    if "chat_template" in request.chat_template_kwargs:
+        # It is a program, and would run among the answers to others for as long as it likes.
+        raise RequestError(
+            400, "'chat_template_kwargs.chat_template': this server takes the model's own alone"
+        )
     try:
         token_ids = list(
             tokenizer.apply_chat_template(

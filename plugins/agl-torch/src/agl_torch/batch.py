@@ -1,6 +1,7 @@
 """From training rows to tensors: padded forward passes that give log-probabilities per token."""
 
 import contextlib
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -131,10 +132,15 @@ def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Genera
     ``logits_to_keep`` of transformers takes the same places of every row, and rows sampled at
     different ones. What a model does to its logits after this layer (a soft cap, a scale) it does
     all the same. The list has the states, ``(N, H)``, once the model has run.
+
+    Of this thread alone: that of the server may sample from the same layers meanwhile.
     """
     seen: list[Tensor] = []
+    ours = threading.get_ident()
 
-    def gathered(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def gathered(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if threading.get_ident() != ours:
+            return None
         hidden_D_T_H, *others = arguments
         seen[:] = [hidden_D_T_H[row_N, position_N]]
         return (seen[0][None], *others)

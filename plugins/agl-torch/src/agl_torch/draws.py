@@ -8,6 +8,9 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOWEST_TEMPERATURE = 1e-5
+"""Below it, as at 0, the most probable token is taken: logits divided by less overflow."""
+
 
 def sampling_distribution(
     logits_B_V: "Tensor",
@@ -19,7 +22,7 @@ def sampling_distribution(
 
     Args:
         logits_B_V: The model's output.
-        temperature_B: Per row; 0 puts all mass on the most probable token.
+        temperature_B: Per row; below ``LOWEST_TEMPERATURE`` all mass is on the most probable token.
         top_p_B: Per row; the smallest set of most probable tokens with at least this mass is kept.
         allowed_B_V: What may be drawn; None is everything.
 
@@ -27,7 +30,7 @@ def sampling_distribution(
         ``log_softmax(logits / temperature)``, and unnormalised probabilities whose zeros are never
         drawn; both B x V, the second one in double precision.
     """
-    greedy_B = temperature_B == 0
+    greedy_B = temperature_B < LOWEST_TEMPERATURE
     scale_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)
     logprobs_B_V = torch.log_softmax(logits_B_V.float() / scale_B[:, None], dim=-1)
     draw_B_V = logprobs_B_V.double().exp()

@@ -22,7 +22,7 @@ import numpy
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.completions import end_tokens
+from agl_learning.completions import RequestError, end_tokens
 from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest, first_stop
 from agl_torch.draws import draw, generator, sampling_distribution
 from agl_torch.models import computing_in
@@ -51,6 +51,8 @@ class Running:
     constraint: Constraint | None
     completion: Completion = field(default_factory=Completion)
     is_over: bool = False
+    error: Exception | None = None
+    """What went wrong with it alone."""
     slot: Slot = field(default_factory=Slot)
     """Once it has joined. The newest of its tokens has not been read by the model."""
 
@@ -118,6 +120,8 @@ class Sampler:
         made = [self.add(request) for request in requests]
         while not all(one.is_over for one in made):
             self.step()
+        if errors := [one.error for one in made if one.error]:
+            raise errors[0]
         return [one.completion for one in made]
 
     def check_batches(self, rows: int) -> None:
@@ -152,7 +156,14 @@ class Sampler:
                 )
 
     def add(self, request: SamplingRequest) -> Running:
-        """Have a sequence join at the next step that has room for it."""
+        """Have a sequence join at the next step that has room for it.
+
+        Raises:
+            RequestError: Its prompt has tokens that the model does not know.
+        """
+        known = self.model.get_input_embeddings().weight.shape[0]
+        if beyond := [one for one in request.prompt_token_ids if not 0 <= one < known]:
+            raise RequestError(400, f"the prompt has token {beyond[0]}; the model has {known}")
         seed = self.random.getrandbits(64) if request.seed is None else request.seed
         constraint = request.constraint() if request.constraint else None
         chance = generator(seed, self.model.device) if request.temperature else None
@@ -332,7 +343,12 @@ class Sampler:
             allowed_B_V = torch.ones_like(logits_B_V, dtype=torch.bool)
             for row, one in enumerate(batch):
                 if one.constraint and not one.is_over:
-                    bits = numpy.frombuffer(one.constraint.allowed(), dtype=numpy.uint8)
+                    try:
+                        allowed = one.constraint.allowed()
+                    except Exception as error:  # of this sequence; the others go on
+                        one.is_over, one.error = True, error
+                        continue
+                    bits = numpy.frombuffer(allowed, dtype=numpy.uint8)
                     bits = numpy.unpackbits(bits, count=logits_B_V.shape[1], bitorder="little")
                     allowed_B_V[row] = torch.from_numpy(bits.astype(bool)).to(device)
         logprobs_B_V, draw_B_V = sampling_distribution(
@@ -350,8 +366,12 @@ class Sampler:
                 continue
             one.slot.held = len(one.slot.tokens)
             one.slot.tokens.append(token_id)
-            if one.constraint:
-                one.constraint.accept(token_id)
+            try:
+                if one.constraint:
+                    one.constraint.accept(token_id)
+            except Exception as error:  # of this sequence; the others go on
+                one.is_over, one.error = True, error
+                continue
             one.is_over = not self._append(one.request, one.completion, token_id, logprob)
 
     def _append(

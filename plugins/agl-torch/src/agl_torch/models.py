@@ -197,6 +197,21 @@ def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
         raise ConfigError(f"cannot load the tokenizer {str(source)!r}: {error}") from error
 
 
+def check_vocabulary(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer that writes what the model cannot read.
+
+    Raises:
+        ConfigError: It has more tokens.
+    """
+    known = model.get_input_embeddings().weight.shape[0]
+    if (needed := len(tokenizer)) > known:
+        raise ConfigError(
+            f"the tokenizer {type(tokenizer).__name__} has {needed} tokens, and the model "
+            f"{type(model).__name__} knows {known}. Take the model's own tokenizer, or give the "
+            "model further ones first (model.resize_token_embeddings)"
+        )
+
+
 def _build(source: Any, what: str) -> Any:
     # Models are callable too, but they have a config; tokenizers have a vocabulary.
     finished = hasattr(source, "config") or hasattr(source, "get_vocab")

@@ -148,7 +148,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.adapter import frozen_twin, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
-        from agl_torch.models import compute_alike, load_tokenizer
+        from agl_torch.models import check_vocabulary, compute_alike, load_tokenizer
         from agl_torch.server import InferenceServer
 
         if self.deterministic:
@@ -158,6 +158,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         torch.manual_seed(self.seed)
         model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
+        check_vocabulary(model, tokenizer)
         self._learner = Learner(
             model,
             pick_options(LearnerOptions, self),

@@ -10,6 +10,7 @@ from agl.utils.addresses import is_loopback
 from agl_learning.sampling.app import ChatApp
 from agl_learning.sampling.batcher import Weights
 from agl_torch.generate import Sampler
+from agl_torch.models import check_vocabulary
 
 FIXED_ROWS = 16
 """Of the batches of a deterministic server: a few requests waste little, and many fill several."""
@@ -67,8 +68,9 @@ class InferenceServer:
             the same number of rows for that. Torch must be set to it (``compute_alike``).
 
     Raises:
-        ConfigError: The tokenizer has no chat template, other machines can reach the host and there
-            is no key, the port is in use (at ``start``), or ``deterministic`` cannot be had.
+        ConfigError: The tokenizer has no chat template or more tokens than the model, other
+            machines can reach the host and there is no key, the port is in use (at ``start``), or
+            ``deterministic`` cannot be had.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class InferenceServer:
                 f"InferenceServer: the tokenizer {type(tokenizer).__name__} has no chat_template; "
                 "set tokenizer.chat_template, or take a model that was made for chat"
             )
+        check_vocabulary(model, tokenizer)
         self.model = model.eval()
         self.model_name = model_name
         self.weights = Weights()

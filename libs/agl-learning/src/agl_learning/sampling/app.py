@@ -104,6 +104,8 @@ class ChatApp(ModelApp[FormRequest]):
         assert self._batcher is not None  # made when the application started
         try:
             return await self._batcher.submit(request)
+        except RequestError:
+            raise
         except Exception as error:
             logger.exception("sampling failed")
             raise RequestError(500, f"sampling failed: {error!r}") from error

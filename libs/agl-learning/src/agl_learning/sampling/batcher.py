@@ -122,7 +122,7 @@ class Batcher:
             over = self._sampler.step(may_join=not self._weights.num_wanting)
             for running in over:
                 if future := self._futures.pop(running, None):
-                    self._tell(future, Answered(running.completion, version))
+                    self._tell(future, running.error or Answered(running.completion, version))
             if self._sampler.is_idle and (self._weights.num_wanting or not self._futures):
                 return
 

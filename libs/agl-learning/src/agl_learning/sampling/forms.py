@@ -6,18 +6,21 @@ Calls of tools are read in the form that the chat templates of Qwen, Hermes and 
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from agl.errors import ConfigError, install_line
-from agl.utils.text import parse_json
+from agl.utils.text import parse_json, shorten
 from agl_learning.completions import RequestError, TextRequest
 from agl_learning.sampling.sequences import Constraint
 
+LARGEST_MULTIPLE = 10_000
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 _CALLS = re.compile(rf"\s*{CALL}\s*(\{{.*?\}})\s*{CALL_END}\s*", re.DOTALL)
 
@@ -91,7 +94,7 @@ class Forms:
             raise RequestError(400, f"{name!r}: this server cannot do that: {error}") from error
         if problem:
             raise RequestError(400, f"{name!r}: {problem}")
-        return lambda: _Guided(LLMatcher(self._guide, grammar))
+        return lambda: _Guided(LLMatcher(self._guide, grammar), name)
 
     def _check_tools(self, request: FormRequest) -> None:
         if request.used_tools and CALL not in str(self._tokenizer.chat_template):
@@ -106,17 +109,28 @@ class Forms:
 class _Guided:
     """A ``Constraint``."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, name: str) -> None:
         self._matcher = matcher
+        self._name = name
 
     def allowed(self) -> bytes:
         """The bits of the matcher."""
-        return self._matcher.compute_bitmask()
+        try:
+            bits = self._matcher.compute_bitmask()
+        except ValueError as error:
+            raise self._refused(str(error)) from error
+        if self._matcher.is_error():  # one of llguidance's limits of a step, as a rule
+            raise self._refused(self._matcher.get_error())
+        return bits
 
     def accept(self, token_id: int) -> None:
         """Go on in the grammar."""
         if not self._matcher.consume_token(token_id):
-            raise RuntimeError(f"llguidance refused token {token_id}: {self._matcher.get_error()}")
+            raise self._refused(f"token {token_id} was refused: {self._matcher.get_error()}")
+
+    def _refused(self, why: str) -> RequestError:
+        why = shorten(why.splitlines()[0] if why else "llguidance gives no reason", 200)
+        return RequestError(400, f"{self._name!r}: the answer cannot be held to this form: {why}")
 
 
 def _grammar(request: FormRequest) -> tuple[str, str | None]:
@@ -129,6 +143,7 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
             400, "'response_format': an answer cannot be held to it while it may call 'tools'"
         )
     if wanted:
+        _check_multiples("tools", [tool.get("parameters") for tool in wanted])
         return "tool_choice", _grammar_of_calls(wanted, request.parallel_tool_calls is not False)
     if request.used_tools and request.parallel_tool_calls is False:
         raise RequestError(
@@ -141,8 +156,8 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
         case "json_object":
             schema: Any = {"type": "object"}
         case "json_schema":
-            given: dict[str, Any] = form.get("json_schema") or {}
-            schema = given.get("schema")
+            given: Any = form.get("json_schema")
+            schema = given.get("schema") if isinstance(given, dict) else None
             if not isinstance(schema, dict):
                 raise RequestError(400, "'response_format.json_schema.schema': expected an object")
         case _:
@@ -150,7 +165,37 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
                 400,
                 f"'response_format.type': expected text, json_object or json_schema; got {kind!r}",
             )
+    _check_multiples("response_format", schema)
     return "response_format", f"start: %json {json.dumps(schema)}"
+
+
+def _check_multiples(name: str, schema: Any) -> None:
+    """Refuse multiples that llguidance would count for minutes, in which it lets nothing else run.
+
+    Raises:
+        RequestError: Their least common multiple, without its zeros, is above ``LARGEST_MULTIPLE``.
+    """
+    found = [Decimal(str(one)).normalize().as_tuple().digits for one in _multiples(schema)]
+    whole = math.lcm(*(int("".join(map(str, digits))) or 1 for digits in found))
+    if whole > LARGEST_MULTIPLE:
+        raise RequestError(
+            400,
+            f"{name!r}: the least common multiple of its 'multipleOf' has the digits "
+            f"{shorten(str(whole))}; this server goes up to {LARGEST_MULTIPLE}. Leave it out, and "
+            "check the answer",
+        )
+
+
+def _multiples(schema: Any) -> Iterator[float]:
+    if isinstance(schema, list):
+        for one in cast("list[Any]", schema):
+            yield from _multiples(one)
+    elif isinstance(schema, dict):
+        for name, value in cast("dict[str, Any]", schema).items():
+            if name == "multipleOf" and isinstance(value, int | float):
+                yield value
+            else:
+                yield from _multiples(value)
 
 
 def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
@@ -158,8 +203,8 @@ def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
     if choice in (None, "none", "auto"):
         return []
     if isinstance(choice, dict):
-        chosen: dict[str, Any] = choice.get("function") or {}
-        name = chosen.get("name")
+        chosen: Any = choice.get("function")
+        name: Any = chosen.get("name") if isinstance(chosen, dict) else None
         tools = [tool for tool in tools if tool["name"] == name]
         if not tools:
             raise RequestError(400, f"'tool_choice': no tool {name!r} is among 'tools'")

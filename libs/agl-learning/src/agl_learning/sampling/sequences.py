@@ -60,6 +60,11 @@ class Sampled(Protocol):
         """What it has by now."""
         ...
 
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong with it alone, once it is over."""
+        ...
+
 
 class Sampler(Protocol):
     """Samples many sequences at once; each step gives every one of them a token."""
