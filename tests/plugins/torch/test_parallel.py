@@ -3,6 +3,10 @@
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,3 +98,33 @@ async def test_a_run_learns_with_two_processes_and_leaves_none_behind(line, grpo
     rewards = [line["reward/mean"] for line in metrics(tmp_path)]
     assert max(rewards[-2:]) > min(rewards[:2])
     assert algorithm._replicas._children == []
+
+
+PARENT = """
+import os, pickle, signal, sys, types
+from agl_torch.parallel import _start
+process, connection = _start(sys.argv[1], 1, 2)  # nobody else comes to its meeting
+connection.send_bytes(pickle.dumps(types.SimpleNamespace()))
+print(process.pid, flush=True)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_learner_process_ends_with_its_parent_while_it_waits_for_the_others(tmp_path):
+    folder = tmp_path / "learners"
+    folder.mkdir()
+    command = [sys.executable, "-c", PARENT, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        while not (folder / "meeting").exists():  # it is there, and waits
+            time.sleep(0.05)
+        parent.stdin.close()
+    while is_running(child):
+        time.sleep(0.05)
+    assert not folder.exists()
+
+
+def is_running(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and ") Z " not in status.read_text()

@@ -12,10 +12,13 @@ update fails.
 import math
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,9 @@ from agl_torch.shares import Share
 
 if TYPE_CHECKING:
     from agl_torch.learner import Learner, Sample
+
+POLL_SECONDS = 0.5
+"""Between two looks at whether the first process still lives."""
 
 
 class Replicas:
@@ -125,9 +131,10 @@ def checksum(learner: "Learner") -> float:
 
 def _start(folder: str, rank: int, size: int) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = socket.socketpair()
+    arguments = (theirs.fileno(), folder, rank, size, os.getpid())
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), folder, str(rank), str(size)],
+            [sys.executable, "-m", __name__, *map(str, arguments)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             # Its threads are as many as ours; it imports what we can import.
@@ -149,9 +156,18 @@ def _ends(process: "subprocess.Popen[bytes]") -> bool:
     return True
 
 
+def _end_with(parent: int, folder: str) -> None:
+    """End when that process has, wherever this one waits: gloo would wait for it for long."""
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
 def main(arguments: list[str]) -> None:
-    """Take part in updates until the first process closes the connection."""
-    descriptor, folder, rank, size = int(arguments[0]), *arguments[1:]
+    """Take part in updates until the first process closes the connection, or ends."""
+    descriptor, folder, rank, size, parent = int(arguments[0]), *arguments[1:]
+    threading.Thread(target=_end_with, args=(int(parent), folder), daemon=True).start()
     connection = Connection(descriptor)
     learner: Any = pickle.loads(connection.recv_bytes())
     learner.share = Share(folder, int(rank), int(size))
