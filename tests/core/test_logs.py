@@ -51,6 +51,37 @@ def test_a_dry_run_says_a_line_of_each_rollout(capsys: pytest.CaptureFixture[str
     ]
 
 
+FORKS = """
+import os, sys, threading
+import agl
+from agl.utils.logs import stderr_console
+
+agl.setup_logging()
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with stderr_console()._lock:
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+if (child := os.fork()) == 0:
+    import logging
+    logging.getLogger("agl").warning("from the child")
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+done.set()
+sys.exit(status)
+"""
+
+
+def test_a_forked_process_logs_although_a_thread_held_the_terminal() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "from the child" in done.stderr
+
+
 def test_at_level_debug_a_dry_run_says_what_was_recorded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

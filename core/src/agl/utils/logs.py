@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ def stderr_console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock
 
 
 class _Formatter(logging.Formatter):
@@ -94,11 +98,7 @@ def setup_logging(
 
 
 def setup_module_logging(
-    level: int | str = "INFO",
-    *,
-    name: str = "agl",
-    console: bool = True,
-    propagate: bool = False,
+    level: int | str = "INFO", *, name: str = "agl", console: bool = True, propagate: bool = False
 ) -> logging.Logger:
     """Set up one logger anew; handlers that it had are removed."""
     logger = logging.getLogger(name)
