@@ -34,9 +34,10 @@ def diagnose(*, check: bool = False) -> list[Diagnosis]:
     for component in registry.components():
         offers[component.group, component.name].append(component)
     return [
-        Diagnosis(*vars(c).values(), *_state(c, same_name, check))
+        Diagnosis(**vars(c), state=state, cause=cause)
         for same_name in offers.values()
         for c in same_name
+        for state, cause in [_state(c, same_name, check)]
     ]
 
 

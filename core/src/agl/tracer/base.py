@@ -150,7 +150,7 @@ class Tracer(ParallelWorkerBase, ABC):
             from langchain_core.callbacks import BaseCallbackHandler  # pyright: ignore
         except ImportError:
             return None
-        return BaseCallbackHandler()
+        return BaseCallbackHandler()  # pyright: ignore
 
     @contextlib.contextmanager
     def lifespan(self, store: "LightningStore | None" = None) -> Generator["Tracer"]:

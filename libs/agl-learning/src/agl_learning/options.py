@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -82,9 +83,9 @@ def check_place(owner: str, /, **values: object) -> None:
         ConfigError: It names the first of them, and what lies beside it under a like name.
     """
     for name, value in values.items():
-        if not isinstance(value, str | os.PathLike):
+        if not isinstance(value, str | Path):
             continue
-        path = os.path.expanduser(value)
+        path = os.path.expanduser(str(value))
         is_path = path.startswith((".", os.sep)) or path.count("/") > 1 or path != str(value)
         if is_path and not os.path.exists(path):
             folder, last = os.path.split(path.rstrip(os.sep))

@@ -242,7 +242,7 @@ def weigh(
                 given = [found.advantages[n] for n in kept]
                 parts = (found.tokens, found.returns, found.values)
                 of_tokens = [[x for n in kept for x in part[n]] if part else [] for part in parts]
-                weighed.append(Weighed(row.only(kept), given, *of_tokens, left_out))
+                weighed.append(Weighed(row.only(kept), given, *of_tokens, left_out=left_out))
     return weighed
 
 

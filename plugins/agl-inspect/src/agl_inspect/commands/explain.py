@@ -15,7 +15,7 @@ from agl_learning.why import why, why_text
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_learning.explanation import Explanation
-    from agl_learning.why import Why
+    from agl_learning.why_parts import Why
 
 
 @click.command("explain")
