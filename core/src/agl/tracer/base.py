@@ -142,10 +142,7 @@ class Tracer(ParallelWorkerBase, ABC):
             return await func(*args, **kwargs)
 
     def get_langchain_handler(self) -> Any:
-        """A LangChain callback handler, which records nothing where the tracer has none of its own.
-
-        None without LangChain.
-        """
+        """A LangChain callback handler, which records nothing by itself; None without LangChain."""
         try:
             from langchain_core.callbacks import BaseCallbackHandler  # pyright: ignore
         except ImportError:

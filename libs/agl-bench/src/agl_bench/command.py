@@ -137,7 +137,8 @@ def fill(
     from agl_bench.filling.writing import fill_store
 
     shape = Shape(rollouts, spans, runs, seed=seed)
-    with Progress(console=Console(stderr=True), disable=None) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("rollouts", total=rollouts)
         made = fill_store(path, shape, long_trace, lambda done: bar.update(task, completed=done))
     if as_json:
