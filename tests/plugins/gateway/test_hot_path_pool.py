@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
-from agl_gateway.pool import DisconnectedError, Pool
+from agl_gateway.pool import Connection, DisconnectedError, Pool
 
 from .conftest import until
 
@@ -219,3 +220,25 @@ async def test_nobody_there_is_an_os_error() -> None:
         pass
     with pytest.raises(OSError):  # noqa: PT011
         await pool.post(url, b"{}", {})
+
+
+def test_a_call_that_is_given_up_as_it_connects_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with serving(answering(OK)) as (pool, url):
+            call = asyncio.create_task(pool.post(url, b"{}", {}))
+            begun = Connection.connection_made
+
+            def give_up(connection: Connection, transport: asyncio.BaseTransport) -> None:
+                begun(connection, transport)
+                call.cancel()
+
+            monkeypatch.setattr(Connection, "connection_made", give_up)
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            async with asyncio.timeout(60):
+                await pool.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as gateways have it
+        runner.run(main())

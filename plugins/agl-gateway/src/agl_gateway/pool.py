@@ -74,11 +74,15 @@ class Pool:
         return None
 
     async def _connect(self, address: tuple[str, int]) -> "Connection":
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, connection = await loop.create_connection(
-                lambda: Connection(self, address), *address
-            )
+        loop, connection = asyncio.get_running_loop(), Connection(self, address)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await loop.create_connection(lambda: connection, *address)
+        except BaseException:
+            # Cancelled between its beginning and the return of that call, it is closed by uvloop
+            # and never told so; ``close`` would wait for it for ever.
+            self.drop(address, connection)
+            raise
         return connection
 
     def keep(self, address: tuple[str, int], connection: "Connection") -> None:
