@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,18 @@ def greet(task: str) -> float:
     return float(len(task) < 4)
 
 
+class Counting(agl.TraceAdapter[int]):
+    def adapt(self, source: Any, /) -> int:
+        return len(source)
+
+
 def dev(level: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Lines of the log of a dry run with three tasks."""
     setup_logging(level)
-    one_by_one = Baseline(max_queue_length=1)
-    agl.Trainer(algorithm=one_by_one, strategy="shm", n_runners=1).dev(greet, ["Ada", "Cy", "Dora"])
+    trainer = agl.Trainer(
+        algorithm=Baseline(max_queue_length=1), strategy="shm", n_runners=1, adapter=Counting()
+    )
+    trainer.dev(greet, ["Ada", "Cy", "Dora"])
     return [line for line in capsys.readouterr().err.splitlines() if re.match(r"\d{4}-", line)]
 
 
@@ -88,7 +96,7 @@ def test_at_level_debug_a_dry_run_says_what_was_recorded(
     text = "\n".join(dev("DEBUG", capsys))
     assert "Enqueued in train mode: Ada" in text
     assert "#1 agentlightning.message (OK)" in text
-    assert "Adapted data: []" in text
+    assert "Adapted data: 2" in text
     assert "failed (agent): KeyError: 'fruit'" in text  # the runner's own line
     assert "Not adapted" not in text  # what failed has nothing to be adapted
 

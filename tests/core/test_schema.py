@@ -181,7 +181,7 @@ def test_values_are_converted_to_the_annotated_types(
         ),
         (
             {"n": 1, "model": {"inner": {"a": 1, "bb": []}}},
-            "f.yaml: algorithm.model.inner.bb: unknown key. Did you mean 'b'?",
+            "f.yaml: algorithm.model.inner.bb: unknown key. Known: a, b",
         ),
         ({"n": 1, "model": {"inner": {}}}, "f.yaml: algorithm.model.inner.a: missing"),
         (

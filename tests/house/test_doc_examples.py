@@ -68,6 +68,7 @@ KNOWN_NEEDS = {
     "langchain",
     "langchain-openai",
     "litellm",
+    "mlflow",
     "openai",
     "openai-agents",
     "opentelemetry-exporter-otlp-proto-http",
@@ -78,6 +79,8 @@ KNOWN_NEEDS = {
     "smolagents",
     "tensorboardX",
     "vllm",
+    "trackio",
+    "wandb",
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 
