@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, NamedResources, PromptTemplate
+from agl.types import LLM, Dataset, NamedResources, PromptTemplate
 from agl_apo.decision import Rule
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import SEED, StoreJournal
@@ -37,7 +37,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
     """Search for better prompts, and take one only if it is better beyond doubt."""
 
     default_adapter = "messages"
-    publishes = (PromptTemplate,)
+    publishes = (PromptTemplate, LLM)  # that of the gateway, where there is one
     is_shuffled: ClassVar[bool] = True
     """Whether the search has its tasks in random order."""
 

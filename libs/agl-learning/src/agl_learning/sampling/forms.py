@@ -156,8 +156,7 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
         case "json_object":
             schema: Any = {"type": "object"}
         case "json_schema":
-            given: Any = form.get("json_schema")
-            schema = given.get("schema") if isinstance(given, dict) else None
+            schema = _object(form.get("json_schema")).get("schema")
             if not isinstance(schema, dict):
                 raise RequestError(400, "'response_format.json_schema.schema': expected an object")
         case _:
@@ -198,13 +197,17 @@ def _multiples(schema: Any) -> Iterator[float]:
                 yield from _multiples(value)
 
 
+def _object(value: Any) -> dict[str, Any]:
+    """What a client sent; empty where it is no object."""
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
 def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
     choice, tools = request.tool_choice, [_function(tool) for tool in request.tools or []]
     if choice in (None, "none", "auto"):
         return []
     if isinstance(choice, dict):
-        chosen: Any = choice.get("function")
-        name: Any = chosen.get("name") if isinstance(chosen, dict) else None
+        name = _object(choice.get("function")).get("name")
         tools = [tool for tool in tools if tool["name"] == name]
         if not tools:
             raise RequestError(400, f"'tool_choice': no tool {name!r} is among 'tools'")
