@@ -8,6 +8,7 @@ import transformers
 
 from agl.errors import ConfigError
 from agl_learning.sampling.sequences import SamplingRequest
+from agl_learning.sampling.textstream import _uncertain
 from agl_torch.draws import draw, sampling_distribution
 from agl_torch.generate import Sampler
 
@@ -285,3 +286,9 @@ def test_stop_text_cuts_the_text_and_keeps_the_tokens(model, tokenizer, prompts)
     assert cut.text.split() == words[: words.index(word)]
     assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", word)
+
+
+def test_what_may_be_cut_is_held_back_whichever_stop_text_comes_first():
+    assert _uncertain("xa", ("b", "ab")) == 1
+    assert _uncertain("xab", ("b", "ab")) == 2
+    assert _uncertain("<call>x</call> Ob", ("Ob", "<call>")) == 17

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
+import agl_torch
 from agl.types import Credit
 from agl_learning.advantages import group_advantages
 from agl_learning.records import TrainingRow
 from agl_torch.batch import chunks_by_tokens, score_rows
-from agl_torch.loss import Gain, clipped, policy_loss, row_weights
+from agl_torch.loss import Gain, Tokens, clipped, policy_loss, row_weights
 
 
 def row(rollout_id, token_ids, loss_mask, reward=0.0):
@@ -221,3 +222,19 @@ def test_an_entropy_that_nobody_rewards_has_no_graph(model):
 def test_ids_beyond_the_vocabulary_are_named_before_they_reach_the_model(model):
     with pytest.raises(ValueError, match=r"rollout 'a'.*from 1 to 15.*vocabulary has 15"):
         score_rows(model, [row("a", [1, 4, 15], [0, 0, 1])])
+
+
+@pytest.mark.parametrize("name", ["GSPO", "RLOO"])
+def test_calls_of_a_row_share_its_ratio_and_keep_their_advantages(name):
+    algorithm = getattr(agl_torch, name)(model="none", clip_high=9.0, clip_low=0.9)
+    new = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
+    old = torch.tensor([-1.2, -2.0, -0.4])
+    # Log ratios 0.2, 0 and -0.1, of one row: 0.1 in all, and a third of it in the mean.
+    ratio = math.exp(0.1 if name == "RLOO" else 0.1 / 3)
+    advantages = torch.tensor([1.0, 1.0, -0.5])
+    gain = algorithm.gain(Tokens(new, old, advantages, [3])).gain_N
+    of_a_token = 1 / 3 if name == "RLOO" else 1.0
+    assert gain.tolist() == pytest.approx([ratio * a * of_a_token for a in (1.0, 1.0, -0.5)])
+    gain.sum().backward()
+    # Before, all had the gradient of their mean: 0.5.
+    assert new.grad.tolist() == pytest.approx([ratio, ratio, -0.5 * ratio])

@@ -92,6 +92,14 @@ def test_what_no_other_process_can_import_is_refused():
         Replicas(Learner(build_model(), OPTIONS, Rule(lambda tokens: None)), 2)
 
 
+def test_one_that_cannot_read_what_it_gets_is_not_waited_for(monkeypatch):
+    """As it is with a class of the user's own script, which is another one's ``__main__``."""
+    gain = type("Gain", (), {"__module__": "__main__", "__call__": lambda self, tokens: None})
+    monkeypatch.setattr(sys.modules["__main__"], "Gain", gain, raising=False)
+    with pytest.raises(AlgorithmError, match=r"learner process \d+ ended"):
+        Replicas(Learner(build_model(), OPTIONS, Rule(gain())), 2)
+
+
 async def test_a_run_learns_with_two_processes_and_leaves_none_behind(line, grpo, tmp_path):
     algorithm = grpo(steps=6, epochs=2, learner_processes=2, lora_rank=4)
     await line(says_red, algorithm, ["one", "two"])

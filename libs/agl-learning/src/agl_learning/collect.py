@@ -178,7 +178,7 @@ class Collector:
             drop_groups(collected.ended)
         if look_for_mixed:
             await self.look_for_mixed(collected.ended)
-        if self._judging is not None:
+        if self._judging is not None and not at_once:  # of what is given up nothing is trained
             await self._judging.judge(collected, self.model, metadata)
         collected.seconds = time.perf_counter() - start
         return collected

@@ -12,7 +12,7 @@ Source: GSPO (arXiv:2507.18071).
 
 Where we differ, besides what ``loss`` and ``grpo`` say: the sequence is a row, with all answers of
 the model that continue each other in it; calls of one row with advantages of their own share its
-ratio (their GSPO-token).
+ratio, and each is taught its own advantage (their GSPO-token).
 """
 
 from dataclasses import dataclass
@@ -38,5 +38,7 @@ class GSPO(ClippedTraining):
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, at each of its tokens."""
-        sum_N, size_N = tokens.over_rows(tokens.log_ratio_N)
-        return self.clipped(sum_N / size_N, tokens.advantages_N)
+        own_N = tokens.log_ratio_N
+        sum_N, size_N = tokens.over_rows(own_N.detach())
+        # Its value is the row's, and its gradient that of the token alone.
+        return self.clipped(sum_N / size_N + own_N - own_N.detach(), tokens.advantages_N)

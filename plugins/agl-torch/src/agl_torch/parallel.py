@@ -62,6 +62,7 @@ class Replicas:
                 self._children.append(_start(self._folder.name, rank, size))
             for _, connection in self._children:
                 connection.send_bytes(packed)
+            self._answers()  # that they have read it; one that has not does not come to the meeting
             learner.share = Share(self._folder.name, 0, size)
             self._answers()
         except BaseException:
@@ -170,6 +171,7 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with, args=(int(parent), folder), daemon=True).start()
     connection = Connection(descriptor)
     learner: Any = pickle.loads(connection.recv_bytes())
+    connection.send(0.0)
     learner.share = Share(folder, int(rank), int(size))
     connection.send(checksum(learner))
     while True:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from agl_torch.critic import Critic
     from agl_torch.learner import Rule
     from agl_torch.loss import Gain, Tokens
+    from agl_torch.parallel import Replicas
     from agl_torch.server import InferenceServer
 
 REFERENCE = "reference"
@@ -169,6 +170,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             base,
         )
         self._tokenizer = tokenizer
+        self._replicas: Replicas | None = None
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them.
             served = model if self.lora_rank is None else twin(model)
@@ -293,7 +295,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         ]
         factor = learning_factor(self, self.weights_version, self.steps)
         update = self._learner.update
-        if self.learner_processes > 1:
+        if self._replicas is not None:  # a replay serves nothing, and computes alone
             update = functools.partial(self._replicas.update, self._learner)
         if not self.max_staleness:
             with self._server.updating():

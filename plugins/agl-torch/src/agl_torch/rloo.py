@@ -13,7 +13,8 @@ that the rollout sampled: REINFORCE with a baseline that does not bias it, whate
 Source: RLOO (arXiv:2402.14740).
 
 Where we differ, besides what ``loss`` says: a rollout may have several rows, each with a ratio of
-its own; and the ratio of a row with negative advantage has a cap, see ``loss.clipped``.
+its own, which its calls share, each with its own advantage where they have them; and the ratio of a
+row with negative advantage has a cap, see ``loss.clipped``.
 """
 
 from dataclasses import dataclass, field
@@ -49,6 +50,9 @@ class RLOO(OneEstimator, ClippedTraining):
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, shared by its tokens."""
-        log_ratio_N, size_N = tokens.over_rows(tokens.log_ratio_N)
+        own_N = tokens.log_ratio_N
+        sum_N, size_N = tokens.over_rows(own_N.detach())
+        # Its value is the row's, and its gradient n times that of the token, for the division.
+        log_ratio_N = sum_N + size_N * (own_N - own_N.detach())
         of_row = self.clipped(log_ratio_N, tokens.advantages_N)
         return of_row._replace(gain_N=of_row.gain_N / size_N)

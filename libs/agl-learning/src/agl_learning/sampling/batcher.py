@@ -35,16 +35,14 @@ class Weights:
             self._condition.wait_for(lambda: not self._is_used)
             self.num_wanting -= 1
             self._is_used = True
-        try:
-            yield from self._until_done()
-        finally:
-            self.version += 1
+        yield from self._until_done(versions=1)
 
-    def _until_done(self) -> Generator[None]:
+    def _until_done(self, versions: int = 0) -> Generator[None]:
         try:
             yield
         finally:
-            with self._condition:
+            with self._condition:  # who is woken reads the number of what it samples with
+                self.version += versions
                 self._is_used = False
                 self._condition.notify_all()
 

@@ -73,8 +73,9 @@ def _uncertain(text: str, stop: Sequence[str]) -> int:
     """How many characters at the end of ``text`` may still change or be cut."""
     length = 1 if text.endswith("\ufffd") else 0
     for candidate in stop:
-        if candidate in text:
-            return max(length, len(text) - text.index(candidate))
+        if candidate in text:  # another may begin before it
+            length = max(length, len(text) - text.index(candidate))
+            continue
         for size in range(min(len(candidate) - 1, len(text)), 0, -1):
             if text.endswith(candidate[:size]):
                 length = max(length, size)
