@@ -306,7 +306,7 @@ def test_distillation_takes_what_the_teacher_says_and_no_reward(gamma, temperatu
     [{"credit": "final"}, {"overlong_buffer": 5}, {"estimator": "rloo"}, {"normalise_std": True}],
 )
 def test_distillation_has_no_options_about_rewards(options):
-    with pytest.raises(TypeError, match="unexpected keyword|unknown option"):
+    with pytest.raises(TypeError, match=r"unexpected keyword|unknown option"):
         agl_torch.Distillation(model="none", teacher="none", **options)
     with pytest.raises(ConfigError, match=r"max_refills is 1, and the estimator 'reverse_kl'"):
         agl_torch.Distillation(model="none", teacher="none", max_refills=1)
