@@ -1,6 +1,8 @@
 """JSON of very many brackets, which a model or an agent may write, ends no run."""
 
 import json
+import sys
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -20,6 +22,14 @@ POLICY = TrainedModel(name="policy")
 DEEP = "[" * 100_000
 USER = {"role": "user", "content": "which one"}
 CALL = {"gen_ai.request.model": "policy", "gen_ai.prompt.0.role": "user"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wrappers_go() -> Generator[None]:
+    """AgentOps wraps clients of the whole process, and would record in the tests after these."""
+    yield
+    if (wrapping := sys.modules.get("agentops.instrumentation")) is not None:
+        wrapping.uninstrument_all()
 
 
 def calling(arguments: Any, name: Any = "f") -> dict[str, Any]:

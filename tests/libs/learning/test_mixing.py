@@ -99,9 +99,14 @@ def test_long_request_is_kept_at_its_ends() -> None:
     )
     span = agl.Span.from_attributes(
         name=MODEL_CALL_SPAN,
-        attributes={Key.INPUT_MESSAGES: f"begin {'lorem ipsum ' * 8_000} end"},
+        attributes={
+            Key.OPERATION: "chat",
+            Key.INPUT_MESSAGES: f"begin {'lorem ipsum ' * 8_000} end",
+        },
     )
-    found = ran("ro-1", "how far", attempt, [span])
+    # What a client that is traced says of the same call stands where the agent ran.
+    of_client = span.model_copy(update={"writer": "agent"})
+    found = ran("ro-1", "how far", attempt, [span, of_client])
     assert found is not None
     ((request, process),) = [(call.request, found.process) for call in found.calls]
     assert len(request) == 2 * mixing.MAX_CALL_CHARACTERS + 1

@@ -449,6 +449,9 @@ async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(g
 
 
 async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        grpo(model=str(tmp_path / "nothing"), tokenizer=None)
+    (tmp_path / "nothing").mkdir()
     algorithm = grpo(model=str(tmp_path / "nothing"), tokenizer=None)
     algorithm.set_llm_proxy(agl.LLMProxy())
     with pytest.raises(ConfigError, match="cannot load the model"):

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+from agl.algorithm.gateway import is_gateway_span
 from agl.errors import MixedCallsError
-from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.semconv import ModelCallAttributes as Key
 from agl.types import Attempt, Span, without_private
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def ran(rollout_id: str, task: Any, attempt: Attempt, spans: Sequence[Span]) -> 
             _ends(str(span.attributes.get(Key.INPUT_MESSAGES, ""))),
         )
         for span in spans
-        if span.name == MODEL_CALL_SPAN
+        if is_gateway_span(span)  # a client's own, as of AgentOps, is where the agent ran
     ]
     return Ran(
         rollout_id,
