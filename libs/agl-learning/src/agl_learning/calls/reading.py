@@ -236,7 +236,8 @@ def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
     """Records of one call together, groups in order of their first record.
 
     Records are of one call when they have one response id, and when one stands below another and
-    one of the two has no id. A gateway's spans are always calls of their own; other spans with one
+    one of the two has no id; and where a call failed, when a client's span is around a gateway's. A
+    gateway's spans are always calls of their own; other spans with one
     id are apart when their times do not meet, as some servers give the same id to every answer.
     """
     groups: list[list[Recorded]] = []
@@ -273,7 +274,31 @@ def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
                 by_response[response_id].append(group)
         group.append(recorded)
         group_at[id(recorded.node)] = group
-    return groups
+    return _failures_once(groups)
+
+
+def _failures_once(groups: list[list[Recorded]]) -> list[list[Recorded]]:
+    """Have a failed call once that its gateway and a traced client tell of; no id joins them."""
+    of_gateway = [g for g in groups if all(r.is_gateways and r.call.error for r in g)]
+    joined: list[list[Recorded]] = []
+    for group in groups if of_gateway else ():
+        if any(r.is_gateways or r.call.response_id or not r.call.error for r in group):
+            continue
+        twin = next((g for g in of_gateway if _is_around(group[0].call, g[0].call)), None)
+        if twin is not None:
+            of_gateway.remove(twin)
+            twin.extend(group)
+            joined.append(group)
+    return [group for group in groups if not any(group is one for one in joined)]
+
+
+def _is_around(client: ModelCall, gateway: ModelCall) -> bool:
+    """Whether a client's call may have been this one at its gateway: its time is inside."""
+    begin, end, outer_end = gateway.start_time, gateway.end_time, client.end_time
+    if client.start_time is None or begin is None or end is None or outer_end is None:
+        return False
+    same_model = {client.model, client.requested_model} & {gateway.model, gateway.requested_model}
+    return bool(same_model) and client.start_time <= begin and end <= outer_end
 
 
 def _group_with(groups: Sequence[list[Recorded]], recorded: Recorded) -> list[Recorded] | None:
