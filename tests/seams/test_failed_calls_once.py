@@ -1,4 +1,4 @@
-"""A call that failed, told by its gateway and by a client that is traced, stands once in the books."""
+"""A call that failed, told by its gateway and by a client that is traced, is in the books once."""
 
 import pytest
 
