@@ -248,7 +248,9 @@ async def test_an_agent_is_killed_at_its_deadline(run_all: Any, memory_store: St
         assert rollout.attempt.status == "timeout"
         if spans := await memory_store.query_spans(rollout.rollout_id):
             break
-    assert not psutil.pid_exists(agl.get_object_value(spans[0]))
+    # A runner gives up waiting for that before a very busy machine has come to it.
+    while psutil.pid_exists(agl.get_object_value(spans[0])):  # noqa: ASYNC110 (of no child of ours)
+        await asyncio.sleep(0.05)
 
 
 class BrokenStore(Store):
