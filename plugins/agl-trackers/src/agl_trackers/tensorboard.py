@@ -85,7 +85,12 @@ class TensorBoard(Tracker):
             if self.log_dir is not None:
                 folder = Path(self.log_dir.replace("{run_id}", about.run_id))
             purge = step if about.generation > 1 else None
-            self._writer = SummaryWriter(str(folder), purge_step=purge)
+            self._writer = SummaryWriter(
+                str(folder),
+                purge_step=purge,
+                # Its files are named by the second: that of a start right before would be emptied.
+                filename_suffix=f".start-{about.generation}",
+            )
             config = json.dumps(about.config, indent=2, default=str)
             self._writer.add_text("config", _code(config), 0)
         return self._writer

@@ -1,6 +1,9 @@
 """TensorBoard's own reader reads what a run wrote."""
 
+import itertools
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +46,14 @@ def test_event_files_have_scalars_rollouts_prompts_and_configuration(tmp_path: P
     assert text(events, "checkpoint")[-1][1].endswith("step-000003`")
 
 
-def test_a_run_that_goes_on_replaces_the_steps_that_come_again(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_replaces_the_steps_that_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Within one second, by which tensorboardX names its files.
+    start = time.time()
+    clock = itertools.count()
+    still = SimpleNamespace(time=lambda: int(start) + next(clock) / 1e6)
+    monkeypatch.setattr("tensorboardX.event_file_writer.time", still)
     fit(agl_trackers.TensorBoard(), tmp_path, run="first")
     again = Learner(steps=4, first=3)
     fit(agl_trackers.TensorBoard(), tmp_path, again, run="first", resume=True, force=True)
