@@ -1,8 +1,10 @@
 """What the server answers, without a browser."""
 
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +52,22 @@ def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
         urllib.request.urlopen(request)
     assert told.value.code == status
     assert b"ro-" not in told.value.read()
+
+
+@pytest.mark.parametrize(("later", "said"), [(0.0, "1 unknown"), (120.0, "1 silent")])
+def test_a_runner_that_gives_no_sign_is_not_called_idle(tmp_path, serve, monkeypatch, later, said):
+    path = tmp_path / "failures.db"
+
+    async def begin():
+        store = agl.SqliteLightningStore(path)
+        await store.update_worker("w", heartbeat_stats={})
+        await store.close()
+
+    apart(begin())
+    now = time.time() + later
+    monkeypatch.setattr("agl_ui.pages.parts.time", SimpleNamespace(time=lambda: now))
+    with urllib.request.urlopen(f"{serve(path)}/s/failures/runners") as answer:
+        assert f"1 of 1, those heard of last first: {said}." in answer.read().decode()
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example"])

@@ -1,5 +1,8 @@
 """Resources, runners and settings of a store."""
 
+import time
+from collections import Counter
+
 from starlette.requests import Request
 
 from agl.runs.differences import flat
@@ -7,6 +10,9 @@ from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Places
 
 PAGE = 50
+SILENT_SECONDS = 60.0
+"""A runner gives a sign of life every few seconds; of one that is silent for longer, what it last
+said of itself is old. By the clock of this page's server, as no store says its own."""
 
 
 async def resources(request: Request, places: Places) -> Page:
@@ -36,7 +42,12 @@ async def runners(request: Request, places: Places) -> Page:
     found = await place.store.query_workers(
         sort_by="last_heartbeat_time", sort_order="desc", limit=PAGE
     )
-    values = {"title": "Runners", "workers": list(found), "total": found.total}
+    since = time.time() - SILENT_SECONDS
+    workers = [
+        (one, "silent" if (one.last_heartbeat_time or 0.0) < since else one.status) for one in found
+    ]
+    counts = Counter(status for _, status in workers)
+    values = {"title": "Runners", "workers": workers, "total": found.total, "counts": counts}
     return Page("runners.html", values, place, "runners", state=state)
 
 
