@@ -80,6 +80,10 @@ def test_attempts_stand_beside_each_other(page, serve, failures):
     page.goto(f"{serve(failures)}/s/failures/rollouts?mode=val")
     page.locator("#table tbody a").click()
     assert page.locator(".role-assistant .words").inner_text() == "answer 1"
+    head = page.locator("#attempts thead th").first.bounding_box()
+    first = page.locator("#attempts tbody tr").first.locator("td").first.bounding_box()
+    assert head["x"] == first["x"]
+    assert head["y"] < first["y"]
     page.get_by_role("link", name="Attempt 1").click()
     assert page.locator(".role-assistant .words").inner_text() == "answer 0"
     assert "attempt=1" in page.url
