@@ -12,9 +12,9 @@ import torch
 import agl_torch
 from agl.errors import ConfigError
 from agl.plugins.build import plan_component
+from agl_learning.schedule import learning_factor, next_coefficient
 from agl_torch.learner import Learner, Sample
 from agl_torch.options import LearnerOptions
-from agl_torch.schedule import learning_factor, next_coefficient
 
 from .conftest import build_model
 from .test_learner import RULE, make_row
@@ -41,9 +41,10 @@ ALGORITHMS = [
     ],
 )
 def test_factors_of_the_learning_rate_by_hand(options, expected):
-    given = LearnerOptions(**options)
-    assert [learning_factor(given, n, 6) for n in range(6)] == pytest.approx(expected, abs=1e-6)
-    assert learning_factor(given, 7, 6) in (0.0, 1.0)
+    given = {"schedule": "constant", "warmup_steps": 0, **options, "steps": 6}
+    found = [learning_factor(**given, done=n) for n in range(6)]
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert learning_factor(**given, done=7) in (0.0, 1.0)
 
 
 def test_the_coefficient_follows_its_target_by_hand():
@@ -77,8 +78,10 @@ def test_names_of_other_trainers_are_understood(made):
     if made is not agl_torch.CISPO:
         algorithm = made(model="none", clip_range=0.1)
         assert (algorithm.clip_low, algorithm.clip_high) == (0.1, 0.1)
-    with pytest.raises(ConfigError, match="kl_coef is another name of kl_coefficient; got"):
-        made(model="none", kl_coef=0.1, kl_coefficient=0.2)
+    for ours in (0.2, 0.1, 0.0):  # 0.0 is its default, and was meant
+        with pytest.raises(ConfigError, match="kl_coef is another name of kl_coefficient; got"):
+            made(model="none", kl_coef=0.1, kl_coefficient=ours)
+    assert made(model="none", kl_coef=None, kl_coefficient=0.2).kl_coefficient == 0.2
 
 
 def test_the_options_of_the_seeds_are_those_of_ppo():

@@ -1,9 +1,12 @@
-"""Names that TRL, verl and others have for the options of trainers, refused with ours."""
+"""Names that TRL, verl and others have for the options of trainers: a few are understood.
+
+The others are refused with ours.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-from agl.errors import UnknownArgumentError
+from agl.errors import ConfigError, UnknownArgumentError
 from agl.plugins.schema import schema_of
 
 OURS: dict[str, str] = {
@@ -87,8 +90,18 @@ INSTEAD: dict[str, str] = {
 """Another trainer's name -> what to do here, where no one option is the same."""
 
 
+UNDERSTOOD = {
+    "kl_coef": ("kl_coefficient",),
+    "entropy_coef": ("entropy_bonus",),
+    "clip_range": ("clip_low", "clip_high"),
+    "actor_lr": ("learning_rate",),
+    "critic_lr": ("critic_learning_rate",),
+}
+"""Another trainer's name that is an option here -> ours, which get what it is given."""
+
+
 class OptionNames:
-    """A trainer that refuses other trainers' names of its options with its own.
+    """A trainer that refuses other trainers' names of its options with its own, or takes them.
 
     For names in a file (``explain_option``, which ``agl.plugins.schema`` asks) and in Python.
     """
@@ -100,8 +113,18 @@ class OptionNames:
         """Look at the names, before the constructor does.
 
         Raises:
+            ConfigError: One was given under ours, too.
             UnknownArgumentError: One is another trainer's.
         """
+        for name, ours in UNDERSTOOD.items():
+            twice = [one for one in ours if one in options]
+            if twice and options.get(name) is not None:
+                given = {one: options[one] for one in (name, *twice)}
+                raise ConfigError(
+                    f"{cls.__name__}: {name} is another name of {' and '.join(ours)}; got "
+                    f"{', '.join(f'{one}={value}' for one, value in given.items())}. Leave one of "
+                    "the names out"
+                )
         for option in options:
             if hint := cls.explain_option(option):
                 raise UnknownArgumentError(f"{cls.__name__}: unknown option {option!r}.{hint}")
@@ -123,3 +146,12 @@ class OptionNames:
             return here
         owner = f"an option of {OWNERS[ours]!r}, and none of {cls.name!r}"
         return f"{here}, {owner}" if here else f" It is {owner}"
+
+
+def take_other_names(options: Any) -> None:
+    """Have what was given under another name under ours, so that a run is described by these."""
+    for name, ours in UNDERSTOOD.items():
+        if (value := getattr(options, name, None)) is not None:
+            for one in ours:
+                setattr(options, one, value)
+            setattr(options, name, None)

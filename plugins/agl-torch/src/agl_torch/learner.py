@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
+from agl_learning.schedule import next_coefficient
 from agl_torch.batch import chunks_by_tokens, recorded, score_rows
 from agl_torch.critic import value_loss
 from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in, recomputing
 from agl_torch.options import LearnerOptions
-from agl_torch.schedule import next_coefficient
 
 if TYPE_CHECKING:
     from torch import Tensor

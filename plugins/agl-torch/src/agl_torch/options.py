@@ -111,36 +111,6 @@ class OneEstimator:
     reward_weights: list[float] | None = field(default=None, init=False)
 
 
-OTHER_NAMES = {
-    "kl_coef": ("kl_coefficient",),
-    "entropy_coef": ("entropy_bonus",),
-    "clip_range": ("clip_low", "clip_high"),
-    "actor_lr": ("learning_rate",),
-    "critic_lr": ("critic_learning_rate",),
-}
-"""Names that other trainers have for options -> ours."""
-
-
-def take_other_names(owner: str, options: Any) -> None:
-    """Have what was given under another name under ours.
-
-    Raises:
-        ConfigError: An option was given under both.
-    """
-    for name, ours in OTHER_NAMES.items():
-        value = getattr(options, name, None)
-        if value is None:
-            continue
-        for one in ours:
-            if getattr(options, one) not in (getattr(type(options), one), value):
-                raise ConfigError(
-                    f"{owner}: {name} is another name of {' and '.join(ours)}; got {name}={value} "
-                    f"and {one}={getattr(options, one)}. Leave one of them out"
-                )
-            setattr(options, one, value)
-        setattr(options, name, None)
-
-
 def check_learner(owner: str, options: Any) -> None:
     """Refuse options that would do nothing beside the others.
 

@@ -30,15 +30,16 @@ from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
-from agl_learning.option_names import OptionNames
+from agl_learning.option_names import OptionNames, take_other_names
 from agl_learning.options import AboveZero, Count, check_place, pick_options
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
+from agl_learning.schedule import learning_factor
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
 from agl_torch.models import name_of, without_collections
-from agl_torch.options import ClipOptions, LearnerOptions, check_learner, take_other_names
+from agl_torch.options import ClipOptions, LearnerOptions, check_learner
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +112,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 f"{self.title}: ratio_cap is None, and with max_staleness tokens are learned that "
                 "older weights sampled: their importance weights need a bound. Give one, as 3"
             )
-        take_other_names(self.title, self)
+        take_other_names(self)
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self)
@@ -288,12 +289,12 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
         from agl_torch.learner import Sample
-        from agl_torch.schedule import learning_factor
 
         samples = [
             Sample(one.row, one.of_tokens, one.returns, one.values, one.left_out) for one in rows
         ]
-        factor = learning_factor(self, self.weights_version, self.steps)
+        when = (self.weights_version, self.steps)
+        factor = learning_factor(self.schedule, self.warmup_steps, *when)
         update = self._learner.update
         if self._replicas is not None:  # a replay serves nothing, and computes alone
             update = functools.partial(self._replicas.update, self._learner)

@@ -2,19 +2,18 @@
 
 import math
 
-from agl_torch.options import LearnerOptions
-
 MOST = 0.2
 """The divergence counts as at most so much off its target, as a part of it."""
 STEP = 0.1
 """By this part of that the coefficient changes."""
 
 
-def learning_factor(options: LearnerOptions, done: int, steps: int) -> float:
+def learning_factor(schedule: str, warmup_steps: int, done: int, steps: int) -> float:
     """What the learning rate of the next update is multiplied by.
 
     Args:
-        options: ``schedule`` and ``warmup_steps``.
+        schedule: After the warm-up: ``constant``, ``linear`` or ``cosine``.
+        warmup_steps: Updates in which it rises in a line.
         done: Updates before it.
         steps: Of the run; those that train nothing are no updates, so that the end may not be
             reached.
@@ -22,12 +21,12 @@ def learning_factor(options: LearnerOptions, done: int, steps: int) -> float:
     Example:
         Two steps of warm-up and ``linear`` over 6 steps give 1/2, 1, 1, 3/4, 1/2, 1/4.
     """
-    if done < options.warmup_steps:
-        return (done + 1) / options.warmup_steps
-    left = max(0.0, 1.0 - (done - options.warmup_steps) / (steps - options.warmup_steps))
-    if options.schedule == "linear":
+    if done < warmup_steps:
+        return (done + 1) / warmup_steps
+    left = max(0.0, 1.0 - (done - warmup_steps) / (steps - warmup_steps))
+    if schedule == "linear":
         return left
-    return 1.0 if options.schedule == "constant" else (1.0 - math.cos(math.pi * left)) / 2
+    return 1.0 if schedule == "constant" else (1.0 - math.cos(math.pi * left)) / 2
 
 
 def next_coefficient(coefficient: float, kl: float, target: float | None) -> float:
