@@ -47,7 +47,6 @@ def defaults(service, tmp_path):
         "iterations": 2,
         "rollouts_per_task": 8,
         "max_tokens": 2,
-        "eval_every": 100,
         "run_dir": str(tmp_path / "run"),
         "show_progress": False,
     }

@@ -12,11 +12,11 @@ import agl_torch
 from agl.errors import ConfigError
 from agl_learning.checkpoint import find_checkpoint
 from agl_torch import adapter
-from agl_torch.adapter import add_adapter, frozen_twin, load_merged, twin
+from agl_torch.adapter import add_adapter, copy_of_trained, load_merged, merge, twin
 from agl_torch.checkpoint import fingerprint
 from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
-from agl_torch.models import load_model
+from agl_torch.models import load_model, load_shape
 from agl_torch.options import LearnerOptions
 
 from .conftest import build_model
@@ -91,7 +91,7 @@ def test_the_model_without_its_adapter_shares_all_of_its_weights():
     assert not torch.equal(logits(start), logits(model))
     weights = {one.data_ptr() for one in model.parameters()}
     assert all(one.data_ptr() in weights for one in start.parameters())
-    copied = frozen_twin(model)
+    copied = copy_of_trained(model)
     own = [name for name, one in copied.named_parameters() if one.data_ptr() not in weights]
     assert len(own) == 2 * 7 * 2
     assert all("lora" in name for name in own)
@@ -254,6 +254,48 @@ async def test_an_adapter_on_a_named_model_is_never_put_on_another(line, grpo, t
     with pytest.raises(ConfigError, match="an adapter for other weights"):
         await trained(line, grpo, **{**origin, "steps": 3})
     assert fingerprint(build_model()) != fingerprint(build_model(seed=7))
+
+
+def test_an_adapter_may_be_built_on_another(tokenizer, tmp_path, recwarn):
+    build_model().save_pretrained(tmp_path / "base")
+    model, options = build_model(), LearnerOptions(lora_rank=2)
+    for name, below in (("first", "base"), ("second", "first")):
+        torch.manual_seed(len(name))
+        add_adapter(model, options, tmp_path / below)
+        for part, one in model.named_parameters():
+            if "lora_B" in part:
+                one.data.normal_(std=0.1)
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        merge(model)
+    first, second = (load_model(tmp_path / name, "cpu", "float32") for name in ("first", "second"))
+    assert torch.allclose(logits(second), logits(model), atol=1e-5)
+    assert not torch.allclose(logits(second), logits(first), atol=1e-2)
+    assert not torch.allclose(logits(first), logits(build_model()), atol=1e-2)
+    counts = [sum(one.numel() for one in made.parameters()) for made in (model, build_model())]
+    assert sum(one.numel() for one in load_shape(tmp_path / "second").parameters()) == counts[0]
+    assert counts[0] == counts[1]
+    assert not [one for one in recwarn if "adapters" in str(one.message)]
+    described = json.loads((tmp_path / "first/adapter_config.json").read_text())
+    described["base_model_name_or_path"] = str(tmp_path / "second")
+    (tmp_path / "first/adapter_config.json").write_text(json.dumps(described))
+    with pytest.raises(ConfigError, match="second' holds an adapter that is said to be built on i"):
+        load_shape(tmp_path / "second")
+
+
+async def test_a_run_goes_on_whose_model_is_an_adapter(line, grpo, tmp_path):
+    first = await trained(line, grpo, steps=1)
+    start = str(find_checkpoint(tmp_path / "run"))
+    options = {"model": start, "tokenizer": None, "run_dir": str(tmp_path / "other")}
+    second = await trained(line, grpo, steps=1, **options)
+    saved = find_checkpoint(tmp_path / "other")
+    about = json.loads((saved / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == start
+    expected = logits(second._learner.model)
+    assert not torch.allclose(expected, logits(first._learner.model), atol=1e-3)
+    assert torch.allclose(logits(load_model(saved, "cpu", "float32")), expected, atol=1e-4)
+    on = {"steps": 2, "resume_from": str(tmp_path / "other")}
+    assert (await trained(line, grpo, **{**options, **on})).summary["steps"] == 2
 
 
 async def test_a_whole_checkpoint_and_an_adapter_do_not_go_on_as_each_other(line, grpo, tmp_path):

@@ -448,6 +448,32 @@ async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(g
         await algorithm.run(["one"])
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("eval_every", 1), ("eval_copies", 2), ("eval_temperature", 1.0)]
+)
+async def test_options_of_evaluations_without_tasks_for_them_are_refused(
+    line, grpo, tmp_path, option, value
+):
+    message = f"GRPO: {option} is {value}, and there are no validation tasks"
+    for val in (None, []):
+        with pytest.raises(ConfigError, match=message):
+            await line(says_red, grpo(**{option: value}), ["one"], val)
+    trainer = agl.Trainer(algorithm=grpo(**{option: value}), run_dir=str(tmp_path / "of-trainer"))
+    with pytest.raises(ConfigError, match=message):
+        trainer.fit(agl.rollout(says_red), ["one"])
+    assert not [*tmp_path.iterdir()]  # nothing was begun
+    done = await line(says_red, grpo(steps=1, **{option: value}), ["one"], ["one"])
+    assert len(done.summary["val_rewards"]) == 2
+
+
+async def test_intervals_that_no_step_ends_are_told(line, grpo, caplog):
+    given = {"eval_every": 2, "checkpoint_every": 3}
+    await line(says_red, grpo(steps=2, **given), ["one"], ["one"])
+    told = [one for one in caplog.messages if "does nothing" in one]
+    assert len(told) == 1
+    assert "GRPO: checkpoint_every is 3, and the run has 2 steps" in told[0]
+
+
 async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
     with pytest.raises(ConfigError, match="there is no such folder"):
         grpo(model=str(tmp_path / "nothing"), tokenizer=None)

@@ -64,14 +64,14 @@ def test_weights_give_each_rollout_the_same_share():
     # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
     weights = row_weights(["a", "a", "b"], [1, 2, 1])
     assert [one.token for one in weights] == pytest.approx([1 / 6, 1 / 6, 1 / 2])
-    assert [one.share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+    assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
     # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
     weights = row_weights(["a", "a", "b"], [1, 2, 1], "token")
     assert [one.token for one in weights] == pytest.approx([1 / 4] * 3)
-    assert [one.share for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+    assert [one.of_step for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
     weights = row_weights(["a", "a", "b"], [1, 2, 1], "constant", 10)
     assert [one.token for one in weights] == pytest.approx([1 / 20] * 3)
-    assert [one.share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+    assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
 
 
 def test_tokens_without_an_advantage_count_in_the_means():
@@ -80,7 +80,7 @@ def test_tokens_without_an_advantage_count_in_the_means():
     weights = row_weights(["a", "b"], [3, 1], left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 9, 1 / 9])
     # What a minibatch has of the step goes by what is trained.
-    assert [one.share for one in weights] == pytest.approx([3 / 4, 1 / 4])
+    assert [one.of_step for one in weights] == pytest.approx([3 / 4, 1 / 4])
     weights = row_weights(["a", "b"], [3, 1], "token", left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 7, 1 / 7])
     weights = row_weights(["a", "b"], [3, 1], "constant", 10, left_out)

@@ -8,13 +8,19 @@ import torch
 import agl
 import agl_torch
 from agl.errors import ConfigError
+from agl_learning import memory_needed
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
-from agl_torch.memory import check_memory, estimate
+from agl_torch.memory import check_memory
 from agl_torch.models import recomputing
 
 from .conftest import build_model
 from .test_learner import OPTIONS, RULE, samples
+
+
+def estimate(options, model, *others):
+    return memory_needed.estimate(options, *map(memory_needed.Size.of, (model, *others)))
+
 
 LONG = torch.tensor([[1, *[4, 7, 5] * 10, 3, 2]])
 
@@ -68,6 +74,7 @@ def test_an_update_that_computes_again_is_the_same_update(lora_rank, with_critic
 
             torch.manual_seed(0)
             add_adapter(model, options, "base")
+        before = [one.clone() for one in model.parameters()]
         critic = Critic(build_model(seed=1), is_apart=True) if with_critic else None
         rule = dataclasses.replace(RULE, critic_learning_rate=1e-2)
         given = samples()
@@ -76,13 +83,11 @@ def test_an_update_that_computes_again_is_the_same_update(lora_rank, with_critic
         learner = Learner(model, options, rule, critic=critic)
         learner.update(given)
         learner.update(given)
+        for one, old in zip(model.parameters(), before, strict=True):
+            assert torch.equal(one, old) != one.requires_grad
         made.append([*model.parameters(), *(critic.parameters() if critic else [])])
-    changed = 0
     for plain, sparing in zip(*made, strict=True):
         assert torch.allclose(plain, sparing, atol=1e-6)
-    fresh = [*build_model().parameters()]
-    changed = sum(not torch.equal(a, b) for a, b in zip(made[1], fresh, strict=False))
-    assert changed > 0
 
 
 def test_a_model_whose_layers_cannot_be_computed_again_is_refused():
@@ -152,7 +157,30 @@ def test_an_estimate_by_hand():
     slim = estimate(agl.GRPO(**common, **options, lora_rank=2), model)
     assert slim["weights"] == 2 * weights
     assert slim["copies"] == 0
-    assert slim["gradients and optimiser"] == 12 * 2 * 2 * (11 * 32 + 3 * 64)
+    adapter = 2 * 2 * (11 * 32 + 3 * 64)
+    assert slim["gradients and optimiser"] == 12 * adapter
+    # A critic that is a copy is one of the adapter; another model is trained as a whole.
+    slim = estimate(agl_torch.PPO(**common, **options, lora_rank=2), model)
+    assert slim["gradients and optimiser"] == 12 * 2 * adapter
+    assert slim["copies"] == 4 * adapter
+    other = agl_torch.PPO(**common, **options, lora_rank=2, critic="other")
+    slim = estimate(other, model, build_model())
+    assert slim["gradients and optimiser"] == 12 * (adapter + weights)
+    assert slim["copies"] == 4 * weights
+    # What learns is there once per process, what samples once.
+    options["max_staleness"] = 1
+    both = {**common, **options, "learner_processes": 3}
+    three = estimate(agl_torch.PPO(**both), model)
+    assert three["copies"] == 4 * weights * (3 * 2 + 1)
+    assert three["activations"] == 3 * less["activations"]
+    assert three["sampling"] == less["sampling"]
+    # The start is the model without its adapter, but in other processes it is sent by itself.
+    assert estimate(agl.GRPO(**both, lora_rank=2), model)["copies"] == 4 * weights + 4 * adapter
+    taught = agl_torch.Distillation(**common, teacher="other", dtype="bfloat16")
+    made = memory_needed.estimate(
+        taught, memory_needed.Size.of(model), teacher=memory_needed.Size.of(build_model())
+    )
+    assert made["copies"] == 2 * weights
 
 
 @pytest.mark.parametrize("sparing", [False, True])
@@ -188,4 +216,53 @@ def test_what_does_not_fit_is_refused_before_it_is_loaded(tmp_path, monkeypatch)
         options.load(None, tmp_path / "run")
     options.check_memory = False
     with pytest.raises(ConfigError, match="cannot load the model"):
+        options.load(None, tmp_path / "run")
+
+
+def least(monkeypatch, options, model):
+    """Bytes that must be free for a run."""
+    low, high = 0, 2**40
+    while high - low > 1:
+        middle = (low + high) // 2
+        monkeypatch.setattr("agl_torch.memory.free_memory", lambda middle=middle: middle)
+        try:
+            check_memory(options, model, "cpu")
+            high = middle
+        except ConfigError:
+            low = middle
+    return high
+
+
+def test_what_must_be_free_is_what_is_not_there_yet(tmp_path, monkeypatch):
+    model = build_model()
+    model.save_pretrained(tmp_path)
+    weights = sum(one.numel() for one in model.parameters())
+    name = str(tmp_path)
+
+    def needed(made, source=name, **options):
+        return least(monkeypatch, made(model=source, **options), source)
+
+    parts = estimate(agl.GRPO(model=name), model)
+    update = parts["activations"] + parts["logits"]
+    plain = needed(agl.GRPO)
+    assert plain == 16 * weights + max(update, parts["sampling"])
+    # Who samples while it is trained needs room for both, and for a copy.
+    assert needed(agl.GRPO, max_staleness=1) == plain + 4 * weights + parts["sampling"]
+    # A model that is there takes no more; in each other process it does.
+    assert needed(agl.GRPO, model) == plain - 4 * weights
+    assert needed(agl.GRPO, model, learner_processes=2) == 2 * plain - 4 * weights
+    own = needed(agl_torch.PPO, critic=name)
+    assert own == plain + 16 * weights + parts["activations"]
+    assert needed(agl_torch.PPO, critic=build_model()) == own - 4 * weights
+    small = {"lora_rank": 2}
+    assert needed(agl_torch.PPO, critic=name, **small) > 16 * weights + needed(agl.GRPO, **small)
+    assert needed(agl_torch.Distillation, teacher=name) == plain + 4 * weights
+    assert needed(agl_torch.Distillation, teacher=build_model()) == plain
+
+
+def test_a_teacher_that_does_not_fit_beside_the_model_is_not_loaded(tmp_path, monkeypatch):
+    build_model().save_pretrained(tmp_path)
+    options = agl_torch.Distillation(model=str(tmp_path), teacher=lambda: pytest.fail("loaded"))
+    monkeypatch.setattr("agl_torch.memory.free_memory", lambda: 1)
+    with pytest.raises(ConfigError, match="this run needs about"):
         options.load(None, tmp_path / "run")

@@ -175,6 +175,7 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     from agl_learning.checkpoint import Progress, making
     from agl_learning.options import pick_options
     from agl_torch.checkpoint import fingerprint, restore, save
+    from agl_torch.critic import Critic
 
     algorithm = agl_torch.PPO(
         model="none", critic=critic, critic_lr=0.01, learning_rate=0.01, kl_coef=0.1, kl_target=0.01
@@ -196,6 +197,10 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     second = build(type(first.model).from_pretrained(folder))
     restore(folder, second, random.Random(0))
     assert second.kl_coefficient == first.kl_coefficient != 0.1
+    expected = dict(first.critic.named_parameters())
+    for name, one in second.critic.named_parameters():
+        assert torch.equal(one, expected[name])
+    assert expected["head.weight"].any()
     # Another run, begun from there with another coefficient, keeps its own.
     algorithm.kl_coefficient = 0.9
     other = build(type(first.model).from_pretrained(folder))
@@ -205,3 +210,13 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
         learner.update([sample()])
     assert fingerprint(first.model, first.critic) == fingerprint(second.model, second.critic)
     assert torch.any(first.critic.head.weight != 0)
+    # One that does not fit is refused, whatever it lacks.
+    kept = second.critic
+    fresh = build_model(seed=1)
+    others = [None, Critic(fresh, is_apart=critic == "head"), Critic(fresh, is_apart=True)]
+    others[2].head = torch.nn.Linear(32, 2)
+    for second.critic in others:
+        with pytest.raises(ConfigError, match="Give the critic that the run had"):
+            restore(folder, second, random.Random(0))
+    second.critic = kept
+    restore(folder, second, random.Random(0))

@@ -5,7 +5,9 @@ For the N rollouts of one task (siblings), a call with credit c and group g has
     A = (c.reward - mean_g) / (std_g + 1e-6) + w * (c.step.reward - mean_s) / (std_s + 1e-6)
 
 where g are the calls whose credit has the same ``group``, s those whose ``step`` has the same
-group, w is ``step.weight``, and the second term is only there where the rule gave a ``step``.
+group, w is ``step.weight``, and the second term is only there where the rule gave a ``step``. The
+deviation std is that of the group itself, with n in its denominator: two rollouts with different
+rewards have the advantages 1 and -1. ``agl_learning.estimators`` takes n - 1, to equal verl.
 
 Sources: the first term is GRPO (arXiv:2402.03300), both together are GiGPO (arXiv:2505.10978).
 

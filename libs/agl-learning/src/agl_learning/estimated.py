@@ -38,3 +38,12 @@ class Estimated:
     """Advantages, where those of a call's tokens differ; else empty."""
     returns: list[list[float]] = field(default_factory=list[list[float]])
     values: list[list[float]] = field(default_factory=list[list[float]])
+
+
+@dataclass(kw_only=True)
+class OneEstimator:
+    """For algorithms that are one estimator of advantages: its options are none of theirs."""
+
+    normalise_std: bool = field(default=True, init=False)
+    reward_keys: list[str] | None = field(default=None, init=False)
+    reward_weights: list[float] | None = field(default=None, init=False)

@@ -19,17 +19,17 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.algorithm.base import Algorithm
-from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import LLM, Dataset, RolloutConfig
 from agl.utils.checks import absolute
 from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, key_of, run_request
 from agl_learning.gateways import model_served
-from agl_learning.options import AboveZero, Count, Name, NotNegative, check_credit, check_options
+from agl_learning.loop_options import LoopOptions, check_evaluation, warn_of_intervals
+from agl_learning.options import check_options
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version
@@ -43,58 +43,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agl.learning")
 
-Credit = Annotated[str | dict[str, Any] | None, check_credit]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Training(Algorithm):
-    """What every trainer shares.
-
-    Args:
-        temperature: At which rollouts are sampled; the gateway has the agent use it.
-        max_tokens: Of one answer; None leaves it to the agent.
-        eval_every: Evaluate on the validation tasks after so many steps; in any case before the
-            first and after the last.
-        eval_temperature: Of evaluations; 0 takes the most probable token.
-        eval_copies: How often each validation task runs, as for ``val/pass@k``.
-        seed: Of tasks' order, sampling, selection and training.
-        deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
-            serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
-        run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the
-            file or the trainer), and where it has none a new one under ``agl-runs``.
-        resource_name: Name of the resource that the agent gets.
-        rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by
-            whichever runner is there; None waits for the limit above.
-        credit: The credit rule, which says which call gets how much of which reward: its name, or
-            a dict of ``type`` and options. None leaves it to the adapter, whose default is
-            ``final``.
-        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
-            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
-            task), or ``keep`` it.
-        show_progress: A bar on standard error, or log lines where that is no terminal.
-    """
+class Training(Algorithm, LoopOptions):
+    """What every trainer shares."""
 
     default_adapter = "rows"
     needs_gateway = True
     publishes = (LLM,)
     name: ClassVar[str] = "training"
     """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
-
-    temperature: NotNegative = 1.0
-    max_tokens: Count | None = None
-    eval_every: Count | None = None
-    eval_temperature: NotNegative = 0.0
-    eval_copies: Count = 1
-    seed: int = 0
-    deterministic: bool = False
-    run_dir: str | None = None
-    resource_name: Name = "main_llm"
-    rollout_timeout_seconds: AboveZero | None = 300.0
-    unresponsive_seconds: AboveZero | None = 60.0
-    credit: Credit = None
-    infrastructure_failures: InfrastructureFailures = "exclude"
-    show_progress: bool = True
 
     def __post_init__(self) -> None:
         check_options(self.title, self)
@@ -181,6 +139,12 @@ class Training(Algorithm):
 
     # --- the loop
 
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse options of evaluations where there is nothing to evaluate on."""
+        check_evaluation(self.title, self, val_dataset)
+
     @property
     def session(self) -> "Session":
         """What exists while ``run`` runs.
@@ -218,6 +182,8 @@ class Training(Algorithm):
         """
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError(f"{self.title}: there are no training tasks; pass train_dataset")
+        self.check_datasets(train_dataset, val_dataset)
+        warn_of_intervals(self.title, self, self.num_steps)
         start = time.perf_counter()
         self._loop, self._asked_to_stop = asyncio.get_running_loop(), asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:

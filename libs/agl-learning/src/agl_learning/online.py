@@ -11,6 +11,10 @@ of a step, one JSON object per line of ``metrics.jsonl``:
   although servers or the network failed a model call; ``rows``: token sequences that were trained
 - ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
   them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
+- ``prompts/different``, ``prompts/as_tokens``, ``tokens/unknown``: whether what agents say reaches
+  the model, see ``agl_learning.prompts``
+- ``judge/groups``, ``judge/equal``, ``judge/failed``, with the credit rule ``judge``: groups that
+  were scored, those of them with one score for all, and those without scores
 - ``tokens/sampled``, ``tokens/given``: of all rows, trained or not; where a call continues a
   conversation, what was before counts once
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
@@ -95,7 +99,8 @@ class OnlineTraining(GatheringTraining):
             folder that a live process uses is refused. With another ``run_dir``
             it is a run of its own, which the same two options begin again; the folder of any other
             run is refused.
-        temperature: At which rollouts are sampled; the agent must use it (it is in the resource).
+        temperature: At which rollouts are sampled; the gateway has every call of the model use it,
+            whatever the agent asks for.
     """
 
     temperature: AboveZero = 1.0

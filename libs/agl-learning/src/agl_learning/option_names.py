@@ -66,10 +66,11 @@ OURS: dict[str, str] = {
 """Another trainer's name of an option -> ours."""
 
 OWNERS: dict[str, str] = {
-    **dict.fromkeys(("critic", "critic_learning_rate", "gae_lambda", "gamma"), "ppo"),
+    **dict.fromkeys(("critic", "critic_learning_rate", "gae_lambda"), "ppo"),
     **dict.fromkeys(("value_clip", "value_coefficient"), "ppo"),
     **dict.fromkeys(("clip_range", "clip_low", "clip_high", "ratio_cap", "loss_mean"), "grpo"),
     **dict.fromkeys(("estimator", "normalise_std", "reward_keys", "reward_weights"), "grpo"),
+    "gamma": "reinforce++",
     "teacher": "distillation",
 }
 """An option that not all algorithms have -> one that has it."""

@@ -62,6 +62,16 @@ def check_identity(
         logger.warning("%s, as it is forced to", text)
 
 
+def name_of(what: str, source: Any) -> dict[str, str]:
+    """``what`` -> the name that a model has, of a folder its last part; nothing where it has none.
+
+    Whole paths are no names: folders move.
+    """
+    if not isinstance(source, str | Path):
+        return {}
+    return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
+
+
 def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
     """The gateway of a run; it has no model of our name yet.
 

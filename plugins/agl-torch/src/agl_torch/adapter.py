@@ -50,7 +50,7 @@ def twin(model: Any) -> Any:
     )
 
 
-def frozen_twin(model: Any) -> Any:
+def copy_of_trained(model: Any) -> Any:
     """A copy of what is trained of a model, over the same weights of what is not."""
     frozen = [one for one in model.parameters() if not one.requires_grad]
     return copy.deepcopy(model, {id(one): one for one in frozen})
@@ -127,11 +127,28 @@ def merge(model: Any) -> Any:
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
             model.set_submodule(name, layer.get_base_layer())
-    model._hf_peft_config_loaded = False  # or else saving it would look for the adapter
+    # Or else saving it would look for the adapter, and another one warn of it.
+    model._hf_peft_config_loaded = False
+    del model.peft_config
     return model
 
 
-def find_base(folder: Path) -> str:
+def layers_of(source: str | Path) -> list[str | Path]:
+    """A folder or name, and what is under it as long as that is an adapter; the last is a model.
+
+    Raises:
+        ConfigError: An adapter does not say what it is for, or is for itself.
+    """
+    found = [source]
+    while (Path(found[-1]) / ADAPTER).exists():
+        base = _find_base(Path(found[-1]))
+        if base in map(str, found):
+            raise ConfigError(f"{base!r} holds an adapter that is said to be built on itself")
+        found.append(base)
+    return found
+
+
+def _find_base(folder: Path) -> str:
     """Where the model under the adapter of a folder is.
 
     Raises:
@@ -151,17 +168,27 @@ def find_base(folder: Path) -> str:
     return base
 
 
-def load_merged(folder: Path, dtype: Any) -> Any:
-    """The model under the adapter of a folder, with the adapter added to its weights.
+def load_merged(source: str | Path, dtype: Any) -> Any:
+    """The model of a folder or name; where it is an adapter, added to what it was built on.
 
     Raises:
-        ConfigError: ``peft`` or the model is not there, or the adapter is not that model's.
+        ConfigError: ``peft`` is not there, or an adapter is not one for what is under it.
+        OSError: There is no such model.
     """
-    need_peft(f"{str(folder)!r} holds an adapter, and")
-    from peft import LoraConfig
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(find_base(folder), dtype=dtype)
+    *adapters, base = layers_of(source)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    for folder in reversed(adapters):
+        _add(model, Path(folder))
+    return model
+
+
+def _add(model: Any, folder: Path) -> None:
+    """Add the adapter of a folder to the weights of a model."""
+    need_peft(f"{str(folder)!r} holds an adapter, and")
+    from peft import LoraConfig
+
     try:
         model.add_adapter(LoraConfig.from_pretrained(str(folder)))
         wrong = _fill(model, folder)
@@ -172,4 +199,4 @@ def load_merged(folder: Path, dtype: Any) -> Any:
             f"the adapter in {str(folder)!r} is damaged, or for another model: {len(wrong)} "
             f"tensors are missing, too many or of another shape, the first {wrong[0]!r}"
         )
-    return merge(model)
+    merge(model)

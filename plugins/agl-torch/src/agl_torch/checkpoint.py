@@ -23,10 +23,9 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
     """Write weights, tokenizer, optimiser, random states and the critic, where there is one."""
     save_model(learner.model, folder)
     tokenizer.save_pretrained(folder)
-    critic = {} if learner.critic is None else dict(learner.critic.named_parameters())
     record = {
         "optimizer": learner.optimizer.state_dict()["state"],
-        "critic": {name: one.data for name, one in critic.items() if one.requires_grad},
+        "critic": {name: one.data for name, one in _of_critic(learner).items()},
         "torch_random": torch.get_rng_state(),
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
@@ -51,6 +50,7 @@ def save_model(model: Any, folder: Path) -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws."""
     with without_bars():
         model.save_pretrained(folder)
+        model.config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's
 
 
 def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> None:
@@ -75,10 +75,26 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
             )
     groups = learner.optimizer.state_dict()["param_groups"]
     learner.optimizer.load_state_dict({"state": record["optimizer"], "param_groups": groups})
-    if learner.critic is not None:
-        learner.critic.load_state_dict(record["critic"], strict=False)
+    critic = _of_critic(learner)
+    if {*_shapes(critic)} != {*_shapes(record["critic"])}:
+        raise ConfigError(
+            f"the checkpoint {str(folder)!r} has {len(record['critic'])} tensors of a critic, and "
+            f"here it has {len(critic)}, or others. Give the critic that the run had"
+        )
+    for name, values in record["critic"].items():
+        critic[name].data.copy_(values)
     if learner.options.kl_coefficient == record["kl_began_with"]:  # else it begins anew
         learner.kl_coefficient = record["kl_coefficient"]
     torch.set_rng_state(record["torch_random"])
     learner.random.setstate(record["learner_random"])
     sampler_random.setstate(record["sampler_random"])
+
+
+def _of_critic(learner: "Learner") -> dict[str, Any]:
+    """What is trained of it, by name; nothing where there is none."""
+    parameters = [] if learner.critic is None else learner.critic.named_parameters()
+    return {name: one for name, one in parameters if one.requires_grad}
+
+
+def _shapes(tensors: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(one.shape)) for name, one in tensors.items()]

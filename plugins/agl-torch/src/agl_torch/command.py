@@ -71,7 +71,8 @@ def command(
     from agl.cli.shared import note, stop_signal
     from agl.serving.server import bind
     from agl.utils.logs import setup_logging
-    from agl_torch.models import compute_alike, load_model, load_tokenizer, without_collections
+    from agl_learning.garbage import without_collections
+    from agl_torch.models import compute_alike, load_model, load_tokenizer
 
     setup_logging("INFO")
     with without_collections():

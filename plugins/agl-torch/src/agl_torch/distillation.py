@@ -10,6 +10,8 @@ and what a token gains is the clipped surrogate of ``loss``. With ``gamma`` 0 a 
 costs itself: its expected gradient is minus that of KL(model | teacher), the reverse divergence, at
 states to which the model itself comes. With 1 it has what it leads to as well.
 
+Advantages come from ``reverse_kl`` of ``agl_learning.estimators``.
+
 Sources: MiniLLM (arXiv:2306.08543), GKD (arXiv:2306.13649), and for ``gamma`` 0 "On-Policy
 Distillation", https://thinkingmachines.ai/blog/on-policy-distillation.
 
@@ -25,10 +27,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen
-from agl_learning.loop import Credit
-from agl_torch.models import load_model, name_of
-from agl_torch.options import MeanOptions, OneEstimator
+from agl_learning.estimated import Foreseen, OneEstimator
+from agl_learning.loop_options import Credit
+from agl_learning.start import name_of
+from agl_torch.models import load_model
+from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
@@ -60,10 +63,16 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
         """With the teacher, where it has a name."""
         return {**super().identity(), **name_of("teacher", self.teacher)}
 
-    def load(self, checkpoint: Path | None, folder: Path) -> None:
-        """And the teacher; before the rest, as what builds one may draw random numbers."""
+    def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
+        # The teacher comes second: what builds one may set the seed of torch, and before the other
+        # it is seen whether there is room for both.
+        loaded = super()._load_models(checkpoint, folder)
         self._teacher = load_model(self.teacher, self.device, self.dtype)
         self._teacher.requires_grad_(False)
+        return loaded
+
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """And see whether the teacher knows the words."""
         super().load(checkpoint, folder)
         known = self._teacher.get_input_embeddings().weight.shape[0]
         if (needed := len(self._tokenizer)) > known:

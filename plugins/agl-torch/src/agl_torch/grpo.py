@@ -10,6 +10,8 @@ Its kin are options of it: DAPO is ``loss_mean: token`` with the higher ``clip_h
 default, ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_mean: constant`` and
 ``normalise_std: false``.
 
+Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
+
 Sources: GRPO (arXiv:2402.03300), DAPO (arXiv:2503.14476), Dr. GRPO (arXiv:2503.20783).
 
 Where we differ, besides what ``loss`` says:

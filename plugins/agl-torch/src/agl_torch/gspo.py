@@ -8,6 +8,8 @@ With the advantages of GRPO, and over the n sampled tokens of a row
 the same for all its tokens, so that a bound holds a sequence or none of it. It moves far less than
 ratios of tokens do, and so its bounds are a thousand times as narrow.
 
+Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
+
 Source: GSPO (arXiv:2507.18071).
 
 Where we differ, besides what ``loss`` and ``grpo`` say: the sequence is a row, with all answers of

@@ -181,9 +181,9 @@ class Learner:
         gap = 0.0
         for chunk in self._chunks(self._of_this_process(samples)):
             rows = [sample.row for sample in chunk]
-            tokens, shares_N = self._per_token(chunk), _shares(chunk, self.model.device)
+            tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
-            gap += float(((now_N - tokens.old_logprobs_N).abs() * shares_N).sum())
+            gap += float(((now_N - tokens.old_logprobs_N).abs() * parts_N).sum())
             if self.reference is not None:
                 reference_N = self._score(self.reference, rows).logprobs_N
                 for sample, part_N in zip(chunk, reference_N.split(tokens.counts), strict=True):
@@ -200,7 +200,7 @@ class Learner:
         return {"logprob_gap": gap, "explained_variance": float(explained)}
 
     def _step(self, minibatch: Sequence[Sample]) -> dict[str, float]:
-        share = sum(sample.weight.share for sample in minibatch)
+        part = sum(sample.weight.of_step for sample in minibatch)
         whole = sum(sample.weight.token * sample.row.num_sampled for sample in minibatch)
         names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
         names += ("loss/value",) if self.critic else ()
@@ -218,7 +218,7 @@ class Learner:
                 self.rule.gain(tokens),
                 scores.logprobs_N,
                 weights_N,
-                scale=whole / share,
+                scale=whole / part,
                 entropy_N=scores.entropy_N,
                 entropy_bonus=self.options.entropy_bonus,
                 reference_logprobs_N=torch.cat(reference) if reference else None,
@@ -319,10 +319,10 @@ def trained(model: Any) -> "list[Tensor]":
     return [one for one in model.parameters() if one.requires_grad]
 
 
-def _shares(samples: Sequence[Sample], device: Any) -> "Tensor":
+def _parts(samples: Sequence[Sample], device: Any) -> "Tensor":
     """What each token weighs in a mean over the samples of a step."""
-    numbers = [(sample.weight.share, sample.row.num_sampled) for sample in samples]
-    return _spread([(share / number, number) for share, number in numbers], device)
+    numbers = [(sample.weight.of_step, sample.row.num_sampled) for sample in samples]
+    return _spread([(part / number, number) for part, number in numbers], device)
 
 
 def _spread(counted: Sequence[tuple[float, int]], device: Any) -> "Tensor":

@@ -47,8 +47,8 @@ class Weight(NamedTuple):
 
     token: float
     """w_t of each of its sampled tokens."""
-    share: float
-    """Of the row in the step; all add up to 1."""
+    of_step: float
+    """Which part of the step the row is; all add up to 1."""
 
 
 def row_weights(
@@ -78,8 +78,8 @@ def row_weights(
         elif mean == "constant":
             token = 1.0 / ((constant or 1) * len(tokens))
         weights.append(Weight(token, each * count))
-    whole = math.fsum(weight.share for weight in weights)
-    return [weight._replace(share=weight.share / whole) for weight in weights]
+    whole = math.fsum(weight.of_step for weight in weights)
+    return [weight._replace(of_step=weight.of_step / whole) for weight in weights]
 
 
 class Tokens(NamedTuple):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,30 +10,10 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl_learning.progress import working
-from agl_torch.adapter import ADAPTER, find_base, load_merged
+from agl_torch.adapter import layers_of, load_merged
 
 ModelSource = Any
 """A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
-
-
-@contextlib.contextmanager
-def without_collections() -> Generator[None]:
-    """A block, or with ``@`` a function, in which no garbage is looked for.
-
-    For what imports torch and transformers: looking through all that these make takes a fifth of
-    the time, and finds nothing.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            if gc.get_freeze_count() == 0:
-                # Both together make all objects old, without a look at them.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def compute_alike(torch_threads: int | None) -> None:
@@ -81,17 +60,12 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     import torch
 
     if isinstance(source, str | Path):
-        from transformers import AutoModelForCausalLM
-
         torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
         if dtype != "auto" and not isinstance(torch_dtype, torch.dtype):
             raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
         try:
             with without_bars(), working(f"loading the model {source}"):
-                if (Path(source) / ADAPTER).exists():
-                    model = load_merged(Path(source), torch_dtype)
-                else:
-                    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch_dtype)
+                model = load_merged(source, torch_dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
     else:
@@ -109,16 +83,6 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
     return model.requires_grad_(True).eval()
 
 
-def name_of(what: str, source: ModelSource) -> dict[str, str]:
-    """``what`` -> the name that a model has, of a folder its last part; nothing where it has none.
-
-    Whole paths are no names: folders move.
-    """
-    if not isinstance(source, str | Path):
-        return {}
-    return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
-
-
 def load_shape(source: str | Path) -> Any:
     """A model of a folder or a name without its weights, on the device ``meta``.
 
@@ -128,10 +92,8 @@ def load_shape(source: str | Path) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if (Path(source) / ADAPTER).exists():
-        source = find_base(Path(source))
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(layers_of(source)[-1])
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
 """How gradients are made: what algorithms share, each taking the parts that do something in it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
@@ -100,15 +100,6 @@ class MeanOptions:
 
     loss_mean: LossMean = "rollout"
     loss_constant: Count | None = None
-
-
-@dataclass(kw_only=True)
-class OneEstimator:
-    """For algorithms that are one estimator of advantages: its options are none of theirs."""
-
-    normalise_std: bool = field(default=True, init=False)
-    reward_keys: list[str] | None = field(default=None, init=False)
-    reward_weights: list[float] | None = field(default=None, init=False)
 
 
 def check_learner(owner: str, options: Any) -> None:

@@ -6,8 +6,8 @@ each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo``, ``ppo`` and ``dist
 they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in
 ``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
 ``loss/total``, ``loss/policy``, ``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``,
-``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance`` and
-``logprob_gap``.
+``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance``,
+``logprob_gap``, and with a teacher ``kl/teacher``, see ``distillation``.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from agl.errors import ConfigError
 from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
+from agl_learning.garbage import without_collections
 from agl_learning.online import OnlineTraining
 from agl_learning.option_names import OptionNames, take_other_names
 from agl_learning.options import AboveZero, Count, check_place, pick_options
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
 from agl_learning.schedule import learning_factor
-from agl_learning.start import MODEL_NAME
+from agl_learning.start import MODEL_NAME, name_of
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
-from agl_torch.models import name_of, without_collections
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.adapter import frozen_twin, twin
+        from agl_torch.adapter import copy_of_trained, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
         from agl_torch.models import check_vocabulary, compute_alike, load_tokenizer
@@ -176,7 +176,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             # Weights that change while answers are made must be others than those that make them.
             served = model if self.lora_rank is None else twin(model)
             if self.max_staleness:
-                served = frozen_twin(model.eval())
+                served = copy_of_trained(model.eval())
             server = self._server = InferenceServer(
                 served,
                 tokenizer,
@@ -284,7 +284,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     def __getstate__(self) -> dict[str, Any]:
         """Options alone travel to another process; the learner brings the model."""
         names = [one.name for one in dataclasses.fields(self)]
-        return {name: getattr(self, name) for name in names if name not in ("model", "tokenizer")}
+        heavy = ("model", "tokenizer", "critic", "teacher")
+        return {name: getattr(self, name) for name in names if name not in heavy}
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""

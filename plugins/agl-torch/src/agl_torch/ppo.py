@@ -8,6 +8,8 @@ sampled tokens of the rollout as one line, whatever rows they lie in,
     A_t = d_t + gamma * gae_lambda * A_(t+1), whitened over the step; the return is A_t + V_t
     L   = mean of the clipped surrogate (``loss``) + value_coefficient * that of ``value_loss``
 
+Advantages come from ``gae`` of ``agl_learning.estimators``.
+
 Sources: PPO (arXiv:1707.06347), GAE (arXiv:1506.02438).
 
 Where we differ, besides what ``loss`` says: mean and variance of advantages are over rollouts, so
@@ -21,11 +23,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen
+from agl_learning.estimated import Foreseen, OneEstimator
 from agl_learning.options import AboveZero, NotNegative
-from agl_torch.adapter import frozen_twin
+from agl_torch.adapter import copy_of_trained
 from agl_torch.models import load_model
-from agl_torch.options import MeanOptions, OneEstimator
+from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
         if self.critic == "head":
             return Critic(model, is_apart=False)
         if self.critic == "copy":
-            return Critic(frozen_twin(model), is_apart=True)
+            return Critic(copy_of_trained(model), is_apart=True)
         other = load_model(self.critic, self.device, "float32")
         sizes = [one.get_input_embeddings().weight.shape[0] for one in (model, other)]
         if sizes[0] > sizes[1]:

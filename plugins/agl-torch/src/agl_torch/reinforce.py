@@ -10,6 +10,8 @@ and what a token gains is the clipped surrogate of ``loss``. With the estimator
 ``reinforce_plus_plus_baseline`` R_i - mean of its group is whitened, of rewards less their
 penalties.
 
+Advantages come from ``agl_learning.estimators``, by the option ``estimator``.
+
 Source: REINFORCE++ (arXiv:2501.03262).
 
 Where we differ, besides what ``loss`` says: mean and variance are over rollouts, so that long ones
@@ -22,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen
-from agl_torch.options import MeanOptions, OneEstimator
+from agl_learning.estimated import Foreseen, OneEstimator
+from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ of each row, of which each of its n tokens has 1 / n; the loss is the mean over 
 1, as in a first gradient step, the gradient is A times that of the log-probability of everything
 that the rollout sampled: REINFORCE with a baseline that does not bias it, whatever its length.
 
+Advantages come from ``rloo`` of ``agl_learning.estimators``.
+
 Source: RLOO (arXiv:2402.14740).
 
 Where we differ, besides what ``loss`` says: a rollout may have several rows, each with a ratio of
@@ -20,7 +22,7 @@ row with negative advantage has a cap, see ``loss.clipped``.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agl_torch.options import OneEstimator
+from agl_learning.estimated import OneEstimator
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:

@@ -1,0 +1,100 @@
+"""How much memory training a model takes, by a rule of thumb.
+
+    weights      4 bytes each (2 under an adapter, with dtype bfloat16)
+    gradients    4 bytes per trained weight, the critic's too; AdamW 8 more
+    copies       4 bytes per weight of the start, for a penalty; of the critic; of what is sampled
+                 from while the other is trained, with ``max_staleness``. Over an adapter the last
+                 two are copies of the adapter, and the start is one in further processes alone.
+                 A teacher has 4 or 2
+    activations  tokens x layers x (12 hidden + 4 intermediate) numbers, of 4 or 2 bytes; with
+                 gradient checkpointing tokens x hidden x layers, and all of one layer
+    logits       tokens x vocabulary x 12 bytes: logits, their softmax, its gradient
+    sampling     keys and values of the sequences that are sampled at once
+
+Tokens are those of a full microbatch whose tokens were all sampled. What learns is there once per
+learner process, on one device; what samples, and a teacher, once. Activations and logits are there
+while weights change; what sampling needs is in between, or with ``max_staleness`` meanwhile. It is
+an estimate, not a bound.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Size(NamedTuple):
+    """Of one model."""
+
+    weights: float
+    hidden: int
+    inner: int
+    """Of the layers between the hidden ones."""
+    layers: int
+    vocabulary: int
+    cached: int
+    """Numbers that a token leaves in the cache of one layer."""
+    positions: int
+
+    @classmethod
+    def of(cls, model: Any) -> "Size":
+        """Of a model of ``transformers``; its weights may be on the device ``meta``."""
+        config = model.config.get_text_config()
+        hidden, heads = config.hidden_size, config.num_attention_heads
+        width = getattr(config, "head_dim", None) or hidden // heads
+        return cls(
+            weights=float(sum(one.numel() for one in model.parameters())),
+            hidden=hidden,
+            inner=getattr(config, "intermediate_size", None) or 4 * hidden,
+            layers=config.num_hidden_layers,
+            vocabulary=config.vocab_size,
+            cached=2 * (getattr(config, "num_key_value_heads", None) or heads) * width,
+            positions=config.max_position_embeddings,
+        )
+
+
+def estimate(
+    options: Any, model: Size, critic: "Size | None" = None, teacher: "Size | None" = None
+) -> dict[str, float]:
+    """Bytes per part; see the module.
+
+    Args:
+        options: Of an algorithm of agl-torch.
+        model: That is trained.
+        critic: Where it is a model of its own, and no copy of the other.
+        teacher: Where there is one.
+    """
+    number, processes = 2.0 if options.dtype == "bfloat16" else 4.0, options.learner_processes
+    is_adapter = options.lora_rank is not None
+    per_weight, trained = 4.0, model.weights
+    if is_adapter:
+        # Two slim matrices for each four layers of hidden x hidden, and three of hidden x inner.
+        rows = 11 * model.hidden + 3 * model.inner
+        per_weight, trained = number, float(options.lora_rank * model.layers * rows)
+    of_critic = 0.0 if critic is None else critic.weights
+    if getattr(options, "critic", "head") == "copy":
+        critic, of_critic = model, trained
+    copies = processes * 4.0 * of_critic
+    if options.kl_coefficient:
+        of_others = (processes - 1) * per_weight
+        copies += (of_others if is_adapter else processes * 4.0) * model.weights
+    if options.max_staleness:
+        copies += 4.0 * trained
+    if teacher is not None:
+        copies += number * teacher.weights
+    longest = options.max_model_tokens or model.positions
+    rows = options.groups_per_step * options.group_size
+    tokens = float(min(options.microbatch_tokens or rows * longest, rows * longest))
+    kept = 0.0
+    for one in filter(None, (model, critic)):
+        layer = tokens * (12 * one.hidden + 4 * one.inner) * number
+        inputs = tokens * one.hidden * one.layers * number
+        kept += layer + inputs if options.gradient_checkpointing else one.layers * layer
+    # Where nobody says how long they get, one of the longest must fit.
+    at_once = min(options.max_batch_size, rows) if options.max_model_tokens else 1
+    sampled = at_once * longest * model.layers * model.cached * number
+    return {
+        "weights": processes * per_weight * model.weights,
+        "gradients and optimiser": processes * 12.0 * (trained + of_critic),
+        "copies": copies,
+        "activations": processes * kept,
+        "logits": processes * 12.0 * tokens * model.vocabulary,
+        "sampling": sampled if options.server == "torch" else 0.0,
+    }
