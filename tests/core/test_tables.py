@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agl.cli.shared import table_text
+from agl.cli.shared import read_and_close, table_text
 
 COLUMNS = ["rollout_id", "status", "attempts", "input", "error"]
 ROWS = [
@@ -67,3 +67,27 @@ def test_table_in_a_pipe_is_whole() -> None:
 
 def test_table_without_rows_is_its_head() -> None:
     assert lines(["a", "b"], [])[0] == "a  b"
+
+
+def test_table_in_a_pipe_has_a_line_for_each_row() -> None:
+    assert lines(["name", "said"], [["ro-1", "two\nlines"], [None, "日本 x"]]) == [
+        "name  said",
+        "───────────────",
+        "ro-1  two lines",
+        "      日本 x",
+    ]
+
+
+def test_what_a_command_reads_is_not_written_out_by_the_event_loop() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise AssertionError("somebody wrote out all that was read")
+
+    class Store:
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    async def read(store: object) -> Silent:
+        return Silent()
+
+    assert isinstance(read_and_close(Store(), read), Silent)  # type: ignore[arg-type]

@@ -143,3 +143,18 @@ def test_place_of_an_error_is_the_agents_and_not_a_packages() -> None:
     assert place_of(text) == "/a/agent.py:3"
     assert place_of(text.partition("\n    x\n")[2]) == "/v/site-packages/openai/_base.py:9"
     assert place_of(None) is None
+
+
+def test_long_trace_is_cut_and_says_where_the_rest_is(show: Any) -> None:
+    calls = [said(n, [ASKS], {"content": f"answer {n}"}) for n in range(1, 151)]
+    work = [
+        Span.from_attributes(name="work", attributes={}, span_id=f"{n:016x}")
+        for n in range(151, 2_200)
+    ]
+    rollout_id = asyncio.run(filled(lambda store: add(store, [*calls, *work]))).rollout_id
+    text = show(rollout_id)[1]
+    assert "answer 100\n" in text
+    assert "answer 101\n" not in text
+    assert f"\n50 more calls: --full shows them, agl show {rollout_id}/SPAN one\n" in text
+    assert "of 2199 spans only the calls and rewards were read: --full reads all" in text
+    assert "answer 150\n" in show(rollout_id, "--full")[1]

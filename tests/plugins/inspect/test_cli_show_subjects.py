@@ -188,3 +188,38 @@ def test_a_beginning_is_a_range_of_numbers() -> None:
     found = ranges("n", "id", "ro-2a")
     assert found.startswith("(n = 2 OR n BETWEEN 42 AND 42 OR n BETWEEN 672 AND 687 OR ")
     assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
+
+
+def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -> None:
+    async def check() -> None:
+        store = SqliteLightningStore(tmp_path / "s.db")
+        try:
+            for number in range(3):
+                await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
+            one = await reading_of(store).task("shop-1")
+            assert one == {"id": "shop-1", "text": "a" * 200}
+            assert await reading_of(store).task(task_id(one)) == one
+            assert await reading_of(store).task("shop") is None
+            assert await PagedReading(store).task("shop-2") == {"id": "shop-2", "text": "a" * 200}
+        finally:
+            await store.close()
+
+    asyncio.run(check())
+
+
+def test_beginning_of_an_id_is_looked_for_by_key(tmp_path: Any) -> None:
+    async def fill() -> None:
+        store = SqliteLightningStore(tmp_path / "s.db")
+        await store.enqueue_rollout("task")
+        await store.close()
+
+    asyncio.run(fill())
+    reading = reading_of(SqliteLightningStore(tmp_path / "s.db"))
+    for name, column in (("ids_of_rollouts", "n"), ("ids_of_attempts", "t.a")):
+        condition = ranges(
+            column, "rollout_id" if column == "n" else "t.attempt_id", "ro-1ad1af5a8"
+        )
+        sql = f"EXPLAIN QUERY PLAN {reading._sql[name]}".replace("{ranges}", condition)
+        reading._sql["plan"] = sql
+        plan = " ".join(str(row) for row in reading.ask("plan", {"most": 6}))
+        assert "SCAN" not in plan

@@ -5,6 +5,8 @@ Data goes to standard output; remarks and progress to standard error.
 
 import io
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,8 +14,6 @@ import click
 
 if TYPE_CHECKING:
     import asyncio
-
-    from rich.text import Text
 
     from agl.store.base import LightningStore
 
@@ -121,15 +121,23 @@ def table_text(
         less: Columns that are left out on a narrow terminal, the first of them first.
         cut: Whether long texts are cut with a mark, and not folded. Ids and numbers stay whole.
     """
+    from rich.cells import cell_len
+
+    given = [["" if value is None else str(value) for value in row] for row in (columns, *rows)]
+    if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):  # without rich, a line per row
+        given = [[" ".join(one.splitlines()).expandtabs() for one in row] for row in given]
+        wide = [max(map(cell_len, column)) for column in zip(*given, strict=True)]
+        put = [map(lambda one, n: one + " " * (n - cell_len(one)), row, wide) for row in given]
+        lines = ["  ".join(row).rstrip() for row in put]
+        lines[1:1] = ["─" * (sum(wide) + GAP * (len(wide) - 1))]
+        return "\n".join(lines if any(columns) else lines[2:])
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console, page = Console(), io.StringIO()
-    is_seen = console.is_terminal
-    width = console.width if is_seen else 100_000
-    table = [[*map(Text, columns)], *(list(map(_cell, row)) for row in rows)]
+    page, width = io.StringIO(), Console().width
+    table = [[*map(Text, row)] for row in given]
     wide = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
     # An id that is broken in two cannot be copied; texts of several words may be.
     soft = [
@@ -152,20 +160,13 @@ def table_text(
         note(f"no room for {', '.join(out)}: a wider terminal or --json shows {them}")
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     made.show_header = any(columns)
+    how: Any = {"no_wrap": cut, "overflow": "ellipsis" if cut else "fold"}
     for n in shown:
-        made.add_column(
-            columns[n], width=wide[n], no_wrap=cut, overflow="ellipsis" if cut else "fold"
-        )
+        made.add_column(columns[n], width=wide[n], **how)
     for row in table[1:]:
         made.add_row(*(row[n] for n in shown))
-    Console(file=page, width=width, force_terminal=is_seen).print(made)
+    Console(file=page, width=width, force_terminal=True).print(made)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
-
-
-def _cell(value: object) -> "Text":
-    from rich.text import Text
-
-    return Text("" if value is None else str(value))
 
 
 def note(message: str) -> None:
@@ -173,17 +174,15 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
-# --- reading
-
-
 def read_and_close(store: "LightningStore", read: "Callable[[LightningStore], Awaitable[T]]") -> T:
     """What ``read`` finds in a store, which is closed afterwards."""
     import asyncio
 
-    async def read_then_close() -> T:
+    async def read_then_close() -> Callable[[], T]:
         try:
-            return await read(store)
+            found = await read(store)
+            return lambda: found  # all of a bare result would be written out by asyncio.run
         finally:
             await store.close()
 
-    return asyncio.run(read_then_close())
+    return asyncio.run(read_then_close())()

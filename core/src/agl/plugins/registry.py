@@ -245,12 +245,12 @@ def _modified(path: str) -> float:
 def _scan(path: tuple[tuple[str, float], ...]) -> tuple[Component, ...]:
     importlib.invalidate_caches()
     installed = entry_points()
-    found = [
-        Component(kind, entry.name, entry.dist.name, entry.dist.version, entry.value)
-        for kind, group in GROUPS.items()
-        for entry in installed.select(group=group)
-        if entry.dist is not None
-    ]
-    kinds = list(GROUPS)
-    found.sort(key=lambda c: (kinds.index(c.kind), c.name, c.distribution))
+    found: list[Component] = []
+    about: dict[Distribution, Any] = {}  # to ask for a name is to parse all the metadata
+    for kind, group in GROUPS.items():
+        for entry in installed.select(group=group):
+            if (dist := entry.dist) is not None:
+                of = about[dist] if dist in about else about.setdefault(dist, dist.metadata)
+                found.append(Component(kind, entry.name, of["Name"], of["Version"], entry.value))
+    found.sort(key=lambda c: ([*GROUPS].index(c.kind), c.name, c.distribution))
     return tuple(found)

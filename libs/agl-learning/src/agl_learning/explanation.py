@@ -173,7 +173,7 @@ class Chain:
 
 
 async def explain(
-    store: LightningStore, rollout_id: str, step: int | None = None, *, whole: bool = True
+    store: LightningStore, rollout_id: str, step: int | None = None, **how: Any
 ) -> Chain:
     """Explain a rollout.
 
@@ -181,7 +181,7 @@ async def explain(
         store: Where it is.
         rollout_id: Which.
         step: As this step of the algorithm accounted for it; None for the last that did.
-        whole: Whether to read all its spans, however many; see ``read_trace``.
+        how: Which spans of a long rollout are read; see ``read_trace``.
 
     Raises:
         ConfigError: The store has no such rollout, or no account of that step.
@@ -189,7 +189,7 @@ async def explain(
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
-    trace = await read_trace(store, rollout_id, whole=whole)
+    trace = await read_trace(store, rollout_id, **how)
     spans = trace.spans
     parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
     if step is not None and not parts:

@@ -106,9 +106,13 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
     where, values = _where(wanted)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     is_of_run = wanted.run is not None and wanted.step is None
-    # All of the index is read, which is a small part of the table.
     index = "INDEXED BY rollout_step" if is_of_run and version >= _SINCE_SCHEMA else ""
     total: int | None = None
+    if index and wanted.sort == "time" and wanted.task is None:
+        values |= {"most": -1 if wanted.most is None else wanted.most}
+        rows = connection.execute(_sql("newest_of_run", where=where, index=index), values)
+        newest = rows.fetchall()
+        return [row[0] for row in newest][::-1], newest[0][1] if newest else 0
     if wanted.task is None:  # a text is looked for in every task
         found = connection.execute(_sql("count", where=where, index=index), values)
         total = found.fetchone()[0]

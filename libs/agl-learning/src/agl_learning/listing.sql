@@ -4,6 +4,12 @@
 -- name: newest
 SELECT r.rollout_id FROM rollout r {index} WHERE {where} ORDER BY r.n {order} LIMIT :most;
 
+-- name: newest_of_run
+-- All of the index rollout_step is read, once, which is a small part of the table.
+WITH found AS MATERIALIZED (SELECT r.n FROM rollout r {index} WHERE {where})
+SELECT r.rollout_id, (SELECT count(*) FROM found) FROM rollout r
+WHERE r.n IN (SELECT n FROM found ORDER BY n DESC LIMIT :most) ORDER BY r.n DESC;
+
 -- name: count
 SELECT count(*) FROM rollout r {index} WHERE {where};
 

@@ -15,6 +15,8 @@ from agl_learning.records import ModelCall
 BAR_WIDTH = 30
 LONGEST_MESSAGE = 2_000
 """Characters of one message; ``--full`` shows all."""
+MOST_CALLS = 100
+"""Calls of a rollout whose messages are written out; ``--full`` shows all."""
 CLOSEST = 5
 """Rollouts that are named where a beginning is that of several."""
 _UNPRINTABLE = re.compile(
@@ -88,8 +90,7 @@ async def show(
     beginning: str,
     number: int | None = None,
     step: int | None = None,
-    *,
-    whole: bool = True,
+    **how: Any,
 ) -> Shown:
     """Read what is shown of a rollout.
 
@@ -98,7 +99,7 @@ async def show(
         beginning: Of its id.
         number: Of the attempt, from 1; None for the last.
         step: As this step of the algorithm accounted for it; None for the last that did.
-        whole: Whether to read all its spans, however many; see ``read_trace``.
+        how: Which spans of a long rollout are read; see ``read_trace``.
 
     Raises:
         ConfigError: There is no such rollout, attempt or account.
@@ -110,7 +111,7 @@ async def show(
         has = ", ".join(map(str, by_number)) or "none"
         raise ConfigError(f"rollout {rollout.rollout_id!r} has no attempt {number}; it has {has}")
     attempt = by_number[number] if number else attempts[-1] if attempts else None
-    chain = await explain(store, rollout.rollout_id, step, whole=whole)
+    chain = await explain(store, rollout.rollout_id, step, **how)
     attempt_id = attempt.attempt_id if attempt else ""
     calls = [call for call in chain.calls.values() if call.attempt_id == attempt_id]
     lines = [*(line for row in chain.whole.rows for line in row.calls), *chain.whole.excluded]
@@ -139,7 +140,8 @@ def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:
     """Lines for people; ``tokens`` adds those of each answer, ``full`` cuts nothing."""
     lines = [*_head(shown)]
     heard: list[dict[str, Any]] = []
-    for number, call in enumerate(shown.calls, 1):
+    written = shown.calls if full else shown.calls[:MOST_CALLS]
+    for number, call in enumerate(written, 1):
         lines += ["", *_call(shown, number, call)]
         lines += messages_of(call, heard, full)
         if call.error:
@@ -148,11 +150,26 @@ def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:
             lines += _tokens(call)
         answer = [{"role": "assistant", **call.response}] if call.response else []
         heard = [*call.messages, *answer]
+    lines += _left_out(shown, len(written))
     if shown.attempt is not None and shown.attempt.error is not None:
         lines += ["", *failure(shown.attempt)]
     if timed := [span for span in shown.spans if span.start_time is not None]:
         lines += ["", *waterfall(timed)]
     return "\n".join(lines)
+
+
+def _left_out(shown: Shown, number: int) -> Iterator[str]:
+    """What of a long rollout was not read, or not written out."""
+    rollout_id, trace = shown.rollout.rollout_id, shown.chain.trace
+    num_calls = len(shown.calls) if trace.num_calls is None else trace.num_calls
+    if num_calls > number:
+        more = num_calls - number
+        yield f"\n{more} more calls: --full shows them, agl show {rollout_id}/SPAN one"
+    if not trace.is_whole:
+        yield (
+            f"\nof {trace.total} spans only the calls and rewards were read: --full reads all, "
+            f"agl spans {rollout_id} lists them"
+        )
 
 
 def _head(shown: Shown) -> Iterator[str]:

@@ -5,6 +5,7 @@ its rewards; the rest is looked at a window at a time.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN
 from agl.store.base import LightningStore
@@ -33,7 +34,9 @@ class Trace:
         return self.num_calls is None
 
 
-async def read_trace(store: LightningStore, rollout_id: str, *, whole: bool = True) -> Trace:
+async def read_trace(
+    store: LightningStore, rollout_id: str, *, whole: bool = True, most: int = MOST_CALLS
+) -> Trace:
     """Read the spans of a rollout.
 
     Args:
@@ -41,14 +44,14 @@ async def read_trace(store: LightningStore, rollout_id: str, *, whole: bool = Tr
         rollout_id: Whose.
         whole: Whether to read all, however many; else a long trace's model calls, as a gateway
             recorded them, and annotations, rewards among them.
+        most: Of a long trace, so many of each.
     """
     total = 0 if whole else (await store.query_spans(rollout_id, limit=1)).total
     if total <= MOST_SPANS:
         spans = await store.query_spans(rollout_id)
         return Trace(list(spans), len(spans))
-    calls = await store.query_spans(rollout_id, name=MODEL_CALL_SPAN, limit=MOST_CALLS)
-    notes = await store.query_spans(
-        rollout_id, name=AGL_ANNOTATION, limit=MOST_CALLS, sort_order="desc"
-    )
+    calls = await store.query_spans(rollout_id, name=MODEL_CALL_SPAN, limit=most)
+    last: dict[str, Any] = {"limit": most, "sort_order": "desc"}
+    notes = await store.query_spans(rollout_id, name=AGL_ANNOTATION, **last)
     spans = sorted([*calls, *notes], key=lambda span: span.sequence_id)
     return Trace(spans, total, calls.total)

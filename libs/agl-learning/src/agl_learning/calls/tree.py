@@ -121,7 +121,7 @@ def repair(root: Node) -> None:
         for node in walk(top)
         if node is not top and _width(node) > 0
     ]
-    for child in list(top.children):
+    for child in list(top.children) if candidates else ():
         if len(top.children) == 1:
             return
         if child.start_time is None or child.end_time is None:

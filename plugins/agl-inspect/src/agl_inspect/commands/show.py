@@ -11,7 +11,7 @@ from agl_inspect.subjects.call import show_span, span_text
 from agl_inspect.subjects.finding import Subject, find, newest
 from agl_inspect.subjects.run import run_text, show_run
 from agl_inspect.subjects.task import show_task, task_text
-from agl_learning.showing import as_text, show
+from agl_learning.showing import MOST_CALLS, as_text, show
 from agl_learning.stores import open_store, store_options
 
 
@@ -20,7 +20,7 @@ from agl_learning.stores import open_store, store_options
 @click.option("--attempt", type=click.IntRange(min=1), help="This attempt; default: the last.")
 @click.option("--step", type=int, help="As this step of the algorithm saw it; default: the last.")
 @click.option("--tokens", is_flag=True, help="Tokens too: ids, log-probabilities, of a call masks.")
-@click.option("--full", is_flag=True, help="Long messages whole.")
+@click.option("--full", is_flag=True, help="Long messages and traces whole.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
@@ -63,7 +63,8 @@ def command(
                     attempts = await store.query_attempts(subject.rollout_id)
                     numbers = {one.attempt_id: one.sequence_id for one in attempts}
                     number = numbers[subject.attempt_id]
-                shown = await show(store, subject.rollout_id, number, step)
+                how = {"whole": full, "most": MOST_CALLS}
+                shown = await show(store, subject.rollout_id, number, step, **how)
                 return subject, shown, as_text(shown, tokens=tokens, full=full)
 
     subject, shown, text = read_and_close(open_store(path, url), read)

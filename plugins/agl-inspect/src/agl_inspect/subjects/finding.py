@@ -130,6 +130,8 @@ async def _matching(store: LightningStore, reading: Reading, beginning: str) -> 
     if beginning.startswith("at-"):
         return await _attempts(reading, beginning)
     if beginning.startswith("task-"):
+        if (task := await reading.task(beginning)) is not None:
+            return [Subject("task", task_id(task), task=task)]
         return await _tasks(reading, beginning)
     found += await _runs(store, beginning)
     found += await _rollouts(reading, f"ro-{beginning}")
@@ -137,6 +139,8 @@ async def _matching(store: LightningStore, reading: Reading, beginning: str) -> 
     is_plain = len(found) == 1 and len(beginning) >= SHORTEST
     if is_plain or any(one.name == beginning for one in found):
         return found
+    if not found and (task := await reading.task(beginning)) is not None:
+        return [Subject("task", task_id(task), task=task)]
     if len(beginning) >= SHORTEST:
         found += _spans(await reading.spans(beginning))
         if not found:

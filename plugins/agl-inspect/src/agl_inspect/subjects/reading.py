@@ -5,8 +5,8 @@ then only its newest rollouts.
 """
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,6 +24,8 @@ NEWEST_ATTEMPTS: Final = 100_000
 """Attempts in which a span is looked for by its id, which is in no index of its own."""
 NEWEST_SPANS: Final = 50_000
 """Spans in which a response id is looked for: it stands inside, and in no index."""
+BEGINNINGS: Final = 10_000
+"""Of tasks, at the first of which it is looked whether it has the very id."""
 NEWEST_ROLLOUTS: Final = 2_000
 """Rollouts that are looked at where the store is no file."""
 _RANDOM_DIGITS: Final = 8
@@ -39,11 +41,16 @@ def task_id(task: Any) -> str:
     return f"task-{digest([task])[:12]}"
 
 
-def is_named(task: Any, beginning: str) -> bool:
-    """Whether a task has this beginning of an id: of ours, or the very one that it has itself."""
+def is_named(task: Any, beginning: str, *, whole: bool = False) -> bool:
+    """Whether a task has this beginning of an id: of ours, or the very one that it has itself.
+
+    ``whole``: whether of ours, too, it is to be all.
+    """
     own: Any = task if isinstance(task, dict) else {}
-    given = (own.get(key) for key in ("id", "task_id"))
-    return task_id(task).startswith(beginning) or any(str(one) == beginning for one in given if one)
+    if any(str(own[key]) == beginning for key in ("id", "task_id") if own.get(key)):
+        return True
+    ours = task_id(task)
+    return ours == beginning if whole else ours.startswith(beginning)
 
 
 class Reading(Protocol):
@@ -63,6 +70,10 @@ class Reading(Protocol):
 
     async def responses(self, beginning: str) -> list[Place]:
         """Spans of the newest calls whose answer has a response id that begins so."""
+        ...
+
+    async def task(self, name: str) -> Any:
+        """A task whose id this is, whole; None where a quick look finds none."""
         ...
 
     async def tasks(self, beginning: str) -> list[Any]:
@@ -152,15 +163,13 @@ class FileReading:
         values = {"response": response, "newest": NEWEST_SPANS, "most": MOST}
         return [(row[0], row[1], row[2]) for row in self.ask("spans_by_response", values)]
 
-    async def tasks(self, beginning: str) -> list[Any]:
-        from pydantic_core import from_json
+    async def task(self, name: str) -> Any:
+        rows = self.ask("one_task_of_each_beginning", {"most": BEGINNINGS})
+        return next((task for task in _valid(rows) if is_named(task, name, whole=True)), None)
 
+    async def tasks(self, beginning: str) -> list[Any]:
         found: list[Any] = []
-        for (text,) in self.ask("tasks", {}):
-            try:
-                task = from_json(text)
-            except ValueError:  # damaged; nobody can say what it was
-                continue
+        for task in _valid(self.ask("tasks", {})):
             if is_named(task, beginning):
                 found.append(task)
                 if len(found) == MOST:
@@ -172,6 +181,14 @@ class FileReading:
 
         values = {"task": json_of(task, "the task")}
         return [row[0] for row in self.ask("rollouts_of_task", values)]
+
+
+def _valid(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    from pydantic_core import from_json
+
+    for (text,) in rows:
+        with suppress(ValueError):  # damaged; nobody can say what it was
+            yield from_json(text)
 
 
 class PagedReading:
@@ -230,6 +247,12 @@ class PagedReading:
             if len(found) >= MOST:
                 break
         return found[:MOST]
+
+    async def task(self, name: str) -> Any:
+        async for rollout in self._newest():
+            if is_named(rollout.input, name, whole=True):
+                return rollout.input
+        return None
 
     async def tasks(self, beginning: str) -> list[Any]:
         found: list[Any] = []

@@ -2,11 +2,12 @@
 -- agl.store.sqlite; {..} is put together in reading.py out of numbers and column names alone.
 
 -- name: ids_of_rollouts
-SELECT rollout_id FROM rollout WHERE {ranges} ORDER BY n LIMIT :most;
+-- The sign before n: else the ranges would be looked for in the whole table, in the order of n.
+SELECT rollout_id FROM rollout WHERE {ranges} ORDER BY +n LIMIT :most;
 
 -- name: ids_of_attempts
 SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE {ranges} ORDER BY t.a LIMIT :most;
+WHERE {ranges} ORDER BY +t.a LIMIT :most;
 
 -- name: spans_by_id
 SELECT r.rollout_id, t.attempt_id, s.span_id
@@ -34,6 +35,16 @@ FROM beginning CROSS JOIN rollout r ON substr(r.input, 1, 100) = b
 WHERE length(b) = 100 AND b IS NOT NULL
 UNION ALL
 SELECT CAST(b AS BLOB) FROM beginning WHERE length(b) < 100;
+
+-- name: one_task_of_each_beginning
+WITH RECURSIVE beginning(b) AS (
+    SELECT min(substr(input, 1, 100)) FROM rollout
+    UNION ALL
+    SELECT (SELECT min(substr(input, 1, 100)) FROM rollout WHERE substr(input, 1, 100) > b)
+    FROM beginning WHERE b IS NOT NULL LIMIT :most
+)
+SELECT (SELECT CAST(input AS BLOB) FROM rollout WHERE substr(input, 1, 100) = b LIMIT 1)
+FROM beginning WHERE b IS NOT NULL;
 
 -- name: rollouts_of_task
 SELECT rollout_id FROM rollout

@@ -16,7 +16,7 @@ from agl_learning.ledger import load_parts
 from agl_learning.records import ModelCall
 from agl_learning.showing import cut, place_of, printable, text_of
 
-MOST = 100
+MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""
 LONGEST = 200
 """Characters of a turn where rollouts part."""
