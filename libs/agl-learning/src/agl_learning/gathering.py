@@ -84,7 +84,9 @@ class GatheringTraining(InPlaceTraining):
             collected = await self.run_request(request)
             return collected if not part or key == key_of(session, self.journal, "train") else None
 
-        collected = await collect_refilled(collect, self, self.groups_per_step, self.max_refills)
+        collected = await collect_refilled(
+            collect, self.weigh, self.groups_per_step, self.max_refills
+        )
         self._order = self._tasks.state()
         return collected
 

@@ -5,16 +5,22 @@ or all rollouts failed. Source: DAPO (arXiv:2503.14476). Where we differ: groups
 away; those that taught nothing are in the accounts as all are, so that the step has more rollouts.
 """
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError
 from agl_learning.collected import Collected
 from agl_learning.ledger import Ledger
-from agl_learning.weighing import ACROSS_TASKS, WeighingOptions, weigh
+from agl_learning.weighing import ACROSS_TASKS, WeighingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from agl_learning.weighing import Weighed
+
+    Weigh = Callable[[Collected], list[Weighed]]
+    """How the algorithm makes advantages; called in a thread."""
 
 
 def check_refills(owner: str, options: WeighingOptions, max_refills: int) -> None:
@@ -30,18 +36,18 @@ def check_refills(owner: str, options: WeighingOptions, max_refills: int) -> Non
         )
 
 
-def idle_groups(collected: Collected, options: WeighingOptions) -> set[int]:
+def idle_groups(collected: Collected, weigh: "Weigh") -> set[int]:
     """The groups of which no call would get an advantage; nothing is booked."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     spare = Ledger()
     spare.merge(collected.ledger)
-    taught = weigh(replace(collected, ledger=spare), options)
+    taught = weigh(replace(collected, ledger=spare))
     return {*groups.values()} - {groups[one.row.rollout_id] for one in taught}
 
 
 async def collect_refilled(
     collect: "Callable[[int, int, int], Awaitable[Collected | None]]",
-    options: WeighingOptions,
+    weigh: "Weigh",
     groups: int,
     max_refills: int,
 ) -> Collected:
@@ -50,16 +56,18 @@ async def collect_refilled(
     Args:
         collect: Gives what came of so many tasks, as the part of this number, its groups counted
             from the third; None where what was collected before has been given up.
-        options: They say what is compared.
+        weigh: What says which groups would teach something.
         groups: So many are to teach something.
         max_refills: How often others are drawn, at most.
     """
     whole: Collected | None = None
     part = begun = 0
     while whole is None or part <= max_refills:
-        number = groups if whole is None else len(idle_groups(whole, options)) - begun + groups
-        if whole is not None and number <= 0:
-            return whole
+        number = groups
+        if whole is not None:
+            number += len(await asyncio.to_thread(idle_groups, whole, weigh)) - begun
+            if number <= 0:
+                return whole
         found = await collect(number, part, begun)
         if found is None:
             whole, part, begun = None, 0, 0

@@ -316,9 +316,9 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Per row and sampled token, what its divergence from the start costs; None without one."""
         from agl_torch.batch import gaps_to
 
-        learner = self._learner
-        if learner.reference is None:
+        if not self.kl_coefficient:
             return None
+        learner = self._learner
         gaps = gaps_to(learner.reference, rows, learner.options)
         return [[-learner.kl_coefficient * gap for gap in of_row] for of_row in gaps]
 
