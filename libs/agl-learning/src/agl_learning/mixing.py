@@ -47,6 +47,8 @@ class Call:
     end: float
     request: str
     """Begin and end of its messages, as recorded."""
+    call_id: str = ""
+    """The span that recorded it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def ran(rollout_id: str, task: Any, attempt: Attempt, spans: Sequence[Span]) -> 
             span.start_time or 0.0,
             span.end_time or 0.0,
             _ends(str(span.attributes.get(Key.INPUT_MESSAGES, ""))),
+            span.span_id,
         )
         for span in spans
         if is_gateway_span(span)  # a client's own, as of AgentOps, is where the agent ran

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 def prompt_metrics(ended: "Iterable[Ended]", unknown_token_id: int | None) -> dict[str, int]:
     """What the prompts of a collection came to as tokens.
 
-    It looks at the first call of each rollout that succeeded and all of whose calls are in its
-    rows, images aside.
+    It looks at the first call of the first row of each rollout that succeeded, images aside.
 
     Args:
         ended: The rollouts.
@@ -29,14 +28,15 @@ def prompt_metrics(ended: "Iterable[Ended]", unknown_token_id: int | None) -> di
     for one in ended:
         if unknown_token_id is not None:
             unknown += sum(row.token_ids.count(unknown_token_id) for row in one.rows)
-        calls = one.ran.calls if one.ran else ()
-        # Else calls of other models are among them, and which is whose is not said.
-        if not calls or len(calls) != sum(len(row.call_ids) for row in one.rows):
-            continue
-        if any(row.images or not row.token_ids for row in one.rows):
+        if one.ran is None or not one.rows:
             continue
         first = one.rows[0]
-        asked.add(calls[0].request)
+        requests = {call.call_id: call.request for call in one.ran.calls}
+        # Of several choices each has the id of the call and a number of its own.
+        request = requests.get(first.call_ids[0].partition("#")[0])
+        if request is None or first.images or not first.token_ids:
+            continue
+        asked.add(request)
         given.add(tuple(first.token_ids[: first.call_ranges[0][0]]))
     found = {"prompts/different": len(asked), "prompts/as_tokens": len(given)} if asked else {}
     return found if unknown_token_id is None else {**found, "tokens/unknown": unknown}
