@@ -11,6 +11,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
+from agl_learning.findings import read_findings
 from agl_learning.ledger_tables import as_json, read_accounts
 
 pytest.importorskip("torch")
@@ -21,9 +22,9 @@ SCRIPT = Path(__file__).with_name("team_run.py")
 OF_A_STEP = 2 * 4
 
 
-def train(folder, store=None, **options):
+def train(folder, store=None, asks_both=True, **options):
     trainer = trainer_of(folder, store or agl.InMemoryLightningStore(), **options)
-    trainer.fit(agent_of(), ["red", "green"])
+    trainer.fit(agent_of(asks_both=asks_both), ["red", "green"])
     return trainer.algorithm
 
 
@@ -52,6 +53,16 @@ def test_a_start_that_is_gone_is_named_before_a_model_is_loaded(ended, tmp_path,
             train(ended, steps=3, resume_from=str(ended), deterministic=True)
     finally:
         (tmp_path / "away").rename(ended / "one/reference")
+
+
+def test_a_model_that_is_never_asked_is_named_and_the_other_learns(tmp_path):
+    train(tmp_path, steps=3, asks_both=False)
+    found = [(one.code, one.model) for one in read_findings(tmp_path)]
+    assert found == [("no_calls", "other")]
+    *_, last = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (last["one/calls/total"], last["other/calls/total"]) == (OF_A_STEP, 0)
+    assert (last["one/prompts/different"], last["one/prompts/as_tokens"]) == (2, 2)
+    assert "other/prompts/different" not in last
 
 
 @pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 1)])

@@ -79,6 +79,33 @@ def test_sign_of_the_tokenizer_is_seen_after_one_step(about, code):
     assert codes(step(1, **about)) == [code]
 
 
+def test_each_of_several_models_is_looked_at_for_itself():
+    own = ("grad_norm", "entropy")
+
+    def of_team(number, **other):
+        steps = {"one": step(number), "two": step(number, **other)}
+        shared = {name: value for name, value in step(number).items() if name not in own}
+        return shared | {
+            f"{model}/{name}": value
+            for model, metrics in steps.items()
+            for name, value in metrics.items()
+            if name in own or name.startswith(("calls/", "prompts/", "tokens/"))
+        }
+
+    assert codes(*(of_team(n) for n in (1, 2, 3))) == []
+    still = [of_team(n, grad_norm=0.0) for n in (1, 2, 3)]
+    (found,) = signs(still, 100)
+    assert (found.code, found.model) == ("no_gradient", "two")
+    assert found.seen.startswith("model 'two': the gradient was 0 in steps 1 to 3, with 24 calls")
+    assert not is_unchanged(still)
+    assert is_unchanged([{**one, "one/grad_norm": 0.0} for one in still])
+    lost = {"calls__trained": 0, "calls__excluded/no_token_ids": 8}
+    (found,) = signs([of_team(n, **lost) for n in (1, 2, 3)], 100)
+    assert (found.code, found.model) == ("no_tokens", "two")
+    (found,) = signs([of_team(1, prompts__as_tokens=1)], 100)
+    assert (found.code, found.model) == ("same_prompts", "two")
+
+
 def test_run_that_does_well_has_no_sign():
     assert codes(*(step(n) for n in range(1, 9))) == []
     assert codes(step(1, prompts__different=1, prompts__as_tokens=1)) == []
@@ -127,9 +154,10 @@ async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
     assert "weights_changed" not in again.of_run()
 
 
-def asked(ended, name, request, tokens, calls=1):
+def asked(ended, name, request, tokens, calls=1, others=()):
     one = ended(name, 0, [(tokens, [9], 1.0)])
-    one.ran = Ran(name, frozenset(), "p", 0.0, 1.0, (Call(0.0, 1.0, request),) * calls)
+    made = [Call(0.0, 1.0, request, f"{name}-{n}") for n in range(calls)]
+    one.ran = Ran(name, frozenset(), "p", 0.0, 1.0, (*others, *made))
     return one
 
 
@@ -140,5 +168,8 @@ def test_prompts_are_compared_as_they_were_said_and_as_tokens(ended):
         "prompts/as_tokens": 1,
         "tokens/unknown": 12,
     }
-    # Of two calls in one row, one is not of the model that is trained.
-    assert prompt_metrics([asked(ended, "a", "x", [1, 2], calls=2)], None) == {}
+    # The first call of a rollout need not be of the model that is trained: the row says which is.
+    by_others = [Call(0.0, 1.0, name, f"other-{name}") for name in "xy"]
+    batch = [asked(ended, one.request, "z", [1, 2], others=[one]) for one in by_others]
+    assert prompt_metrics(batch, None) == {"prompts/different": 1, "prompts/as_tokens": 1}
+    assert prompt_metrics([asked(ended, "a", "x", [1, 2], calls=0)], None) == {}

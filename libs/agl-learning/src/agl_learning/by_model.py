@@ -1,6 +1,6 @@
 """Rows of several models that are trained in one run, and one ledger of them all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_learning.ledger import Ledger
@@ -41,28 +41,39 @@ class RowsByModel(RowsAdapter):
             for name, of_model in found.items()
             for row in of_model.rows
         ]
-        return RowSet(rows, joined([one.ledger for one in found.values()]))
+        return RowSet(rows, joined({name: one.ledger for name, one in found.items()}))
 
 
-def joined(ledgers: Sequence[Ledger]) -> Ledger:
+def joined(ledgers: Mapping[str, Ledger]) -> Ledger:
     """The ledger of rollouts that each of several ledgers has, each as another model sees it.
 
     A call is open where one of them has it open, and a reward used where one of them uses it. What
     all of them exclude is excluded for the first reason that is not ``other_model``.
 
     Args:
-        ledgers: At least one; nothing is trained in them yet.
+        ledgers: Of each model, at least one; nothing is trained in them yet.
     """
     whole = Ledger()
     excluded: dict[tuple[ItemKind, CallKey], list[Exclusion]] = {}
-    for ledger in ledgers:
+    for ledger in ledgers.values():
         whole.items |= ledger.items
         for one in ledger.exclusions:
             excluded.setdefault((one.kind, one.key), []).append(one)
-    used = {item.key: item for ledger in ledgers for item in ledger.used_rewards}
+    used = {item.key: item for ledger in ledgers.values() for item in ledger.used_rewards}
     whole.used_rewards = [*used.values()]
     for reasons in excluded.values():
         if len(reasons) == len(ledgers):
             own = [one for one in reasons if one.reason != "other_model"]
             whole.exclude((own or reasons)[0])
+    whole.models = _makers(ledgers, whole.calls)
     return whole
+
+
+def _makers(ledgers: Mapping[str, Ledger], calls: set["CallKey"]) -> dict["CallKey", str]:
+    """Which model made a call, where all others say that it is another's."""
+    others = {
+        name: {one.key for one in ledger.exclusions if one.reason == "other_model"}
+        for name, ledger in ledgers.items()
+    }
+    may = {key: [name for name in ledgers if key not in others[name]] for key in calls}
+    return {key: names[0] for key, names in may.items() if len(names) == 1}

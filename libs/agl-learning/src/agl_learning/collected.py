@@ -1,7 +1,7 @@
 """What came of the rollouts of one step or evaluation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agl.types import ExclusionReason, Rollout
 from agl_learning.copies import over_copies
@@ -59,6 +59,13 @@ class Collected:
     """Those in which a judge was asked about these; nothing of them is trained."""
     judged: dict[str, float] = field(default_factory=dict[str, float])
     """Metrics of that; see ``agl_learning.judging``."""
+
+    def of_model(self, name: str) -> "Collected":
+        """What one of several trained models has of it: its rows, and its part of the ledger."""
+        ended = [
+            replace(one, rows=[row for row in one.rows if row.model == name]) for one in self.ended
+        ]
+        return replace(self, ended=ended, ledger=self.ledger.of_model(name))
 
     @property
     def rewards(self) -> list[float]:

@@ -24,6 +24,8 @@ class Finding:
     likely: str
     """The cause that is most frequent."""
     advice: str
+    model: str = ""
+    """Which it is about, where several are trained."""
 
     def __str__(self) -> str:
         return f"{self.seen}. Likely cause: {self.likely}. {self.advice}"

@@ -43,6 +43,8 @@ class Ledger:
         """Calls."""
         self.used_rewards: list[Trained] = []
         self.exclusions: list[Exclusion] = []
+        self.models: dict[CallKey, str] = {}
+        """Which of several trained models made a call, where that is known; not stored."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and vars(self) == vars(other)
@@ -119,6 +121,21 @@ class Ledger:
         self.trained.extend(other.trained)
         self.used_rewards.extend(other.used_rewards)
         self.exclusions.extend(other.exclusions)
+        self.models |= other.models
+
+    def of_model(self, name: str) -> "Ledger":
+        """A ledger of its own, without the calls of which it is known that another model made them.
+
+        Args:
+            name: One of several models that are trained.
+        """
+        others = {("call", key) for key, model in self.models.items() if model != name}
+        own = Ledger()
+        own.merge(self)
+        own.items = {place: item for place, item in self.items.items() if place not in others}
+        own.trained = [one for one in self.trained if (one.kind, one.key) not in others]
+        own.exclusions = [one for one in self.exclusions if (one.kind, one.key) not in others]
+        return own
 
     # --- reading
 

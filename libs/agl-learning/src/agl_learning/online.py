@@ -119,6 +119,7 @@ class OnlineTraining(GatheringTraining):
             )
         self.resume_from = absolute(self.resume_from)
         self._origin: Origin | None = None
+        self._gap_warned = False
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse a start that cannot be, before a model is loaded.
@@ -186,7 +187,6 @@ class OnlineTraining(GatheringTraining):
 
         gateway = self.gateway()
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
-        self._gap_warned = False
         self._checkpoint = origin.checkpoint
         with Journal(origin.folder) as self._journal:
             progress = origin.progress()
@@ -253,7 +253,7 @@ class OnlineTraining(GatheringTraining):
         rows = await asyncio.to_thread(self.weigh, collected)
         update_start = time.perf_counter()
         learned = await self.learn(rows)
-        self._check_gap(number, learned)
+        self.check_gap(f"step {number}", learned)
         # Not before: rows of an update that failed must not be in the store as trained.
         await session.keep(collected, number, self.weights_version)
         session.steps_done = number
@@ -334,10 +334,24 @@ class OnlineTraining(GatheringTraining):
         is_reached = is_reached and len(rewards) == TARGET_STEPS
         return is_reached or self._is_solved or self.is_budget_spent()
 
-    def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
+    def is_solved(self, collected: "Collected") -> bool:
+        """Whether equal rewards are all that kept what was collected from being trained."""
+        return is_solved(collected, self)
+
+    def is_a_draw(self, collected: "Collected") -> bool:
+        """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
+        return is_a_draw(collected, self)
+
+    def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
+        """Warn, once, where what was recorded when sampling is not the model's.
+
+        Args:
+            when: What the warning begins with.
+            learned: What ``learn`` says.
+        """
         if learned.get("version_lag") == 0 and not self._gap_warned:
             gap = learned.get("logprob_gap")
-            self._gap_warned = warn_of_gap(f"step {step}", gap, self.temperature)
+            self._gap_warned = warn_of_gap(when, gap, self.temperature)
 
     def _check_idle(self, step: int, collected: "Collected", trained: bool) -> None:
         from agl_learning.accounts import why_nothing
@@ -345,17 +359,16 @@ class OnlineTraining(GatheringTraining):
         if trained:
             self._idle_steps = 0
             return
-        if is_a_draw(collected, self):
+        if self.is_a_draw(collected):
             return
         self._idle_steps += 1
         has_learned = self.session.totals.counts["calls_trained"] > 0
-        if has_learned and is_solved(collected, self):
+        if has_learned and self.is_solved(collected):
             self._is_solved = self._idle_steps >= self.max_idle_steps
             if self._is_solved:
                 logger.warning(
-                    "no rollout has had an advantage by %s for %d steps (mean reward %s): nothing "
-                    "is left to learn from these tasks; ending early",
-                    self.estimator,
+                    "no rollout has had an advantage for %d steps (mean reward %s): nothing is "
+                    "left to learn from these tasks; ending early",
                     self._idle_steps,
                     collected.mean_reward,
                 )

@@ -171,9 +171,9 @@ class Report:
 
     def _warn(self) -> None:
         """Say once, in the log and in the folder, what keeps the run from learning."""
-        said = {finding.code for finding in read_findings(self.folder)}
+        said = {(one.code, one.model) for one in read_findings(self.folder)}
         for finding in signs(self._seen, self._steps):
-            if finding.code not in said:
+            if (finding.code, finding.model) not in said:
                 logger.warning("step %d: %s", finding.step, finding)
                 write_finding(self.folder, finding)
 

@@ -1,11 +1,13 @@
 """From the metrics of steps to what keeps a run from learning.
 
-Each sign is a function of the metrics of the last few steps, and of no others, so that it is the
-same for every trainer and after a restart. What a run has learned to the end is no sign: equal
-rewards and certain answers are as they should be where the reward has risen.
+Each sign is a function of the metrics of the last few steps, and of the rewards of all steps, so
+that it is the same for every trainer and after a restart. What a run has learned to the end is no
+sign: equal rewards and certain answers are as they should be where the reward has risen. Where
+several models are trained, each is looked at for itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from agl_learning.findings import Finding
@@ -17,6 +19,10 @@ LEAST_ENTROPY = 0.005
 
 Metrics = Mapping[str, Any]
 """Of one training step, as in ``metrics.jsonl``."""
+
+OF_MODELS: Final = ("calls/", "prompts/", "tokens/")
+"""Metrics of all models together that each of several has for itself, too, after its name."""
+_OF_A_MODEL = "/calls/trained"
 
 TOKENIZER = (
     "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
@@ -37,7 +43,14 @@ def signs(history: Sequence[Metrics], steps: int) -> list[Finding]:
     """
     if not history:
         return []
-    history = [_by_our_names(step) for step in history]
+    return [
+        replace(one, model=model, seen=f"model {model!r}: {one.seen}" if model else one.seen)
+        for model, own in _by_model(history).items()
+        for one in _signs(own, steps)
+    ]
+
+
+def _signs(history: Sequence[Metrics], steps: int) -> list[Finding]:
     last = history[-max(1, min(STEPS, steps or STEPS)) :]
     if len(last) < min(STEPS, steps or STEPS):
         last = last[-1:]
@@ -56,7 +69,8 @@ def is_unchanged(history: Sequence[Metrics]) -> bool:
     Args:
         history: Metrics of all training steps.
     """
-    norms = [step["grad_norm"] for step in map(_by_our_names, history) if "grad_norm" in step]
+    steps = [step for own in _by_model(history).values() for step in own]
+    norms = [step["grad_norm"] for step in steps if "grad_norm" in step]
     return bool(norms) and not any(norms)
 
 
@@ -205,6 +219,25 @@ def _by_our_names(step: Metrics) -> dict[str, Any]:
     return named
 
 
+def _by_model(history: Sequence[Metrics]) -> dict[str, list[dict[str, Any]]]:
+    """Of each model that has calls of its own, its metrics; "" where there is but one model."""
+    ours = [_by_our_names(step) for step in history]
+    models = {
+        name.removesuffix(_OF_A_MODEL) for step in ours for name in step if _OF_A_MODEL in name
+    }
+    if not models:
+        return {"": ours}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for model in sorted(models):
+        at = f"{model}/"
+        found[model] = [
+            {name: value for name, value in step.items() if not name.startswith((*OF_MODELS, at))}
+            | {name.removeprefix(at): value for name, value in step.items() if name.startswith(at)}
+            for step in ours
+        ]
+    return found
+
+
 def _first_reason(step: Metrics) -> str | None:
     """The most frequent reason of a step that trained nothing; None where it trained."""
     if step.get("calls/trained") != 0:
@@ -215,7 +248,7 @@ def _first_reason(step: Metrics) -> str | None:
 
 
 def _has_risen(history: Sequence[Metrics]) -> bool:
-    """Whether the last mean reward is above the first, and none before it was clearly above."""
+    """Whether the last mean reward is above the first one, by 95 % of the most that any was."""
     means = [step["reward/mean"] for step in history if step.get("reward/mean") is not None]
     if len(means) < 2:
         return False

@@ -3,7 +3,8 @@
 An agent calls each of them by its resource, and its rollouts are collected once. The rows of a
 model go to its algorithm, which weighs them, changes its weights and saves them; the loop, the
 store, the accounts and the rewards are those of all. Metrics of a model's algorithm begin with the
-model's name, as ``asker/loss/total``.
+model's name, as ``asker/loss/total``; of calls, prompts and tokens each has its own beside those of
+all. Of which model a call is, and so what it is compared with, is for its algorithm alone.
 """
 
 import contextlib
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl.plugins.build import build_component
+from agl_learning.accounts import collected_metrics
 from agl_learning.by_model import RowsByModel
 from agl_learning.gateways import WHOLE_SOFTMAX, model_served
 from agl_learning.online import OnlineTraining
 from agl_learning.records import TrainedModel
+from agl_learning.signs import OF_MODELS
 from agl_learning.start import MODEL_NAME, Origin
 from agl_learning.weighing import WeighingOptions
 
@@ -31,9 +34,12 @@ if TYPE_CHECKING:
 
 OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""
-OF_THE_RUN = ("steps", "group_size", "seed", "deterministic", "show_progress")
+OF_THE_RUN = ("steps", "group_size", "max_refills", "seed", "deterministic", "show_progress")
 """Those that each algorithm gets from the run."""
 VERSIONS = "versions.json"
+AREAS = {"agl", "actor", "groups", "judge", "loss", "reward", "rollouts", "time", "train", "val"}
+AREAS |= {area.rstrip("/") for area in OF_MODELS}
+"""What names of other metrics begin with."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,6 +85,11 @@ class Team(OnlineTraining):
             raise ConfigError(f"{where}: type is missing: the algorithm that trains it, as 'grpo'")
         if not name.isidentifier():
             raise ConfigError(f"{where}: a model's name is a parameter of the agent; got {name!r}")
+        if name in AREAS:
+            raise ConfigError(
+                f"{where}: metrics of a model begin with its name, and others with {name!r} "
+                "already. Take another name"
+            )
         return build_component(
             {**given, **{option: getattr(self, option) for option in OF_THE_RUN}},
             group="agl.algorithms",
@@ -196,11 +207,11 @@ class Team(OnlineTraining):
         """Each algorithm weighs the rows of its model."""
         weighed: list[Weighed] = []
         for name, part in self._parts.items():
-            ended = [
-                replace(one, rows=[row for row in one.rows if row.model == name])
-                for one in collected.ended
-            ]
-            weighed += part.weigh(replace(collected, ended=ended))
+            own = collected.of_model(name)
+            before = len(own.ledger.exclusions)
+            weighed += part.weigh(own)
+            collected.ledger.trained += own.ledger.trained
+            collected.ledger.exclusions += own.ledger.exclusions[before:]
         # An algorithm counts the rows of its own model.
         number = {
             (row.rollout_id, row.attempt_id, call_id): place
@@ -225,8 +236,42 @@ class Team(OnlineTraining):
                 learned |= {f"{name}/{what}": value for what, value in of_part.items()}
         return learned
 
-    def _check_gap(self, step: int, learned: Mapping[str, float]) -> None:
-        for name in self._parts:
+    def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
+        """Of each model, at its temperature."""
+        for name, part in self._parts.items():
             at = f"{name}/"
             own = {what.removeprefix(at): x for what, x in learned.items() if what.startswith(at)}
-            super()._check_gap(step, own)
+            part.check_gap(f"{when}, model {name!r}", own)
+
+    def measured(
+        self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """With calls, prompts and tokens of each model."""
+        of_models = {
+            f"{name}/{what}": value
+            for name, part in self._parts.items()
+            for what, value in collected_metrics(
+                collected.of_model(name), part.trained_model()
+            ).items()
+            if what.startswith(OF_MODELS)
+        }
+        return {**super().measured(collected, rows, learned), **of_models}
+
+    # --- when nothing was trained
+
+    def is_solved(self, collected: "Collected") -> bool:
+        """Whether it is so of each model that was asked."""
+        asked = self._asked(collected)
+        return bool(asked) and all(part.is_solved(own) for part, own in asked)
+
+    def is_a_draw(self, collected: "Collected") -> bool:
+        """Whether it is so of a model, and all others that were asked are solved."""
+        asked = self._asked(collected)
+        open_ = [(part, own) for part, own in asked if not part.is_solved(own)]
+        return bool(open_) and all(part.is_a_draw(own) for part, own in open_)
+
+    def _asked(self, collected: "Collected") -> "list[tuple[OnlineTraining, Collected]]":
+        """The algorithms of the models that were asked, each with what it has of a collection."""
+        names = {*collected.ledger.models.values()}
+        parts = [(name, part) for name, part in self._parts.items() if name in names]
+        return [(part, collected.of_model(name)) for name, part in parts]
