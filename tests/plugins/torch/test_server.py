@@ -12,7 +12,7 @@ import torch
 
 from agl.errors import ConfigError
 from agl_learning.sampling.batcher import Batcher
-from agl_torch.server import InferenceServer
+from agl_torch.server import InferenceServer, TorchApp
 
 MESSAGES = [{"role": "user", "content": "red and green"}]
 PROMPT = [1, 4, 12, 5, 3, 2]  # <user> red and green <end> <agent>
@@ -326,6 +326,31 @@ async def test_an_answer_that_nobody_waits_for_is_not_sampled_on(
         was_noticed = await asyncio.to_thread(given_up.wait, 60)
         goes_on.set()
     assert was_noticed
+
+
+async def test_a_stream_that_cannot_begin_leaves_nothing_behind(model, tokenizer):
+    server = InferenceServer(model, tokenizer, model_name="tiny")  # not started
+    app = TorchApp(server.sampler, server.weights, "tiny", 60)
+    body = {"model": "tiny", "messages": MESSAGES, "stream": True, "n": 2}
+    body = json.dumps({**body, "max_tokens": 50, "temperature": 0}).encode()
+    arrived = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        return arrived.pop() if arrived else await asyncio.Event().wait()
+
+    async def send(message):
+        raise OSError("the connection is gone")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    await app.start()
+    try:
+        with server.weights.changing():  # nothing is sampled meanwhile
+            with pytest.raises(OSError, match="the connection is gone"):
+                await app(scope, receive, send)
+            await asyncio.sleep(0)  # a turn for those that were cancelled
+            assert not [task for task in asyncio.all_tasks() if task.get_name() == "agl-stream"]
+    finally:
+        await app.close()
 
 
 async def test_what_fails_before_it_joins_fails_alone(server):

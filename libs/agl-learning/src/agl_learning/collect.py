@@ -30,6 +30,7 @@ from agl_learning.mixing import MixingCheck
 from agl_learning.reading import Reader
 from agl_learning.records import TrainedModel
 from agl_learning.seeds import placed
+from agl_learning.together import together
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -205,8 +206,8 @@ class Collector:
                 f"has collected ({', '.join(missing[:3])}). Continue it with the store that it had"
             )
         collected = Collected([], Ledger(), 0.0)
-        read = await asyncio.gather(
-            *(self._reader.read(found[one], group, collected.ledger) for group, one in wanted)
+        read = await together(
+            self._reader.read(found[one], group, collected.ledger) for group, one in wanted
         )
         collected.ended = [*read[: len(rollout_ids)]]
         for one in read[len(rollout_ids) :]:
@@ -313,15 +314,11 @@ class Collector:
             raise
         if self._gateway is not None:
             await self._gateway.flush()
-        read = await asyncio.gather(
-            *(
-                self._reader.read(
-                    ended[rollout_id], (request.metadata or {}).get("group", number), ledger
-                )
-                for number, (rollout_id, request) in enumerate(
-                    zip(rollout_ids, requests, strict=True)
-                )
+        read = await together(
+            self._reader.read(
+                ended[rollout_id], (request.metadata or {}).get("group", number), ledger
             )
+            for number, (rollout_id, request) in enumerate(zip(rollout_ids, requests, strict=True))
         )
         for one in read:
             one.is_late = one.rollout.rollout_id in late

@@ -29,6 +29,7 @@ from agl_learning.calls.reading import model_calls
 from agl_learning.collected import Collected, Ended
 from agl_learning.credit import GroupRule, Score
 from agl_learning.records import TrainedModel
+from agl_learning.together import together
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
@@ -85,7 +86,7 @@ class Judging:
             if metadata is not None:
                 await stack.enter_async_context(self._served(self._asked()))
             each = [self._judge(group, model, metadata, collected) for group in groups.values()]
-            for what in await asyncio.gather(*each):
+            for what in await together(each):
                 found.update(what)
         collected.judged = dict(found)
 
@@ -119,7 +120,7 @@ class Judging:
         collected: Collected,
     ) -> list[str]:
         """Score a group; which metrics it counts in."""
-        texts = await asyncio.gather(*(self._text(one, model) for one in group))
+        texts = await together(self._text(one, model) for one in group)
         # By what they say, so that who came first has no better place in the judge's list.
         distinct = sorted({*texts}, key=lambda text: hashlib.sha256(text.encode()).digest())
         if len(group) < 2:

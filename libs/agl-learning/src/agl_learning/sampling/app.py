@@ -20,6 +20,7 @@ from agl_learning.sampling.batcher import Answered, Batcher, Weights
 from agl_learning.sampling.forms import CALL, FormRequest, Forms, split_calls
 from agl_learning.sampling.sequences import Completion, Sampler, SamplingRequest
 from agl_learning.sampling.textstream import TextStream
+from agl_learning.together import together
 
 logger = logging.getLogger("agl.learning")
 
@@ -93,7 +94,7 @@ class ChatApp(ModelApp[FormRequest]):
         if request.stream:
             await self._answer_in_chunks(request, sampling, writer, send)
             return
-        answers = await asyncio.gather(*(self._sample(one) for one in sampling))
+        answers = await together(self._sample(one) for one in sampling)
         pieces = [
             self._ended(request, index, sampling[index], completion, version)
             for index, (completion, version) in enumerate(answers)
@@ -150,11 +151,11 @@ class ChatApp(ModelApp[FormRequest]):
         tasks = [
             asyncio.create_task(self._sample(one), name="agl-stream") for one in stream.requests
         ]
-        await begin(send, 200, EVENTS)
-        for index in range(len(sampling)):
-            await _write(send, writer.first_chunk(index))
         ended: list[Piece] = []
         try:
+            await begin(send, 200, EVENTS)
+            for index in range(len(sampling)):
+                await _write(send, writer.first_chunk(index))
             async for index, token_id, logprob, text in stream.tokens(tasks):
                 piece = Piece(
                     index=index,
