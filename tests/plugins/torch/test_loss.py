@@ -127,6 +127,25 @@ def test_entropy_and_divergence_enter_with_their_coefficients():
     assert loss.total.item() == pytest.approx(-0.08 + 0.091970, abs=1e-6)
 
 
+@pytest.mark.parametrize("coefficient", [0.0, 0.5])
+def test_a_divergence_that_overflows_counts_as_one_of_20_nats(coefficient):
+    new = torch.tensor([-120.0, -1.0], requires_grad=True)
+    nothing = Gain(torch.zeros(2), torch.zeros(2))
+    loss = policy_loss(
+        nothing,
+        new,
+        torch.tensor([0.5, 0.5]),
+        reference_logprobs_N=torch.tensor([-1.0, -2.0]),
+        kl_coefficient=coefficient,
+    )
+    # (exp(20) - 20 - 1 + exp(-1) + 1 - 1) / 2; exp(119) is more than a float32 holds.
+    assert float(loss.kl) == pytest.approx((math.exp(20) - 21 + math.exp(-1)) / 2)
+    assert loss.total.item() == pytest.approx(coefficient * float(loss.kl))
+    loss.total.backward()
+    # That of the second is 0.5 * (1 - exp(-1)) times the coefficient.
+    assert new.grad.tolist() == pytest.approx([0.0, coefficient * 0.316060], abs=1e-6)
+
+
 def test_scores_do_not_depend_on_padding(model):
     rows = [
         row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),

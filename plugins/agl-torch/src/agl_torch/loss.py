@@ -4,7 +4,7 @@ With g_t what an algorithm gains from token t (see its module), the loss is
 
     L = sum_t w_t * (kl_coefficient * k3_t - g_t) - entropy_bonus * sum_t w_t * H_t / sum_t w_t
 
-    k3_t = exp(ref_t - new_t) - (ref_t - new_t) - 1
+    k3_t = exp(d_t) - d_t - 1,  d_t = min(ref_t - new_t, 20)
 
 and w_t depends on ``loss_mean``, with N rollouts in the batch:
 
@@ -189,7 +189,7 @@ def policy_loss(
         entropy = (weights_N * entropy_N).sum()
         total = total - entropy_bonus * entropy
     if reference_logprobs_N is not None:
-        gap_N = reference_logprobs_N - logprobs_N
+        gap_N = (reference_logprobs_N - logprobs_N).clamp(max=MAX_LOG_RATIO)
         kl = (weights_N * (gap_N.exp() - gap_N - 1)).sum()
         total = total + scale * kl_coefficient * kl
     clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum()
