@@ -312,6 +312,17 @@ def test_distillation_has_no_options_about_rewards(options):
         agl_torch.Distillation(model="none", teacher="none", max_refills=1)
 
 
+@pytest.mark.parametrize(("name", "option"), [("Distillation", "teacher"), ("PPO", "critic")])
+def test_another_model_that_is_nowhere_is_named_at_once(tmp_path, name, option):
+    with pytest.raises(ConfigError, match=rf"{option} '.*gone': there is no such folder"):
+        getattr(agl_torch, name)(model="none", **{option: str(tmp_path / "gone")})
+
+
+def test_a_critic_that_is_another_is_another_run():
+    head, copy = (agl_torch.PPO(model="none", critic=kind) for kind in ("head", "copy"))
+    assert head.identity() != copy.identity()
+
+
 def test_a_teacher_of_other_tokens_is_refused(tmp_path, tokenizer):
     small = build_model()
     small.resize_token_embeddings(5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 from agl.errors import AlgorithmError, ConfigError
+from agl_torch.distillation import Distillation
 from agl_torch.grpo import GRPO
 from agl_torch.learner import Learner, Rule
+from agl_torch.loss import clipped
 from agl_torch.parallel import Replicas
 from agl_torch.ppo import PPO
 
@@ -64,19 +67,50 @@ def test_several_processes_make_the_same_weights_as_one(replicas):
     shared, others = replicas(3, PPO)
     for number in (5, 1):  # one row is fewer than processes
         expected = alone.update(samples(number))
-        measured = others.update(shared, samples(number), 1.0)
+        measured = others.update(samples(number), 1.0)
         assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
-    for a, b in zip(alone.model.parameters(), shared.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    for one, other in ((alone.model, shared.model), (alone.critic, shared.critic)):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert any(one.abs().sum() for one in shared.critic.head.parameters())  # which began at 0
+
+
+def gain_if_alike(tokens):
+    """Of GRPO's kind, where operations are deterministic."""
+    assert torch.are_deterministic_algorithms_enabled()
+    return clipped(tokens.log_ratio_N, tokens.advantages_N)
+
+
+def test_each_process_computes_alike_where_the_first_does():
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = Learner(build_model(), SAMPLED, Rule(gain_if_alike))
+        others = Replicas(first, 2)
+        try:
+            others.update(samples(), 1.0)
+        finally:
+            others.stop()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_only_options_that_are_no_models_travel_to_another_process():
+    for algorithm in (
+        PPO(model="unused", critic=lambda: None, clip_high=0.5),
+        Distillation(model="unused", teacher=lambda: None, clip_high=0.5),
+    ):
+        sent = pickle.loads(pickle.dumps(algorithm.rule())).gain.__self__
+        assert sent.clip_high == 0.5
+        assert not {"model", "tokenizer", "teacher", "critic"} & {*vars(sent)}
 
 
 def test_a_learner_process_that_is_killed_fails_the_update_by_name(replicas):
-    shared, others = replicas(2)
+    _, others = replicas(2)
     [(process, _)] = others._children
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     with pytest.raises(AlgorithmError, match=f"learner process.* {process.pid}"):
-        others.update(shared, samples(), 1.0)
+        others.update(samples(), 1.0)
 
 
 def test_other_weights_in_one_process_are_noticed(replicas):
@@ -84,7 +118,7 @@ def test_other_weights_in_one_process_are_noticed(replicas):
     with torch.no_grad():
         next(iter(shared.model.parameters())).add_(0.5)
     with pytest.raises(AlgorithmError, match="other weights than the first one"):
-        others.update(shared, samples(), 1.0)
+        others.update(samples(), 1.0)
 
 
 def test_what_no_other_process_can_import_is_refused():

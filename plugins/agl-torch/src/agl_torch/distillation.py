@@ -29,7 +29,6 @@ from annotated_types import Ge, Le
 from agl.errors import ConfigError
 from agl_learning.estimated import Foreseen, OneEstimator
 from agl_learning.loop_options import Credit
-from agl_learning.start import name_of
 from agl_torch.models import load_model
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
@@ -51,6 +50,7 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
     """
 
     name = "distillation"
+    models = ("model", "teacher")
 
     estimator: str = field(default="reverse_kl", init=False)
     credit: Credit = field(default=None, init=False)
@@ -58,10 +58,6 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
     overlong_penalty: float = field(default=1.0, init=False)
     teacher: Any
     gamma: Annotated[float, Ge(0), Le(1)] = 0.0
-
-    def identity(self) -> dict[str, Any]:
-        """With the teacher, where it has a name."""
-        return {**super().identity(), **name_of("teacher", self.teacher)}
 
     def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
         # The teacher comes second: what builds one may set the seed of torch, and before the other

@@ -179,7 +179,7 @@ class Learner:
     def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Distance between recorded and present log-probabilities; sets the reference's."""
         gap = 0.0
-        for chunk in self._chunks(self._of_this_process(samples)):
+        for chunk in self._chunks(samples):
             rows = [sample.row for sample in chunk]
             tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
@@ -206,7 +206,7 @@ class Learner:
         names += ("loss/value",) if self.critic else ()
         sums: dict[str, float] = dict.fromkeys(names, 0.0)
         self.optimizer.zero_grad(set_to_none=True)
-        for chunk in self._chunks(self._of_this_process(minibatch)):
+        for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
             with self._sparing(self.model):
                 scores, tokens = self._score(self.model, rows), self._per_token(chunk)
@@ -253,9 +253,6 @@ class Learner:
         self.optimizer.step()
         return {**sums, "grad_norm": norms[0].item()}
 
-    def _of_this_process(self, samples: Sequence[Sample]) -> Sequence[Sample]:
-        return samples if self.share is None else self.share.of(samples)
-
     def _share_references(self, samples: Sequence[Sample]) -> None:
         """Give each sample the reference's log-probabilities that one of the processes computed."""
         if self.reference is None or self.share is None:
@@ -299,6 +296,8 @@ class Learner:
             )
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """Of those that this process computes."""
+        samples = samples if self.share is None else self.share.of(samples)
         by_row = {id(sample.row): sample for sample in samples}
         chunks = chunks_by_tokens(
             [sample.row for sample in samples], self.options.microbatch_tokens

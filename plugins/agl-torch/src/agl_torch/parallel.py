@@ -55,6 +55,7 @@ class Replicas:
                 f"another process can import ({type(error).__name__}: {error}). Put them into a "
                 "module, or use one process"
             ) from error
+        self._learner = learner
         self._folder = tempfile.TemporaryDirectory(prefix="agl-learners-")
         self._children: list[tuple[subprocess.Popen[bytes], Connection]] = []
         try:
@@ -69,9 +70,7 @@ class Replicas:
             self.stop()
             raise
 
-    def update(
-        self, learner: "Learner", samples: "Sequence[Sample]", factor: float
-    ) -> dict[str, float]:
+    def update(self, samples: "Sequence[Sample]", factor: float) -> dict[str, float]:
         """What ``Learner.update`` does, by all processes.
 
         Raises:
@@ -81,7 +80,7 @@ class Replicas:
         try:
             for _, connection in self._children:
                 connection.send_bytes(packed)
-            learned = learner.update(samples, factor)
+            learned = self._learner.update(samples, factor)
         except (RuntimeError, OSError) as error:
             ended = [f"{p.pid} (exit code {p.poll()})" for p, _ in self._children if _ends(p)]
             if not ended:
@@ -90,7 +89,7 @@ class Replicas:
                 f"the learner process {', '.join(ended)} ended during an update; what it wrote "
                 "stands above. The weights of this update are lost; go on with `agl run --resume`"
             ) from error
-        mine = checksum(learner)
+        mine = checksum(self._learner)
         for number, theirs in enumerate(self._answers(), start=1):
             if not math.isclose(mine, theirs, rel_tol=1e-9):
                 raise AlgorithmError(
@@ -132,13 +131,14 @@ def checksum(learner: "Learner") -> float:
 
 def _start(folder: str, rank: int, size: int) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = socket.socketpair()
-    arguments = (theirs.fileno(), folder, rank, size, os.getpid())
+    is_alike = torch.are_deterministic_algorithms_enabled()
+    arguments = (theirs.fileno(), folder, rank, size, os.getpid(), int(is_alike))
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, *map(str, arguments)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            # Its threads are as many as ours; it imports what we can import.
+            # Its threads are as many as ours, for ``deterministic`` too; it imports what we can.
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": str(torch.get_num_threads()),
@@ -167,9 +167,10 @@ def _end_with(parent: int, folder: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Take part in updates until the first process closes the connection, or ends."""
-    descriptor, folder, rank, size, parent = int(arguments[0]), *arguments[1:]
+    descriptor, folder, rank, size, parent, is_alike = arguments
     threading.Thread(target=_end_with, args=(int(parent), folder), daemon=True).start()
-    connection = Connection(descriptor)
+    torch.use_deterministic_algorithms(is_alike == "1")
+    connection = Connection(int(descriptor))
     learner: Any = pickle.loads(connection.recv_bytes())
     connection.send(0.0)
     learner.share = Share(folder, int(rank), int(size))

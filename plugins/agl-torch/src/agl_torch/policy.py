@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
-import functools
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
@@ -89,6 +88,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         server_timeout_seconds: Until it must be ready.
     """
 
+    models: ClassVar[tuple[str, ...]] = ("model",)
+    """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True
     """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
 
@@ -116,7 +117,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self)
-        check_place(self.title, model=self.model, tokenizer=self.tokenizer)
+        places = (*self.models, "tokenizer")
+        check_place(self.title, **{name: getattr(self, name) for name in places})
 
     @abstractmethod
     def gain(self, tokens: "Tokens") -> "Gain":
@@ -134,8 +136,11 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         return None
 
     def identity(self) -> dict[str, Any]:
-        """With the model, where it has a name; of a folder its last part, as both may move."""
-        return {**super().identity(), **name_of("model", self.model)}
+        """With models that have a name; of a folder its last part, as both may move."""
+        identity = super().identity()
+        for name in self.models:
+            identity |= name_of(name, getattr(self, name))
+        return identity
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse to go on where the start, which is compared with or built on, is nowhere."""
@@ -282,10 +287,9 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             await asyncio.to_thread(self._replicas.stop)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Options alone travel to another process; the learner brings the model."""
-        names = [one.name for one in dataclasses.fields(self)]
-        heavy = ("model", "tokenizer", "critic", "teacher")
-        return {name: getattr(self, name) for name in names if name not in heavy}
+        """Options alone travel to another process; the learner brings what it needs of models."""
+        names = {one.name for one in dataclasses.fields(self)} - {*self.models, "tokenizer"}
+        return {name: getattr(self, name) for name in names}
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
@@ -296,9 +300,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         ]
         when = (self.weights_version, self.steps)
         factor = learning_factor(self.schedule, self.warmup_steps, *when)
-        update = self._learner.update
-        if self._replicas is not None:  # a replay serves nothing, and computes alone
-            update = functools.partial(self._replicas.update, self._learner)
+        update = (self._replicas or self._learner).update  # a replay serves nothing: alone
         if not self.max_staleness:
             with self._server.updating():
                 return update(samples, factor)

@@ -60,6 +60,7 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
     """
 
     name = "ppo"
+    models = ("model", "critic")
     penalises_loss = False
 
     estimator: str = field(default="gae", init=False)
