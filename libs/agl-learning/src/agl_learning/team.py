@@ -37,8 +37,10 @@ OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(Weighing
 OF_THE_RUN = ("steps", "group_size", "max_refills", "seed", "deterministic", "show_progress")
 """Those that each algorithm gets from the run."""
 VERSIONS = "versions.json"
-AREAS = {"agl", "actor", "groups", "judge", "loss", "reward", "rollouts", "time", "train", "val"}
-AREAS |= {area.rstrip("/") for area in OF_MODELS}
+AREAS = {
+    *("agl", "actor", "groups", "judge", "loss", "reward", "rollouts", "time", "train", "val"),
+    *(area.rstrip("/") for area in OF_MODELS),
+}
 """What names of other metrics begin with."""
 
 
