@@ -82,6 +82,7 @@ def test_refills_without_groups_are_refused():
         check_refills("Mine", WeighingOptions(estimator="reinforce_plus_plus"), 1)
 
 
+@pytest.mark.plugins
 async def test_what_a_model_has_to_say_of_the_rows_counts_and_is_asked_beside_the_loop(parts):
     pytest.importorskip("torch")
     asked = []
