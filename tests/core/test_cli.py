@@ -356,6 +356,29 @@ def test_port_in_use_is_refused_before_anything_is_written(agl: Agl, project: Pa
     assert not (project / "out").exists()
 
 
+def test_a_dry_run_says_a_line_of_each_rollout_and_the_rest_with_v(
+    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def said(*options: str) -> list[str]:
+        result = agl("dev", *options, "agl.yaml")
+        assert result.code == 0
+        return [line for line in result.err.splitlines() if "baseline" in line]
+
+    quiet = said()
+    assert [re.search(r"(\d/3) ro-\w+ (\w+)", line)[0].split()[::2] for line in quiet[:-1]] == [  # type: ignore[index]
+        ["1/3", "succeeded"],
+        ["2/3", "failed"],
+        ["3/3", "succeeded"],
+    ]
+    assert "Finished 3 rollouts" in quiet[-1]
+    loud = "\n".join(said("-v"))
+    assert "Enqueued in train mode" in loud
+    assert "#1 agentlightning.annotation (OK)" in loud
+    assert not any("Enqueued" in line or "(OK)" in line for line in quiet)
+
+
 @pytest.mark.parametrize("verb", ["config", "run", "dev"])
 def test_resource_that_nobody_gives_is_refused_before_anything_is_written(
     agl: Agl, project: Path, verb: str

@@ -1,11 +1,17 @@
 """Ledgers in the store: kept per step, and read back."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 import agl
 from agl.errors import LedgerError
-from agl.types import Advantage, Credit, Exclusion
-from agl_learning.ledger import Ledger
+from agl.store.base import LightningStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Advantage, Credit, Exclusion, LedgerPart
+from agl_learning.ledger import Ledger, each_part
 from agl_learning.records import ModelCall, TrainingRow
 
 
@@ -85,3 +91,31 @@ async def test_an_imbalance_is_not_stored(memory_store) -> None:
 async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store) -> None:
     await run_one(memory_store)
     assert await agl.load_ledger(memory_store) == Ledger()
+
+
+def test_accounts_of_a_file_are_read_by_key_and_those_asked_for_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl_learning.ledger.PAGE", 2)
+
+    async def check(store: LightningStore) -> None:
+        asked: list[object] = []
+        rollouts = [await store.enqueue_rollout("task") for _ in range(5)]
+        for step in (1, 2):
+            for run in ("a", "b"):
+                parts = [
+                    LedgerPart(rollout_id=one.rollout_id, run=run, step=step) for one in rollouts
+                ]
+                await store.add_ledger_parts(parts)
+        for filters in ({}, {"run": "a"}, {"step": 2}, {"run": "b", "step": 1}, {"lost": True}):
+            of_contract = list(await store.query_ledger_parts(**filters))
+            asked.append(len(of_contract))
+            assert [part async for part in each_part(store, **filters)] == of_contract
+        assert asked == [20, 10, 10, 5, 0]
+
+    async def both() -> None:
+        for store in (SqliteLightningStore(tmp_path / "s.db"), InMemoryLightningStore()):
+            await check(store)
+            await store.close()
+
+    asyncio.run(both())

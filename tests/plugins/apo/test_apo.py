@@ -1,6 +1,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,19 @@ def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     seeds = {rollout.metadata.get("seed") for rollout in rollouts} - {None}
     assert len(seeds) == result.evaluations
     assert "accepted: mean reward" in caplog.text
+
+    # Every rollout of the store is told of, by what it was for.
+    said = re.search(r"the rollouts of this search are (\d+) evaluations, (\d+) of", caplog.text)
+    questions = re.search(r"questions to models: (\d+) calls", caplog.text)
+    assert said is not None
+    assert questions is not None
+    assert int(said[1]) == kinds.count("evaluation")
+    for_decision = [one.metadata["prompts"].get("split") == "held_out" for one in rollouts]
+    assert int(said[2]) == sum(for_decision)
+    assert int(questions[1]) == kinds.count("critique") + kinds.count("edit")
+    assert "and records of the search itself: of its start, its candidates, rounds" in caplog.text
+    known = {"evaluation", "critique", "edit", "start", "candidate", "round", "decision", "result"}
+    assert {*kinds} == known
 
     # The prompt is the store's latest, and a file.
     latest = asyncio.run(store.get_latest_resources())

@@ -7,13 +7,22 @@ cannot stand among them. Save a step after the update that used its rows, so tha
 that failed are never in the store as trained.
 """
 
+import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from agl.errors import LedgerError
+from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
-from agl.store.queries import each_record
+from agl.store.queries import PAGE
+from agl.store.sqlite import SqliteLightningStore
+from agl.store.sqlite.file import MEMORY
+from agl.store.sqlite.lookups import SQL
+from agl.store.sqlite.rows import ledger_part_of
 from agl.types import (
     Advantage,
     CallKey,
@@ -330,15 +339,42 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
     ]
 
 
-def each_part(
+async def each_part(
     store: LightningStore,
     *,
     run: str | None = None,
     step: int | None = None,
     lost: bool | None = None,
 ) -> AsyncGenerator[LedgerPart]:
-    """The accounts that a store keeps, read page by page; see ``query_ledger_parts``."""
-    return each_record(store.query_ledger_parts, run=run, step=step, lost=lost)
+    """The accounts that a store keeps, read page by page; see ``query_ledger_parts``.
+
+    A store's file is read by key. Elsewhere each page passes over those before it.
+    """
+    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
+        with closing(open_to_read(Path(store.path), is_shared=True)) as file:
+            last = -1
+            while page := await asyncio.to_thread(_parts_behind, file, last, run, step, lost):
+                last = page[-1][0]
+                for _, part in page:
+                    yield part
+        return
+    offset, filters = 0, {"run": run, "step": step, "lost": lost}
+    while len(found := await store.query_ledger_parts(**filters, limit=PAGE, offset=offset)):
+        for part in found:
+            yield part
+        offset += len(found)
+
+
+def _parts_behind(
+    file: sqlite3.Connection, last: int, run: str | None, step: int | None, lost: bool | None
+) -> list[tuple[int, LedgerPart]]:
+    """A page of accounts with their keys."""
+    asked = {"run": run, "step": step, "lost": None if lost is None else int(lost)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    conditions = " AND ".join(["p > :last", *(f"{name} = :{name}" for name in given)])
+    columns = SQL["ledger_page"].replace("SELECT ", "SELECT p, ", 1)
+    sql = f"{columns} WHERE {conditions} ORDER BY p LIMIT {PAGE}"
+    return [(row[0], ledger_part_of(row[1:])) for row in file.execute(sql, {"last": last, **given})]
 
 
 async def load_parts(

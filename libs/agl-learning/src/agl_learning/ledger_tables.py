@@ -205,7 +205,7 @@ def remarks(accounts: Accounts) -> list[str]:
 
 async def ledger_summary(store: LightningStore) -> str | None:
     """What ``agl run`` says of the ledger at its end: the last steps; None where there is none."""
-    accounts = await read_accounts(store)
+    accounts = await read_newest_accounts(store)
     if not accounts.steps and not accounts.problems:
         return None
     for remark in (*remarks(accounts), *accounts.problems):

@@ -4,6 +4,7 @@ The one place that works it out; the summary at the end of a run, ``agl report``
 and ``agl show`` say it in their words.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from agl.errors import NotSupportedError
 from agl.runs.folders import shown_status
-from agl.runs.result import RunResult, result_of
+from agl.runs.result import SUMMARY, RunResult, result_of
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
@@ -138,7 +139,7 @@ async def run_facts(
     lines = [] if result.folder is None else metric_lines(result.folder)
     series = _series(lines)
     held_out = _held_out(result, lines, series)
-    calls = await _calls(store, result.run_id)
+    calls = _said_calls(result.folder) or await _calls(store, result.run_id)
     findings = [] if result.folder is None else read_findings(result.folder)
     facts = RunFacts(
         result=result,
@@ -214,6 +215,18 @@ def _held_out(
         replace(one, rollouts=int(counts[step]) if step in counts else None)
         for step, one in sorted(found.items())
     ]
+
+
+def _said_calls(folder: Path | None) -> Sums:
+    """As the algorithm summed them up at its end; nothing where it has not."""
+    try:
+        text = (folder / SUMMARY).read_text("utf-8") if folder else "{}"
+        said: dict[str, Any] = json.loads(text)
+        counts: dict[str, int] = {"total": said["calls"], "trained": said["calls_trained"]}
+        counts |= said["calls_excluded"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return Counter()
+    return Counter({("calls", name): number for name, number in counts.items() if number})
 
 
 async def _calls(store: LightningStore, run_id: str) -> Sums:

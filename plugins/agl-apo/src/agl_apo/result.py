@@ -69,7 +69,8 @@ def say(result: Result) -> None:
         )
     logger.info(
         "the rollouts of this search are %d evaluations, %d of them for the decision, %d that were "
-        "run again because they had failed, and the questions to models: %d calls, %d tokens",
+        "run again because they had failed, the questions to models: %d calls, %d tokens, and "
+        "records of the search itself: of its start, its candidates, rounds and end",
         result.evaluations,
         result.evaluations_held_out,
         result.evaluations_again,
