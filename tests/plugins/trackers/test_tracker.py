@@ -1,5 +1,6 @@
 """What every tracker is told, and that none can stop or slow a run."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -241,3 +242,14 @@ def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch: pytest.Monkey
     assert isinstance(first, agl_trackers.TensorBoard)
     assert isinstance(second, agl_trackers.TensorBoard)
     assert second.rollouts == 3
+
+
+async def test_rollouts_wait_until_the_tracker_has_taken_something() -> None:
+    recorder = Recorder()
+    recorder._ending, recorder._delivery = asyncio.Event(), Delivery("slow")
+    waiting = asyncio.create_task(recorder._until_open())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    recorder._delivery.put("the start", int)
+    await waiting
+    assert not recorder._ending.is_set()

@@ -18,7 +18,7 @@ logger = logging.getLogger("agl.trackers")
 
 MOST_WAITING = 1_000
 """Calls that wait at most."""
-FAILS = 3
+FAILS = 1
 """So many failures one after the other, and it is not worth preparing more."""
 BEHIND = 16
 """The same for so many calls that wait."""

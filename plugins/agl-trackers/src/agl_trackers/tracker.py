@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 MOST_TO_READ = 4
 """Steps whose rollouts wait to be read, at most."""
+PACE, LONGEST_PAUSE = 20, 10.0
+"""After the rollouts of a step were read, so many times as long nothing is read; seconds at most.
+Where steps follow each other faster, some have no table, and the run has its time."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,6 +53,7 @@ class Tracker(agl.Hook, ABC):
     _delivery: Delivery | None = field(default=None, init=False, repr=False)
     _store: Any = field(default=None, init=False, repr=False)
     _reading: Any = field(default=None, init=False, repr=False)
+    _ending: Any = field(default=None, init=False, repr=False)
     _to_read: deque[Any] = field(default_factory=deque[Any], init=False, repr=False)
     _step: int = field(default=0, init=False, repr=False)
     _prompts: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
@@ -88,6 +94,7 @@ class Tracker(agl.Hook, ABC):
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
         self._store, self._step, self._prompts = store, 0, {}
+        self._ending = asyncio.Event()
         self._delivery = Delivery(self.label or type(self).__name__)
         about = await about_run(algorithm, store)
         self._delivery.put("the start", partial(self.begin, about))
@@ -119,6 +126,7 @@ class Tracker(agl.Hook, ABC):
             return
         if self._step == 0 and error is None:
             self._sample(algorithm, 0, None)  # it has no steps
+        self._ending.set()
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=self.wait_seconds)
         text = None if error is None else f"{type(error).__name__}: {error}"
@@ -145,7 +153,12 @@ class Tracker(agl.Hook, ABC):
 
     async def _read(self) -> None:
         while self._to_read and self._delivery is not None:
+            await self._until_open()
             run_id, step, of_step = self._to_read.popleft()
+            if self._delivery.is_behind:
+                self._delivery.drop("rollouts were not read, as it failed or hung")
+                continue
+            begun = time.perf_counter()
             try:
                 samples = await samples_of(self._store, run_id, of_step, self.rollouts)
             except Exception as error:
@@ -153,9 +166,22 @@ class Tracker(agl.Hook, ABC):
                 continue
             if samples:
                 self._put(f"the rollouts of step {step}", self.log_rollouts, step, samples)
+            await self._rest(min(PACE * (time.perf_counter() - begun), LONGEST_PAUSE))
+
+    async def _until_open(self) -> None:
+        """Until something was sent: nothing is read for a tracker that hangs as it is opened."""
+        delivery = self._delivery
+        assert delivery is not None
+        while not (delivery.made or delivery.is_behind or self._ending.is_set()):
+            await self._rest(0.05)
+
+    async def _rest(self, seconds: float) -> None:
+        """At the end of the run there is none."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_delivery": None, "_store": None, "_reading": None}
+        return {**vars(self), "_delivery": None, "_store": None, "_reading": None, "_ending": None}
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
