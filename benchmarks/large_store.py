@@ -6,7 +6,8 @@
 Of a command: seconds of the processor that its process took, all of it, from the start of the
 interpreter (least and median of the runs), and how much of the least is more than a bare
 ``agl --version`` takes, whose limit is half a second. On a busy machine all of them grow, and so
-does a fixed loop, whose time is printed beside. Bytecode is kept, as after any installation. A command that takes over a minute is ended, and said to be.
+does a fixed loop, whose time is printed beside. Bytecode is kept, as after any installation. A
+command that takes over a minute is ended, and said to be.
 
 Of a page: seconds until its HTML was there, over HTTP, from a server that has the file open (the
 first request, and the median of the others).
