@@ -4,7 +4,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl.errors import DamagedRecordError
 from agl.store.base import LightningStoreStatistics
@@ -85,14 +85,9 @@ class SqliteLookups:
         return self.connection.execute(SQL[name], parameters).fetchone()
 
     def counts(self) -> LightningStoreStatistics:
-        rollouts, attempts, spans, resources, workers = self.one("counts")
-        return {
-            "total_rollouts": rollouts,
-            "total_attempts": attempts,
-            "total_spans": spans,
-            "total_resources": resources,
-            "total_workers": workers,
-        }
+        found = self.connection.execute(SQL["counts"])
+        names = [column[0] for column in found.description]
+        return cast(LightningStoreStatistics, dict(zip(names, found.fetchone(), strict=True)))
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """The known ones of these, in this order; as ``AttemptedRollout`` once attempted."""
@@ -225,7 +220,8 @@ class SqliteLookups:
         filters: list[str] = []
         for one in query.filters:
             sql, values = _condition(one, column)
-            filters.append(sql)
+            is_sorted = query.sort_by == "end_time" and one.field in ("status", "mode")
+            filters.append(f"+{sql}" if is_sorted else sql)  # by the index of the order
             parameters += values
         if filters:
             conditions.append("(" + (" AND " if query.match_all else " OR ").join(filters) + ")")
@@ -240,11 +236,13 @@ class SqliteLookups:
             order = ", ".join(f"{one} {direction}" for one in creation)
         else:
             order = f"{_sort_key(query.sort_by, column)} {direction}, {', '.join(creation)}"
-        rows = self.connection.execute(
-            f"{SQL[select]}{where} ORDER BY {order} LIMIT ? OFFSET ?",
-            (*parameters, query.limit, query.offset),
-        ).fetchall()
-        if query.limit == -1 and query.offset == 0 and query.after is None:
+        page, key = f"{where} ORDER BY {order} LIMIT ? OFFSET ?", creation[-1]
+        if query.limit != -1:  # first the keys: what is sorted, and skipped, has no bodies then
+            page = f" WHERE {key} IN (SELECT {key} FROM {tables}{page}) ORDER BY {order}"
+        parameters += [query.limit, query.offset]
+        rows = self.connection.execute(f"{SQL[select]}{page}", parameters).fetchall()
+        is_begun = query.offset > 0 or query.after is not None
+        if not is_begun and not 0 < query.limit <= len(rows):  # all that there is
             return rows, len(rows)
         total = self.connection.execute(f"SELECT count(*) FROM {tables}{wanted}", counted)
         return rows, total.fetchone()[0]
