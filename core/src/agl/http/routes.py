@@ -27,6 +27,7 @@ from agl.http.calls import CALLS, AnyRollout, Call
 from agl.http.dispatch import Route
 from agl.http.grants import Grants
 from agl.semconv import CLIENT_GONE
+from agl.serving.layers import CLOSING
 from agl.store.access.readers import visible
 from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore
@@ -84,10 +85,10 @@ class StoreRoutes:
         self._closing = asyncio.Event()
 
     @asynccontextmanager
-    async def lifespan(self, app: FastAPI) -> AsyncGenerator[None]:
-        """Make the closing signal in the loop that serves."""
+    async def lifespan(self, app: FastAPI) -> AsyncGenerator[dict[str, asyncio.Event]]:
+        """Make the closing signal in the loop that serves; requests have it in their state."""
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
-        yield
+        yield {CLOSING: self._closing}
         self._loop = None
 
     def end_long_polls(self) -> None:

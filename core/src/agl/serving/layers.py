@@ -28,6 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON, EVENTS = b"application/json", b"text/event-stream"
+CLOSING = "agl.closing"  # in the state of a request: an ``asyncio.Event``, set as the server ends
 
 
 async def answer(

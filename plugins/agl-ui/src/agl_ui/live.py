@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from agl.errors import AglError, ConfigError, NotSupportedError
+from agl.serving.layers import CLOSING
 from agl_ui.places import Place, Places
 
 LOOK_SECONDS = 1.0
@@ -51,41 +52,36 @@ class Watch:
 
     def __init__(self, place: Place, about: str = "") -> None:
         self._place, self._about, self._place_state = place, about, ""
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
+        """Set when the state is another one; each state has its own."""
         self._state, self._watchers = "", 0
         self._task: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._is_ending = False
 
-    def end(self) -> None:
-        """Let all who follow go; from any thread."""
-        self._is_ending = True
+    async def follow(self, seen: str, closing: asyncio.Event) -> AsyncGenerator[str]:
+        """The state whenever it is another one than the last; empty where nothing has changed.
 
-        async def tell() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        asyncio.run_coroutine_threadsafe(tell(), self._loop)
-
-    async def follow(self, seen: str) -> AsyncGenerator[str]:
-        """The state whenever it is another one than the last; empty where nothing has changed."""
+        Args:
+            seen: The state that is known.
+            closing: Set when the server ends, which is the end of this.
+        """
         self._watchers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._look())
+        ends = asyncio.create_task(closing.wait())
         try:
-            while not self._is_ending:
-                async with self._changed:
-                    if self._state in (seen, ""):
-                        try:
-                            async with asyncio.timeout(WORD_SECONDS):
-                                await self._changed.wait()
-                        except TimeoutError:
-                            yield ""
-                        # What was waited for may be the first look, at what the page shows.
-                        continue
-                    seen = self._state
-                yield seen
+            while not closing.is_set():
+                if self._state not in (seen, ""):
+                    yield (seen := self._state)
+                    continue
+                changes = asyncio.create_task(self._changed.wait())
+                done, _ = await asyncio.wait(
+                    {changes, ends}, timeout=WORD_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                changes.cancel()
+                if not done:
+                    yield ""
         finally:
+            ends.cancel()
             self._watchers -= 1
             watches = self._place.memory.get("watches", {})
             if not self._watchers and watches.get(self._about) is self:
@@ -98,9 +94,9 @@ class Watch:
             except AglError:
                 state = "unreadable"
             if state != self._state:
-                async with self._changed:
-                    self._state = state
-                    self._changed.notify_all()
+                self._state, changed = state, self._changed
+                self._changed = asyncio.Event()
+                changed.set()
             await asyncio.sleep(LOOK_SECONDS)
         self._task = None
 
@@ -130,9 +126,12 @@ def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
         watch = watches.setdefault(about, Watch(place, about))
         seen = request.headers.get("last-event-id") or request.query_params.get("since", "")
 
+        # Not of every server that these pages may be mounted in.
+        closing: asyncio.Event = request.scope.get("state", {}).get(CLOSING) or asyncio.Event()
+
         async def stream() -> AsyncGenerator[str]:
             yield "retry: 3000\n\n"
-            async for state in watch.follow(seen):
+            async for state in watch.follow(seen, closing):
                 yield f"id: {state}\nevent: change\ndata: {state}\n\n" if state else ": \n\n"
 
         kept = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

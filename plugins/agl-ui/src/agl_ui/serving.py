@@ -1,7 +1,10 @@
 """The server of ``agl ui``: on loopback, for whoever has its address with the key in it."""
 
+import asyncio
+import contextlib
 import hmac
 import secrets
+from collections.abc import AsyncGenerator
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -9,7 +12,7 @@ import click
 from starlette.applications import Starlette
 
 from agl.cli.shared import stop_signal
-from agl.serving.layers import App, Receive, Scope, Send, header
+from agl.serving.layers import CLOSING, App, Receive, Scope, Send, header
 from agl.serving.server import ServerThread, bind
 from agl_ui.app import HEADERS, routes
 from agl_ui.places import Places
@@ -89,12 +92,19 @@ class Server:
     def __init__(
         self, places: Places, host: str = "127.0.0.1", port: int = 0, *, is_open: bool = False
     ) -> None:
-        self._places = places
         self._key = None if is_open else secrets.token_urlsafe(24)
         sock = bind(host, port)
         number = sock.getsockname()[1]
-        app = Keyed(Starlette(routes=routes(places)), self._key, number)
-        self._thread = ServerThread(app, host, sock=sock, drain_seconds=0.5)
+        pages = Starlette(routes=routes(places), lifespan=self._lifespan)
+        self._thread = ServerThread(Keyed(pages, self._key, number), host, sock=sock)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncGenerator[dict[str, asyncio.Event]]:
+        """Make the signal that ends those connections which tell of changes."""
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        yield {CLOSING: self._closing}
+        self._loop = None
 
     def start(self) -> str:
         """Serve; the address, with the key in it."""
@@ -108,9 +118,8 @@ class Server:
 
     def stop(self) -> None:
         """End, with those connections that tell of changes."""
-        for place in self._places.all():
-            for watch in list(place.memory.get("watches", {}).values()):
-                watch.end()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.stop()
 
 
