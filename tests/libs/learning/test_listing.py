@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import agl
 from agl.emitter import find_final_reward
 from agl.types import Rollout
 from agl_learning import listing
-from agl_learning.listing import Wanted, ids_in, listed, steps_of
+from agl_learning.listing import Wanted, ids_in, listed, numbers_of, page_in, steps_of
 
 bench = pytest.importorskip("agl_bench.filling.writing")
 world = pytest.importorskip("agl_bench.filling.world")
@@ -129,3 +130,80 @@ def test_lists_go_by_an_index(
     monkeypatch.setattr(listing, "_HANDFUL", 0)
     with closing(sqlite3.connect(file)) as connection:
         assert index in plans(connection, wanted)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(),
+        Wanted(statuses=["failed", "cancelled"]),
+        Wanted(mode="val"),
+        Wanted(statuses=["succeeded"], mode="train"),
+        Wanted(statuses=["failed"], step=2),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("oldest_first", [False, True])
+async def test_pages_by_key_have_every_rollout_once(
+    store: agl.SqliteLightningStore, file: Path, wanted: Wanted, oldest_first: bool
+) -> None:
+    order = "asc" if oldest_first else "desc"
+    rollouts = await store.query_rollouts(sort_order=order)
+    expected = [one.rollout_id for one in rollouts if wanted.fits(one)]
+    assert expected
+    found: list[str] = []
+    with closing(sqlite3.connect(file)) as connection:
+        while True:
+            page, total = page_in(
+                connection,
+                replace(wanted, most=7),
+                after=found[-1] if found else None,
+                oldest_first=oldest_first,
+            )
+            assert total == len(expected)
+            found += page
+            if len(page) < 7:
+                break
+    assert found == expected
+
+
+async def test_a_page_of_ids_with_a_beginning(store: agl.SqliteLightningStore, file: Path) -> None:
+    ids = [one.rollout_id for one in await store.query_rollouts(sort_order="desc")]
+    with closing(sqlite3.connect(file)) as connection:
+        for beginning in (
+            "",
+            "r",
+            "ro-",
+            "ro-1",
+            "ro-a",
+            "ro-2f",
+            ids[3],
+            ids[3][:-2],
+            "ro-0",
+            "x",
+        ):
+            expected = [one for one in ids if one.startswith(beginning)]
+            found = page_in(connection, Wanted(), beginning=beginning)
+            assert found == (expected, len(expected)), beginning
+        failed = [one.rollout_id for one in await store.query_rollouts(status_in=["failed"])]
+        wanted = Wanted(statuses=["failed"], most=3)
+        found = page_in(connection, wanted, beginning="ro-1", oldest_first=True)
+        expected = [one for one in failed if one.startswith("ro-1")]
+        assert found == (expected[:3], len(expected))
+
+
+def test_the_numbers_of_a_beginning() -> None:
+    # Number 0x2a has ids of two digits and eight more: ro-2a........
+    assert numbers_of("ro-2a")[:3] == [(0x2, 0x2), (0x2A, 0x2A), (0x2A0, 0x2AF)]
+    assert numbers_of("ro-0") == []
+
+
+async def test_many_that_no_index_counts_are_not_counted(
+    store: agl.SqliteLightningStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MANY", 20)
+    number = (await store.query_rollouts(status_in=["succeeded"])).total
+    assert number > 20
+    with closing(sqlite3.connect(file)) as connection:
+        assert page_in(connection, Wanted(statuses=["succeeded"], most=5))[1] == number
+        assert page_in(connection, Wanted(statuses=["succeeded"], mode="train", most=5))[1] is None

@@ -23,7 +23,7 @@ from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.rows import extend, new_row
 from agl_learning.rows_adapter import rows_adapter
-from agl_learning.traces import Trace, read_trace
+from agl_learning.traces import Part, Trace, read_trace
 
 SHOWN = 5
 """Siblings whose rewards a text names."""
@@ -173,7 +173,7 @@ class Chain:
 
 
 async def explain(
-    store: LightningStore, rollout_id: str, step: int | None = None, **how: Any
+    store: LightningStore, rollout_id: str, step: int | None = None, *, read: Part | None = None
 ) -> Chain:
     """Explain a rollout.
 
@@ -181,7 +181,7 @@ async def explain(
         store: Where it is.
         rollout_id: Which.
         step: As this step of the algorithm accounted for it; None for the last that did.
-        how: Which spans of a long rollout are read; see ``read_trace``.
+        read: Which calls of a long trace are read; None for all spans, however many.
 
     Raises:
         ConfigError: The store has no such rollout, or no account of that step.
@@ -189,7 +189,7 @@ async def explain(
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
-    trace = await read_trace(store, rollout_id, **how)
+    trace = await read_trace(store, rollout_id, part=read)
     spans = trace.spans
     parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
     if step is not None and not parts:

@@ -6,9 +6,9 @@ page, and where much is asked of it, only its newest rollouts; what was left out
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,7 @@ from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.file import MEMORY
+from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 
 Sort = Literal["time", "reward", "seconds"]
@@ -31,6 +32,10 @@ _FEW: Final = 3_000
 """Of so many rollouts the rewards are looked up one by one; of more, by the index of rewards."""
 _HANDFUL: Final = 100
 """So many are given whole to who sorts them: rewards of foreign spans are in no index."""
+MANY: Final = 10_000
+"""So many rollouts are counted one by one."""
+MOST_NUMBER: Final = (1 << 40) - 1
+"""No store has more rollouts."""
 _EXPRESSIONS: Final = {
     "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
     "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
@@ -129,22 +134,87 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
     return ids[::-1], total
 
 
+def page_in(
+    connection: sqlite3.Connection,
+    wanted: Wanted,
+    *,
+    beginning: str = "",
+    after: str | None = None,
+    oldest_first: bool = False,
+) -> tuple[list[str], int | None]:
+    """A page of the rollouts in a store's file, by the time at which they were queued.
+
+    Args:
+        connection: To the file.
+        wanted: Which, and at most how many.
+        beginning: Of their ids.
+        after: Only those behind this one, in the order of the page.
+        oldest_first: Which order that is.
+
+    Returns:
+        The ids in this order; and how many rollouts are wanted in all, None where they are many,
+        and no index counts them.
+    """
+    alone: set[str] = set()
+    if beginning:
+        alone = {"status", "mode"}
+    elif wanted.statuses is not None and wanted.mode is not None:
+        # The index of fewer rollouts; the other condition is looked up for each.
+        counts = (
+            _count(connection, Wanted(wanted.statuses)),
+            _count(connection, Wanted(mode=wanted.mode)),
+        )
+        alone = {"mode" if counts[0] < counts[1] else "status"}
+    where, values = _where(wanted, alone)
+    values |= {"beginning": beginning, "after": -1 if after is None else number_of(after)}
+    values["most"] = -1 if wanted.most is None else wanted.most
+    ids: list[str] = []
+    total, ranges = 0, numbers_of(beginning)
+    for low, high in ranges if oldest_first else ranges[::-1]:
+        within = where
+        if beginning:
+            within += f" AND r.n BETWEEN {low} AND {high} AND instr(r.rollout_id, :beginning) = 1"
+        if total <= MANY:
+            sql = _sql("count_some", where=within)
+            total += connection.execute(sql, {**values, "most": MANY + 1}).fetchone()[0]
+        if after is not None:
+            within += f" AND r.n {'>' if oldest_first else '<'} :after"
+        sql = _sql("newest", where=within, order="ASC" if oldest_first else "DESC", index="")
+        ids += [row[0] for row in connection.execute(sql, values)]
+    ids = ids if wanted.most is None else ids[: wanted.most]
+    if total <= MANY:
+        return ids, total
+    plain = replace(wanted, most=None)
+    is_indexed = not beginning and plain in (Wanted(wanted.statuses), Wanted(mode=wanted.mode))
+    return ids, _count(connection, plain) if is_indexed else None
+
+
+def _count(connection: sqlite3.Connection, wanted: Wanted) -> int:
+    where, values = _where(wanted)
+    return connection.execute(_sql("count", where=where, index=""), values).fetchone()[0]
+
+
 def steps_of(connection: sqlite3.Connection, run: str) -> list[tuple[int, str | None, int]]:
     """The steps of a run in a store's file, oldest first: step, mode, how many rollouts."""
     rows = connection.execute(_sql("steps"), {"run": run})
     return [(step, mode, number) for _, step, mode, number in rows]
 
 
-def _where(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str, Any]]:
+    """Conditions, and what is bound in them; the columns ``alone`` are looked up by no index."""
     conditions, values = ["1"], dict[str, Any]()
-    alone = "" if wanted.step is None else "+"  # no index but that of steps
+    no_index = alone if wanted.step is None else {"status", "mode"}  # but that of steps
+
+    def plus(name: str) -> str:
+        return f"{'+' if name in no_index else ''}r.{name}"
+
     if wanted.statuses is not None:
         names = [f"status{n}" for n in range(len(wanted.statuses))]
         values |= dict(zip(names, wanted.statuses, strict=True))
-        conditions.append(f"{alone}r.status IN ({', '.join(f':{name}' for name in names)})")
+        conditions.append(f"{plus('status')} IN ({', '.join(f':{name}' for name in names)})")
     if wanted.mode is not None:
         values["mode"] = wanted.mode
-        conditions.append(f"{alone}r.mode = :mode")
+        conditions.append(f"{plus('mode')} = :mode")
     for name in ("step", "run"):
         if (given := getattr(wanted, name)) is not None:
             values[name] = given
@@ -153,6 +223,24 @@ def _where(wanted: Wanted) -> tuple[str, dict[str, Any]]:
         values |= {"task": wanted.task, "compact": _compact(wanted.task)}
         conditions.append("(instr(r.input, :task) > 0 OR instr(r.input, :compact) > 0)")
     return " AND ".join(conditions), values
+
+
+def numbers_of(beginning: str) -> list[tuple[int, int]]:
+    """The numbers of rollouts whose ids may have this beginning, each from the first to the last.
+
+    An id is ``ro-``, the digits of a number and eight more; see ``agl.store.sqlite.ids``.
+    """
+    digits = beginning.removeprefix("ro-")
+    if "ro-".startswith(beginning):
+        return [(0, MOST_NUMBER)]
+    if re.fullmatch("[1-9a-f][0-9a-f]*", digits) is None:
+        return []
+    found: list[tuple[int, int]] = []
+    for length in range(1, len(f"{MOST_NUMBER:x}") + 1):
+        known = int(digits[:length], 16)
+        left = 4 * max(0, length - len(digits))
+        found.append((known << left, ((known + 1) << left) - 1))
+    return found
 
 
 def _compact(text: str) -> str:

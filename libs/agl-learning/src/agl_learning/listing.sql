@@ -13,6 +13,9 @@ WHERE r.n IN (SELECT n FROM found ORDER BY n DESC LIMIT :most) ORDER BY r.n DESC
 -- name: count
 SELECT count(*) FROM rollout r {index} WHERE {where};
 
+-- name: count_some
+SELECT count(*) FROM (SELECT 1 FROM rollout r WHERE {where} LIMIT :most);
+
 -- name: by_seconds
 SELECT r.rollout_id FROM rollout r WHERE {where} AND r.end_time IS NOT NULL
 ORDER BY r.end_time - r.start_time {order}, r.n {order} LIMIT :most;

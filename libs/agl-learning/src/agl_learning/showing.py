@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from agl.errors import ConfigError
@@ -11,6 +11,7 @@ from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.records import ModelCall
+from agl_learning.traces import Part
 
 BAR_WIDTH = 30
 LONGEST_MESSAGE = 2_000
@@ -90,7 +91,8 @@ async def show(
     beginning: str,
     number: int | None = None,
     step: int | None = None,
-    **how: Any,
+    *,
+    read: Part | None = None,
 ) -> Shown:
     """Read what is shown of a rollout.
 
@@ -99,7 +101,8 @@ async def show(
         beginning: Of its id.
         number: Of the attempt, from 1; None for the last.
         step: As this step of the algorithm accounted for it; None for the last that did.
-        how: Which spans of a long rollout are read; see ``read_trace``.
+        read: Which calls of a long trace are read, of this attempt; None for all spans, however
+            many.
 
     Raises:
         ConfigError: There is no such rollout, attempt or account.
@@ -111,8 +114,10 @@ async def show(
         has = ", ".join(map(str, by_number)) or "none"
         raise ConfigError(f"rollout {rollout.rollout_id!r} has no attempt {number}; it has {has}")
     attempt = by_number[number] if number else attempts[-1] if attempts else None
-    chain = await explain(store, rollout.rollout_id, step, **how)
     attempt_id = attempt.attempt_id if attempt else ""
+    if read is not None and attempt is not None:
+        read = replace(read, attempt_id=attempt_id)
+    chain = await explain(store, rollout.rollout_id, step, read=read)
     calls = [call for call in chain.calls.values() if call.attempt_id == attempt_id]
     lines = [*(line for row in chain.whole.rows for line in row.calls), *chain.whole.excluded]
     return Shown(

@@ -5,7 +5,6 @@ its rewards; the rest is looked at a window at a time.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN
 from agl.store.base import LightningStore
@@ -14,7 +13,19 @@ from agl.types import Span
 MOST_SPANS = 2_000
 """A trace of more is a long one."""
 MOST_CALLS = 1_000
-"""So many model calls of a long one are read, the first ones; and so many annotations, the last."""
+"""So many model calls of a long one are read, unless fewer are asked for; and so many annotations,
+the last."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which model calls of a long trace are read; those of the gateway, in their order."""
+
+    first: int = 0
+    """Number of the first one, from 0."""
+    most: int = MOST_CALLS
+    attempt_id: str | None = None
+    """Of which attempt; None for all."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class Trace:
     """How many there are."""
     num_calls: int | None = None
     """Of a long one: how many calls the gateway recorded; None where all spans were read."""
+    first_call: int = 0
+    """Of a long one: the number of the first call that was read, from 0."""
 
     @property
     def is_whole(self) -> bool:
@@ -34,24 +47,24 @@ class Trace:
         return self.num_calls is None
 
 
-async def read_trace(
-    store: LightningStore, rollout_id: str, *, whole: bool = True, most: int = MOST_CALLS
-) -> Trace:
+async def read_trace(store: LightningStore, rollout_id: str, *, part: Part | None = None) -> Trace:
     """Read the spans of a rollout.
 
     Args:
         store: Where they are.
         rollout_id: Whose.
-        whole: Whether to read all, however many; else a long trace's model calls, as a gateway
-            recorded them, and annotations, rewards among them.
-        most: Of a long trace, so many of each.
+        part: Of a long trace only these model calls, as a gateway recorded them, and annotations,
+            rewards among them; None for all spans, however many.
     """
-    total = 0 if whole else (await store.query_spans(rollout_id, limit=1)).total
-    if total <= MOST_SPANS:
+    total = 0 if part is None else (await store.query_spans(rollout_id, limit=1)).total
+    if part is None or total <= MOST_SPANS:
         spans = await store.query_spans(rollout_id)
         return Trace(list(spans), len(spans))
-    calls = await store.query_spans(rollout_id, name=MODEL_CALL_SPAN, limit=most)
-    last: dict[str, Any] = {"limit": most, "sort_order": "desc"}
-    notes = await store.query_spans(rollout_id, name=AGL_ANNOTATION, **last)
+    calls = await store.query_spans(
+        rollout_id, part.attempt_id, name=MODEL_CALL_SPAN, limit=part.most, offset=part.first
+    )
+    notes = await store.query_spans(
+        rollout_id, name=AGL_ANNOTATION, limit=MOST_CALLS, sort_order="desc"
+    )
     spans = sorted([*calls, *notes], key=lambda span: span.sequence_id)
-    return Trace(spans, total, calls.total)
+    return Trace(spans, total, calls.total, part.first)

@@ -1,40 +1,57 @@
-"""The accounts of a store, read once and then only what has come."""
+"""The accounts of a store: those of a run's newest steps, and then only what has come.
+
+A large store has a million of them, and a picture shows the last steps. One request reads some; a
+page that is open asks for the rest, as ``Place.reading`` changes the state that it waits on.
+"""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 
-from agl.errors import LedgerError
 from agl.types import LedgerPart
-from agl_learning.ledger_tables import Key, Sums, sums_of
+from agl_learning.ledger_tables import Accounts
 from agl_ui.places import Place
 
-PAGE = 500
-MOST_AT_ONCE = 20_000
-"""Accounts that one request reads; a longer ledger is read on by the next ones."""
+FEW = 2_000
+"""Accounts of a small store, which are read in the order in which they came."""
+NEWEST = 500
+"""Rollouts among which those of a run's last step are looked for, where no metrics name it."""
+AT_ONCE = 500
+"""Of earlier steps, those that one request reads; the last step of these whole."""
+MOST = 20_000
+"""So many are read back; of a run with more, the newest steps, but at least ``BARS``."""
+BARS = 60
+"""Steps that the picture has."""
 
 
 @dataclass
-class Known:
+class Known(Accounts):
     """What was read so far."""
 
-    steps: dict[Key, Sums] = field(default_factory=dict[Key, Sums])
     credits: dict[tuple[str, int], tuple[float, int]] = field(
         default_factory=dict[tuple[str, int], tuple[float, int]]
     )
     """(run, step) -> sum of the mean credits of rollouts, and how many have one."""
-    num_read: int = 0
+    sizes: Counter[tuple[str, int | None]] = field(default_factory=Counter[tuple[str, int | None]])
+    """(run, step) -> accounts that were read."""
     total: int = 0
-    lost: int = 0
-    """Accounts that a run went back behind; in no sum."""
-    problems: list[str] = field(default_factory=list[str])
+    """Accounts that the store has."""
+    back: dict[str, int] = field(default_factory=dict[str, int])
+    """Run -> the step that is to be read next, going back; -1 at the end."""
     starts: int = 0
     """Of all runs: a new one may change accounts that were read."""
+    keys: set[tuple[str | None, ...]] = field(default_factory=set[tuple[str | None, ...]])
+    """Of the accounts that were read, each of which counts once."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to read."""
-        return self.num_read >= self.total
+    def num_read(self) -> int:
+        """Accounts that were read."""
+        return len(self.keys)
+
+    def is_read(self, run: str) -> bool:
+        """Whether all that is shown of a run is read."""
+        return self.num_read >= self.total or self.back.get(run) == -1
 
     def rewards(self, run: str) -> dict[int, float | None]:
         """Step -> mean credit of its rollouts."""
@@ -45,41 +62,95 @@ class Known:
         }
 
     def add(self, part: LedgerPart) -> None:
-        """Count one account."""
-        if part.lost:
-            self.lost += 1
+        key = (part.rollout_id, part.run, part.algorithm, str(part.step))
+        if key in self.keys:
             return
-        try:
-            sums = sums_of(part)
-        except LedgerError as error:
-            self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
-            return
-        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
-        self.steps.setdefault(key, Sums()).update(sums)
+        self.keys.add(key)
+        self.sizes[part.run or "", part.step] += 1
+        super().add(part)
         items = (*part.trained, *part.excluded)
         given = [one.credit.reward for one in items if one.credit and one.credit.reward is not None]
-        if given and part.step is not None and part.mode in (None, "train"):
+        if given and not part.lost and part.step is not None and part.mode in (None, "train"):
             of = (part.run or "", part.step)
             total, number = self.credits.get(of, (0.0, 0))
             self.credits[of] = total + sum(given) / len(given), number + 1
 
+    def steps_of(self, run: str) -> list[int]:
+        """The steps that accounts of a run are of, as far as they are read."""
+        return [step for of, step in self.sizes if of == run and step is not None]
 
-async def accounts_of(place: Place) -> Known:
-    """What is known of a store's accounts, after reading what has come since the last time."""
+
+async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
+    """What is known of a store's accounts, after reading on.
+
+    Args:
+        place: The store.
+        run: Whose steps are read.
+        last_step: Of it, as far as its metrics say; None where they do not.
+    """
     known: Known = place.memory.setdefault("accounts", Known())
     async with known.lock:
-        starts = sum(len(run.generations) for run in await place.runs())
-        first = await place.store.query_ledger_parts(limit=1)
-        if starts != known.starts or first.total < known.num_read:
-            lock = known.lock
-            known.__init__(starts=starts, lock=lock)
-        known.total = first.total
-        until = known.num_read + MOST_AT_ONCE
-        while known.num_read < min(known.total, until):
-            page = await place.store.query_ledger_parts(limit=PAGE, offset=known.num_read)
-            if not page:
-                break
-            for part in page:
+        num_read = known.num_read
+        starts = sum(len(one.generations) for one in await place.runs())
+        total = (await place.store.query_ledger_parts(limit=1)).total
+        if starts != known.starts or total < known.total:
+            known.__init__(starts=starts, lock=known.lock)
+        is_new, known.total = total != known.total, total
+        if total <= FEW:
+            for part in await place.store.query_ledger_parts(offset=known.num_read):
                 known.add(part)
-            known.num_read += len(page)
+        else:
+            if run not in known.back:
+                known.back[run] = await _last_step(place, known, run, last_step)
+            if is_new:
+                await _read_new(place, known, run, last_step)
+            await _read_back(place, known, run)
+            place.reading += known.num_read != num_read
     return known
+
+
+async def _last_step(place: Place, known: Known, run: str, last_step: int | None) -> int:
+    """The last step of a run; -1 where it has none, and then the newest accounts are read."""
+    if last_step is not None:
+        return last_step
+    newest = await place.store.query_rollouts(sort_order="desc", limit=NEWEST)
+    abouts = [one.metadata or {} for one in newest]
+    steps = [one["step"] for one in abouts if one.get("run") == run and "step" in one]
+    if not steps:
+        ids = [one.rollout_id for one in newest]
+        for part in await place.store.query_ledger_parts(rollout_id_in=ids):
+            known.add(part)
+    return max([-1, *known.steps_of(run), *steps])
+
+
+async def _read_new(place: Place, known: Known, run: str, last_step: int | None) -> None:
+    """The last step that was read may have been under way, and others come after it."""
+    if not (steps := known.steps_of(run)):
+        return
+    step, last = max(steps), last_step or 0
+    while (size := await _size(place, run, step)) or step <= last:
+        if size != known.sizes[run, step]:
+            await _read(place, known, run, step)
+        step += 1
+
+
+async def _read_back(place: Place, known: Known, run: str) -> None:
+    """Further steps, the newest of those that are left first."""
+    left = AT_ONCE
+    while left > 0 and (step := known.back[run]) >= 0:
+        if known.num_read >= MOST and len(known.steps_of(run)) >= BARS:
+            known.back[run] = -1
+            return
+        left -= await _read(place, known, run, step) + 1  # asking costs, too
+        known.back[run] -= 1
+
+
+async def _size(place: Place, run: str, step: int) -> int:
+    return (await place.store.query_ledger_parts(run=run, step=step, limit=1)).total
+
+
+async def _read(place: Place, known: Known, run: str, step: int) -> int:
+    parts = await place.store.query_ledger_parts(run=run, step=step)
+    for part in parts:
+        known.add(part)
+    return len(parts)

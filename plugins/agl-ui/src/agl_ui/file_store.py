@@ -16,6 +16,8 @@ from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
 
 T = TypeVar("T")
+CACHE_KIB = 64 * 1024
+"""A long trace fits; with SQLite's 2 MiB each look at it would read it several times."""
 
 
 class FileStore(LightningStore):
@@ -62,6 +64,10 @@ class FileStore(LightningStore):
                 self._opened[1].connection.close()
             self._opened = None
 
+    async def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask the file what the contract has no question for; ids, and nothing that is hidden."""
+        return await self._read(lambda found: question(found.connection))
+
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
         return await asyncio.to_thread(self._look_up, lookup)
 
@@ -85,5 +91,6 @@ class FileStore(LightningStore):
             if self._opened is not None:
                 self._opened[1].connection.close()
             connection = open_to_read(self._file, is_shared=True)
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]

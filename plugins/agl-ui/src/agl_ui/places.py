@@ -27,10 +27,14 @@ class Place:
     store: LightningStore
     file: Path | None = None
     """None for a store behind a server."""
+    asked: FileStore | None = None
+    """The same file, for what the contract has no question for."""
     writer: LightningStore | None = None
     """What changes it, for what a person clicks; None where nothing may."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What pages keep of it between requests."""
+    reading: int = 0
+    """Grows when a page has read on, and those who wait for the rest are to ask again."""
 
     async def runs(self) -> list[Run]:
         """Its runs, the newest first; none where it is too old to know of any."""
@@ -47,12 +51,12 @@ class Place:
         if self.file is not None:
             names = [self.file, self.file.with_name(f"{self.file.name}-wal")]
             names.append(self.file.parent / METRICS)
-            return _digest([_status(name) for name in names])
+            return _digest([self.reading, *(_status(name) for name in names)])
         newest = await self.store.query_rollouts(sort_order="desc", limit=1)
         ended = await self.store.query_rollouts(status_in=["succeeded", "failed"], limit=1)
         open_ = await self.store.query_rollouts(status_in=["running"], sort_order="desc", limit=20)
         seen = [[one.model_dump_json() for one in page] for page in (newest, open_)]
-        return _digest([newest.total, ended.total, open_.total, seen])
+        return _digest([self.reading, newest.total, ended.total, open_.total, seen])
 
 
 def _status(name: Path) -> tuple[int, int] | None:
@@ -123,7 +127,8 @@ class Places:
 def file_place(file: Path) -> Place:
     """The place of a store's file."""
     name = file.absolute().parent.name if file.name == STORE else file.stem
-    return Place(name or "store", str(file), Looking(FileStore(file)), file)
+    store = FileStore(file)
+    return Place(name or "store", str(file), Looking(store), file, store)
 
 
 def server_place(url: str, title: str) -> Place:

@@ -13,6 +13,7 @@ from agl_inspect.subjects.run import run_text, show_run
 from agl_inspect.subjects.task import show_task, task_text
 from agl_learning.showing import MOST_CALLS, as_text, show
 from agl_learning.stores import open_store, store_options
+from agl_learning.traces import Part
 
 
 @click.command("show")
@@ -63,8 +64,8 @@ def command(
                     attempts = await store.query_attempts(subject.rollout_id)
                     numbers = {one.attempt_id: one.sequence_id for one in attempts}
                     number = numbers[subject.attempt_id]
-                how = {"whole": full, "most": MOST_CALLS}
-                shown = await show(store, subject.rollout_id, number, step, **how)
+                part = None if full else Part(most=MOST_CALLS)
+                shown = await show(store, subject.rollout_id, number, step, read=part)
                 return subject, shown, as_text(shown, tokens=tokens, full=full)
 
     subject, shown, text = read_and_close(open_store(path, url), read)

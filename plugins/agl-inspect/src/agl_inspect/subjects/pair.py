@@ -12,6 +12,7 @@ from agl.store.base import LightningStore
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
 from agl_learning.showing import Shown, cut, place_of, printable, show, text_of
+from agl_learning.traces import Part
 
 WIDTH = 80
 """Characters of a line; a wider terminal is not waited for."""
@@ -82,7 +83,7 @@ async def show_pair(store: LightningStore, first: str, second: str, *, force: bo
     """
     if first == second:
         raise ConfigError(f"both are rollout {first!r}; give two")
-    a, b = await show(store, first, whole=False), await show(store, second, whole=False)
+    a, b = await show(store, first, read=Part()), await show(store, second, read=Part())
     if a.rollout.input != b.rollout.input and not force:
         tasks = [cut(printable(text_of(one.rollout.input)), 60) for one in (a, b)]
         raise ConfigError(

@@ -86,12 +86,13 @@ def turns_of(
         shown: The rollout.
         address: Of the rollout's page.
         colour: What tokens are coloured by.
-        first: Number of the first call, from 1.
+        first: Number of the first call that is shown, from 1.
         tokens_from: Call id -> the first of its tokens that is shown, from 0.
     """
     turns: list[Turn] = []
-    page = shown.calls[first - 1 : first - 1 + MOST_TURNS]
-    before = shown.calls[first - 2] if first > 1 and page else None
+    at = first - 1 - shown.chain.trace.first_call
+    page = shown.calls[at : at + MOST_TURNS]
+    before = shown.calls[at - 1] if at > 0 and page else None
     heard = _heard(before) if before is not None else []
     for number, call in enumerate(page, first):
         same = _num_same(call.messages, heard)

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from agl.errors import ConfigError
 from agl.types import EXCLUSION_REASONS, Attempt, Span
 from agl_learning.showing import Shown, find_rollout, place_of, show, text_of
+from agl_learning.traces import MOST_CALLS, Part
 from agl_learning.why import why
 from agl_learning.why_parts import Why
 from agl_ui.images import decoded
@@ -42,19 +43,24 @@ async def write(request: Request, places: Places) -> Page:
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     rollout = await find_rollout(place.store, request.path_params["rollout_id"])
     state = await state_of(place, rollout.rollout_id)
-    shown = await show(place.store, rollout.rollout_id, number, step, whole=False)
+    token, call_id = whole_number(request, "token"), given.get("call", "")
+    turn = whole_number(request, "turn", 1) or 1
+    # One more than is shown, for what was heard before. Why a token got what it got depends on
+    # other calls as well.
+    read = Part(max(0, turn - 2), MOST_TURNS + 1)
+    if token is not None:
+        read = Part(max(0, turn - MOST_CALLS // 2))
+    shown = await show(place.store, rollout.rollout_id, number, step, read=read)
     attempts = list(await place.store.query_attempts(rollout.rollout_id))
     attempt, told = shown.attempt, shown.explanation
     colour = given.get("colour", "logprob")
     if colour not in COLOURS:
         raise HTTPException(400, f"colour={colour[:50]!r}: expected one of {', '.join(COLOURS)}")
-    token = whole_number(request, "token")
-    call_id = given.get("call", "")
     found = None
     if token is not None:
         found = await why(place.store, shown.chain, call_id, token, again="again" in given)
     begin = whole_number(request, "tokens", (token or 0) // MOST_TOKENS * MOST_TOKENS) or 0
-    first = _first_turn(shown, whole_number(request, "turn", 1) or 1, call_id if found else "")
+    first = _first_turn(shown, turn, call_id if found else "")
     spans = None
     if attempt is not None:
         spans = await window(place, attempt, whole_number(request, "spans", 0) or 0)
@@ -70,6 +76,7 @@ async def write(request: Request, places: Places) -> Page:
         "trace": shown.chain.trace,
         "turns": turns_of(shown, address, colour, first, {call_id: begin}),
         "first_turn": first,
+        "num_turns": _num_turns(shown),
         "most_turns": MOST_TURNS,
         "most_tokens": MOST_TOKENS,
         "reasons": EXCLUSION_REASONS,
@@ -94,23 +101,31 @@ async def write(request: Request, places: Places) -> Page:
 
 def _first_turn(shown: Shown, asked: int, call_id: str) -> int:
     """The number of the first call that is shown: of those asked for, or with the one chosen."""
-    numbers = [at for at, call in enumerate(shown.calls) if call.call_id == call_id]
+    begin = shown.chain.trace.first_call
+    numbers = [at for at, call in enumerate(shown.calls, begin) if call.call_id == call_id]
     if numbers:
         return numbers[0] // MOST_TURNS * MOST_TURNS + 1
-    return max(1, min(asked, len(shown.calls)))
+    return max(1, min(asked, begin + len(shown.calls)))
+
+
+def _num_turns(shown: Shown) -> int:
+    """How many calls there are to be paged through."""
+    trace = shown.chain.trace
+    return len(shown.calls) if trace.num_calls is None else trace.num_calls
 
 
 def _beside(attempt: Attempt, shown: Shown) -> dict[str, Any]:
     """An attempt as it stands beside the others."""
     calls = [call for call in shown.chain.calls.values() if call.attempt_id == attempt.attempt_id]
     answers = [call.response for call in calls if call.response]
-    last = answers[-1] if answers else {}
+    last = answers[-1] if answers and shown.chain.trace.is_whole else {}
     return {
         "attempt": attempt,
         "rewards": [
             one for one in shown.explanation.rewards if one.attempt_id == attempt.attempt_id
         ],
-        "num_calls": len(calls),
+        # Of a long trace, only some calls were read.
+        "num_calls": len(calls) if shown.chain.trace.is_whole else None,
         "answer": text_of(last.get("content") or "") if last else "",
     }
 
@@ -155,7 +170,7 @@ async def explained(request: Request, places: Places) -> Page:
     if token is None:
         raise HTTPException(400, "token: expected the place of a token in the answer, from 0")
     given = request.query_params
-    shown = await show(place.store, request.path_params["rollout_id"], number, step, whole=False)
+    shown = await show(place.store, request.path_params["rollout_id"], number, step, read=Part())
     found: Why = await why(
         place.store, shown.chain, given.get("call", ""), token, again="again" in given
     )
@@ -168,7 +183,7 @@ async def raw(request: Request, places: Places) -> Page:
     place = places.get(request.path_params["key"])
     given = request.query_params
     rollout_id = request.path_params["rollout_id"]
-    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), whole=False)
+    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), read=Part())
     call_id, which = given.get("call", ""), given.get("message", "")
     image = whole_number(request, "image")
     if image is not None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from dataclasses import dataclass
-from typing import Any, cast, get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,7 +11,8 @@ from starlette.requests import Request
 from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD
-from agl.types import Attempt, AttemptedRollout, PaginatedResult, Rollout, RolloutMode
+from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
+from agl_learning.listing import MANY, Wanted, ids_in, page_in
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Place, Places
 
@@ -27,8 +28,8 @@ SORTS = {
 STATUSES = ("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing")
 MOST_OF_A_STEP = 2_000
 """Rollouts of one step that are read, to be sorted by their rewards."""
-SPANS_LOOKED_AT = 50
-"""The last spans of a rollout among which its reward is."""
+LAST_SPANS, SPANS_LOOKED_AT = 8, 50
+"""The last spans of a rollout, and its last ones of a name, among which its reward is."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,16 @@ async def write(request: Request, places: Places) -> Page:
         raise HTTPException(
             400, "sorting by reward needs a step: rewards lie in spans, which no index orders"
         )
-    found = await _query(place, chosen, size, step)
-    rows = await rows_of(place, found.items)
+    found, total = await _query(place, chosen, size, step)
+    rows = await rows_of(place, found)
     if chosen["sort"] == "reward":
         rows.sort(key=lambda row: -math.inf if row.reward is None else row.reward, reverse=True)
+        rows = rows[:size]
     values = {
         "title": "Rollouts",
         "rows": rows,
-        "total": found.total,
+        "total": total,
+        "many": MANY,
         "size": size,
         "chosen": chosen,
         "sorts": SORTS,
@@ -98,12 +101,25 @@ async def write(request: Request, places: Places) -> Page:
 
 async def _query(
     place: Place, chosen: dict[str, Any], size: int, step: int | None
-) -> PaginatedResult[Rollout]:
+) -> tuple[list[Rollout], int | None]:
+    """The rollouts of the page, and how many there are; None for more than ``MANY``."""
     _, field, order = SORTS[chosen["sort"]]
+    beginning = f"ro-{chosen['id'].removeprefix('ro-')}" if chosen["id"] else ""
+    wanted = Wanted(chosen["status"] or None, chosen["mode"] or None, step=step, most=size)
+    if place.asked is not None and chosen["sort"] == "reward" and not beginning:
+        best = replace(wanted, sort="reward")
+        ids, total = await place.asked.ask(lambda found: ids_in(found, best))
+        return await _in_order(place, ids), total
+    if place.asked is not None and field is None and chosen["sort"] != "reward":
+        about = {"after": chosen["after"] or None, "oldest_first": order == "asc"}
+        ids, total = await place.asked.ask(
+            lambda found: page_in(found, wanted, beginning=beginning, **about)
+        )
+        return await _in_order(place, ids), total
     filters: dict[str, Any] = {
-        "status_in": chosen["status"] or None,
-        "mode": chosen["mode"] or None,
-        "rollout_id_contains": chosen["id"] or None,
+        "status_in": wanted.statuses,
+        "mode": wanted.mode,
+        "rollout_id_contains": beginning or None,
         "sort_by": field,
         "sort_order": order,
         "limit": size,
@@ -115,7 +131,13 @@ async def _query(
     if chosen["sort"] == "reward":
         filters |= {"limit": MOST_OF_A_STEP, "after": None}
     used = {name: value for name, value in filters.items() if value is not None}
-    return cast("PaginatedResult[Rollout]", await place.store.query_rollouts(**used))
+    page = await place.store.query_rollouts(**used)
+    return list(page), page.total
+
+
+async def _in_order(place: Place, ids: list[str]) -> list[Rollout]:
+    found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
+    return [found[one] for one in ids if one in found]
 
 
 async def rows_of(place: Place, rollouts: Any) -> list[Row]:
@@ -139,13 +161,18 @@ async def reward_of(place: Place, attempt: Attempt) -> float | None:
 
 
 async def reward_of_ids(place: Place, rollout_id: str, attempt_id: str) -> float | None:
-    """The same, from as few of its spans as have it."""
+    """The same, from as few of its spans as have it: as a rule it is among the last ones."""
     of = (rollout_id, attempt_id)
+    last = await place.store.query_spans(*of, sort_order="desc", limit=LAST_SPANS)
+    reward = find_final_reward(last[::-1])
+    is_late = any(one.late for one in last)  # before these there may be the one that counts
+    if last.total <= LAST_SPANS or (reward is not None and not is_late):
+        return reward
     newest = {"sort_order": "desc", "limit": SPANS_LOOKED_AT}
     for name in (AGL_ANNOTATION, AGL_REWARD, None):
         named = {} if name is None else {"name": name}
         spans = await place.store.query_spans(*of, **named, **newest)
-        reward = find_final_reward(list(spans))
+        reward = find_final_reward(spans[::-1])
         if reward is not None:
             return reward
     return None

@@ -15,7 +15,7 @@ from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout, Run
 from agl_learning.ledger_tables import excluded
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_learning.showing import place_of
-from agl_ui.accounts import accounts_of
+from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, chart, shares
 from agl_ui.pages.page import Page
 from agl_ui.places import Place, Places
@@ -23,8 +23,6 @@ from agl_ui.places import Place, Places
 STATUSES = ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled")
 FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
-BARS = 60
-"""Steps of the ledger's picture, the last ones."""
 SMALL = {
     "val/reward/mean": "Held-out reward",
     "reward/std": "Spread of rewards",
@@ -85,10 +83,10 @@ async def write(request: Request, places: Places) -> Page:
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None:
         raise ConfigError(f"the store {place.title} has no run {run_id!r}")
-    counts, causes, accounts = await asyncio.gather(
-        _counts(place), _causes(place), accounts_of(place)
-    )
     metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), list(lines_of(run))))
+    counts, causes, accounts = await asyncio.gather(
+        _counts(place), _causes(place), accounts_of(place, run_id, metrics.step)
+    )
     curve = chart(
         "Mean reward per step",
         [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)],
@@ -115,6 +113,7 @@ async def write(request: Request, places: Places) -> Page:
         "kinds": kinds,
         "reasons": EXCLUSION_REASONS,
         "accounts": accounts,
+        "is_read": accounts.is_read(run_id),
     }
     return Page("run.html", values, place, "run", state=state)
 
@@ -179,7 +178,8 @@ def _rate(lines: list[dict[str, Any]]) -> float | None:
 
 def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]]:
     """What became of calls per step, and the colour of each bin."""
-    chosen = [(key, sums) for key, sums in steps.items() if key[0] in (run_id, "")][-BARS:]
+    found = [(key, sums) for key, sums in steps.items() if key[0] in (run_id, "")]
+    chosen = sorted(found, key=lambda one: -1 if one[0][2] is None else one[0][2])[-BARS:]
     whole = max((sums["calls", "total"] for _, sums in chosen), default=0)
     names: dict[str, int] = {}
     for _, sums in chosen:
