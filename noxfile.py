@@ -232,10 +232,12 @@ def peer(session: nox.Session) -> None:
         "opentelemetry-exporter-otlp==1.39.1",
     ]
     session.run(python, "-m", "pip", "install", "--quiet", *old, external=True)
-    install(session, CORE, "agl-agentlightning", *TEST_TOOLS)
+    # The page over a store of theirs needs the system's Chromium.
+    install(session, CORE, "agl-agentlightning", "agl-ui[test]", *TEST_TOOLS)
     env = {**QUIET, "AGL_PEER_PYTHON": python}
     tests = ("mixed_run", "server_of_0_1_with_the_original")
     files = [f"tests/compat/test_{name}.py" for name in tests]
+    files.append("tests/plugins/ui/real/test_store_of_0_3.py")
     session.run("pytest", "-m", "nightly or not nightly", *files, *session.posargs, env=env)
 
 
@@ -378,7 +380,9 @@ def verl_cpu(session: nox.Session) -> None:
 @nox.session
 def ui(session: nox.Session) -> None:
     """The web page in a real Chromium, which the system brings: apt-get install chromium."""
-    install(session, TORCH, CORE, "agl-ui[test]", "agl-torch", "agl-gateway", *TEST_TOOLS[:3])
+    # What the runs are made with whose stores it shows, and the commands that say the same.
+    runs = ("agl-torch", "agl-gateway", "agl-apo[gepa]", "agl-inspect")
+    install(session, TORCH, CORE, "agl-ui[test]", *runs, *TEST_TOOLS[:3])
     # Each by itself: named beside its parent, the folder "real" would be left out.
     for folder in ("tests/plugins/ui", "tests/plugins/ui/real"):
         session.run("pytest", folder, *session.posargs, env=QUIET)
@@ -486,7 +490,7 @@ NIGHTLY = (
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("peer", "tracers", "trackers", "examples", "calc-x")),
-    *((name,) for name in ("pythons", "crash", "resume")),
+    *((name,) for name in ("ui", "pythons", "crash", "resume")),
 )
 
 
@@ -500,11 +504,13 @@ def nightly(session: nox.Session) -> None:
                        options that were drawn
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
-    peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run
+    peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
+                       the web page over a store of 0.3.0
     tracers            every tracer on every framework, and the page that says what they capture
     trackers           every tracker with its real library
     examples           the agents of examples/ with their frameworks, and what trains them
     calc-x             the AutoGen agent learns with the real verl
+    ui                 the web page in a real Chromium
     pythons            the core on Python 3.12 and 3.13
     crash              200 kills of server and runners under load
     resume             50 kills of runs of every algorithm but verl, each of which goes on

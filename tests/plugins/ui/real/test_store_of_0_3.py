@@ -70,7 +70,9 @@ def test_its_rollouts_and_spans_are_shown(page, theirs):
         assert page.locator(".role-assistant .words").inner_text() == "hi there"
         assert page.locator("#facts strong").inner_text() == "0.5"
         for tab in ("Run", "Prompts", "Resources", "Runners", "Settings"):
-            page.get_by_role("link", name=tab, exact=True).click()
+            # Not the link in an empty page's text.
+            tabs = page.get_by_role("navigation", name="Store")
+            tabs.get_by_role("link", name=tab, exact=True).click()
             assert page.locator("h1").inner_text() in (tab, "Rollouts")
     finally:
         server.stop()
