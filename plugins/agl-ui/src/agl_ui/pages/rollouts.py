@@ -11,6 +11,7 @@ from starlette.requests import Request
 from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD
+from agl.store.queries import check_statuses
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
 from agl_learning.listing import MANY, Wanted, ids_in, page_in
 from agl_ui.pages.page import Page, whole_number
@@ -71,6 +72,7 @@ async def write(request: Request, places: Places) -> Page:
     for name, allowed in (("mode", get_args(RolloutMode)), ("sort", SORTS)):
         if chosen[name] and chosen[name] not in allowed:
             raise HTTPException(400, f"{name}={chosen[name][:50]!r}: there is no such {name}")
+    check_statuses("rollouts", chosen["status"])
     size = min(whole_number(request, "size", 50) or 50, SIZES[-1])
     step = whole_number(request, "step")
     if chosen["sort"] == "reward" and step is None:
