@@ -10,7 +10,8 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import RolloutStatus, RunStart
-from agl_apo.journal import EVALUATION, StoreJournal
+from agl_apo.journal import StoreJournal
+from agl_learning.prompt_runs import EVALUATION
 
 UNFINISHED: list[RolloutStatus] = ["queuing", "requeuing", "preparing", "running"]
 

@@ -91,7 +91,7 @@ def _diff(history: "History") -> list[str]:
     """From the first prompts to the accepted ones, or to the challenger that was not accepted."""
     from difflib import unified_diff
 
-    from agl_apo.journal import SEED
+    from agl_learning.prompt_runs import SEED
 
     shown = history.best
     if shown == SEED and history.rounds:

@@ -21,10 +21,11 @@ from typing import Any, Literal, NoReturn
 from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, MixedCallsError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
-from agl_apo.journal import EVALUATION, StoreJournal
+from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_learning.collect import Collector
 from agl_learning.collected import COUNTED, Ended
+from agl_learning.prompt_runs import EVALUATION
 from agl_learning.seeds import SEED, seed_of
 
 logger = logging.getLogger("agl.apo")

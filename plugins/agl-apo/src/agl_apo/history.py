@@ -1,13 +1,11 @@
 """A prompt run as the store has it: candidates and their parents, scores, the curve, the result."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agl.store.base import LightningStore
 from agl_apo.decision import Decision
-from agl_apo.journal import EVALUATION, FIELD, SEED
-from agl_learning.collected import COUNTED
+from agl_learning.prompt_runs import SEED, Candidate, PromptRun, PromptRuns
 
 
 @dataclass
@@ -57,39 +55,35 @@ async def read_histories(store: LightningStore) -> list[History]:
     """The prompt runs of a store, in the order in which they began."""
     from agl_learning.stores import each_rollout
 
-    runs: dict[tuple[str, str], History] = {}
+    found = PromptRuns()
     async for rollout in each_rollout(store):
-        values: dict[str, Any] | None = (rollout.metadata or {}).get(FIELD)
-        if values is None:
-            continue
-        key = (values["algorithm"], values["run"])
-        history = runs.setdefault(key, History(run=values["run"], algorithm=values["algorithm"]))
-        if values["kind"] == EVALUATION:
-            # One that failed and was not counted was lost with its start.
-            is_counted = COUNTED in (rollout.metadata or {})
-            history.evaluations += rollout.status == "succeeded" or is_counted
-        elif "answer" in values:
-            _read(history, values["kind"], values["name"], values["answer"])
-    return list(runs.values())
+        found.take([rollout])
+    return [_history(run) for run in found.runs.values()]
 
 
-def _read(history: History, kind: str, name: str, answer: Mapping[str, Any]) -> None:
-    nodes = history.nodes
-    if kind == "start":
-        nodes[SEED] = Node(SEED, texts=dict(answer["seed prompts"]))
-    elif kind == "critique":
-        nodes[name] = Node(name, critique=answer["text"])
-    elif kind == "candidate":
-        node = nodes.setdefault(name, Node(name))
-        node.parent, node.dropped = answer["parent"], answer["dropped"]
-        node.copies = list(answer["copies"])
-        node.texts = {**nodes[answer["parent"]].texts, **answer["edits"]}
-    elif kind == "round":
-        row = {"leader": answer["beam"][0]}
-        history.rounds.append({**row, **{k: answer[k] for k in ("leader_mean", "evaluations")}})
-        for one, score in answer["scores"].items():
-            nodes[one].mean, nodes[one].evaluations = score["mean"], score["evaluations"]
-    elif kind == "decision":
-        history.decision = Decision(**answer)
-    elif kind == "result":
-        history.result = dict(answer)
+def _history(run: PromptRun) -> History:
+    # A candidate of which there is only an evaluation is none yet.
+    made = [one for one in run.candidates.values() if one.texts or one.critique or one.dropped]
+    return History(
+        run.name,
+        run.algorithm,
+        {one.name: _node(one) for one in made},
+        [
+            {
+                "leader": one["beam"][0],
+                "leader_mean": one["leader_mean"],
+                "evaluations": one["evaluations"],
+            }
+            for _, one in sorted(run.rounds.items())
+        ],
+        sum(e.is_counted for one in run.candidates.values() for e in one.evaluations.values()),
+        None if run.decision is None else Decision(**run.decision),
+        run.result,
+    )
+
+
+def _node(one: Candidate) -> Node:
+    return Node(
+        *(one.name, one.parent, one.texts, one.dropped, one.copies, one.critique, one.mean),
+        evaluations=one.num_evaluations,
+    )

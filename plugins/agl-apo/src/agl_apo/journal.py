@@ -16,13 +16,7 @@ from agl.store.base import LightningStore
 from agl.types import Failure
 from agl.utils.secrets import hide
 from agl.utils.text import shorten
-
-FIELD = "prompts"
-"""Key in the metadata of every rollout of a run."""
-EVALUATION = "evaluation"
-"""Kind of the rollouts that runners claim."""
-SEED = "seed"
-"""Id of the candidate that a run begins with."""
+from agl_learning.prompt_runs import EVALUATION, FIELD
 
 
 class StoreJournal:

@@ -10,7 +10,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.types import LLM, Dataset, NamedResources, PromptTemplate
 from agl_apo.decision import Rule
 from agl_apo.evaluate import Candidate, Evaluator
-from agl_apo.journal import SEED, StoreJournal
+from agl_apo.journal import StoreJournal
 from agl_apo.opening import check_budget, find_targets, split_datasets
 from agl_apo.options import PromptOptions
 from agl_apo.session import SearchSession
@@ -22,6 +22,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.progress import Bar
+from agl_learning.prompt_runs import SEED
 from agl_learning.report import Report
 from agl_learning.start import run_folder
 from agl_learning.tasks import digest

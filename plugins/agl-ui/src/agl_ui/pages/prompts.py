@@ -8,12 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.errors import DamagedRecordError
+from agl_learning.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 from agl_ui.charts import chart
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
 from agl_ui.pages.rollouts import reward_of_ids
 from agl_ui.places import Place, Places
-from agl_ui.prompt_tree import SEED, Candidate, Evaluation, PromptRun, prompt_runs
+from agl_ui.prompt_tree import prompt_runs
 
 SPLITS = {"search": "in the search", "held_out": "on held-out tasks"}
 MOST_SHOWN = 200
