@@ -1,13 +1,17 @@
 """The web page in a real Chromium: a long trace, an hour of watching, and what watching costs.
 
     python benchmarks/ui.py trace --spans 50000 --rounds 9
+    python benchmarks/ui.py pages --store store.db --rollout ro-...
     python benchmarks/ui.py memory --changes 3600
     python benchmarks/ui.py cost --seconds 20 --rounds 3
 
 ``trace`` opens the page of a rollout of so many spans, and then scrolls through them: milliseconds
 from the click to the first picture and to the end of loading, and from a scroll to the new window.
-``memory`` is an hour of watching at one change a second, run faster: the page's clock is moved on
-and the server looks more often; bytes and nodes are those after a garbage collection. ``cost`` is a
+``pages`` opens pages of a large store that is there already: to the first picture and to the end of
+loading, and the seconds of CPU that the server took for it, which other work on the machine changes
+less. ``memory`` is an hour of watching at one change a second, run faster: the page's clock is
+moved on and the server looks more often; bytes and nodes are those after a garbage collection.
+``cost`` is a
 run that writes rollouts as fast as it can, in turn with and without a page that follows it;
 rollouts per second of its CPU, and the share of a core that the page's server took.
 
@@ -101,6 +105,31 @@ def measure_trace(folder: Path, num_spans: int, rounds: int) -> None:
     say("loaded, ms", loads[1:])
     say("a window after a scroll, ms", windows[1:])
     print(f"{'page, bytes':<34}{statistics.median(sizes):>12,.0f}")
+
+
+def measure_pages(file: Path, rollout_id: str, rounds: int) -> None:
+    """See the module."""
+    paths = ["/", "/rollouts", "/rollouts?status=failed", "/rollouts?status=failed&mode=train"]
+    paths += [f"/rollouts?id={rollout_id[:7]}", f"/rollouts?after={rollout_id}&sort=oldest"]
+    paths += ["/rollouts?step=100&sort=reward", f"/rollouts/{rollout_id}"]
+    with served(file) as (address, pid), browser() as page:
+        page.goto(f"{address}/")
+        store = page.locator("a[href*='/s/']").first.get_attribute("href").split("/")[2]
+        for path in paths:
+            paints, loads, seconds = [], [], []
+            for _ in range(rounds + 1):
+                page.goto("about:blank")
+                before = cpu_of(pid)
+                page.goto(f"{address}/s/{store}{path}")
+                seconds.append(cpu_of(pid) - before)
+                page.wait_for_function("performance.getEntriesByType('paint').length > 1")
+                entry = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
+                paints.append(page.evaluate("performance.getEntriesByType('paint')[1].startTime"))
+                loads.append(entry["loadEventEnd"])
+            print(path)
+            say("  first picture, ms", paints[1:])
+            say("  loaded, ms", loads[1:])
+            say("  CPU of the server, s", seconds[1:])
 
 
 def measure_memory(folder: Path, changes: int) -> None:
@@ -201,8 +230,10 @@ def say(name: str, values: list[Any]) -> None:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["trace", "memory", "cost"])
+    parser.add_argument("what", choices=["trace", "pages", "memory", "cost"])
     parser.add_argument("--spans", type=int, default=50_000)
+    parser.add_argument("--store", type=Path, help="of pages")
+    parser.add_argument("--rollout", help="of pages, the one that is opened")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--changes", type=int, default=3_600)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -211,6 +242,8 @@ def main() -> None:
         folder = Path(name)
         if given.what == "trace":
             measure_trace(folder, given.spans, given.rounds)
+        elif given.what == "pages":
+            measure_pages(given.store, given.rollout, given.rounds)
         elif given.what == "memory":
             measure_memory(folder, given.changes)
         else:

@@ -55,7 +55,12 @@ async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypa
     assert known.problems == []
     assert steps_of(known) == {19: 4, 18: 4}
     assert known.rewards(RUN) == {18: pytest.approx(0.9), 19: pytest.approx(0.95)}
-    assert (known.num_read, known.total, known.is_read(RUN), place.reading) == (8, 80, False, 1)
+    assert (known.num_read, known.num_stored, known.is_read(RUN), place.reading) == (
+        8,
+        80,
+        False,
+        1,
+    )
     # What comes meanwhile: more of the step that was the last, and another one.
     await add(store, 19, 1)
     await add(store, 20)
@@ -65,7 +70,7 @@ async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypa
         before = place.reading
         known = await accounts_of(place, RUN, None)
         assert place.reading > before or known.is_read(RUN)
-    assert known.num_read == known.total == 85
+    assert known.num_read == known.num_stored == 85
     # And nothing twice.
     assert sum(steps_of(known).values()) == 85
 

@@ -7,7 +7,7 @@ run and the algorithm, a ``kind``, a ``name``, and the ``answer`` that was given
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collected import COUNTED
@@ -139,9 +139,10 @@ class PromptRun:
                 int(values["task"]),
                 rollout.status == "succeeded" or COUNTED in (rollout.metadata or {}),
             )
-        answer = values.get("answer")
-        if not isinstance(answer, Mapping):
+        given: Any = values.get("answer")
+        if not isinstance(given, dict):
             return
+        answer = cast("dict[str, Any]", given)
         if kind == "start":
             self.candidate(SEED).texts = dict(answer.get("seed prompts", {}))
         elif kind == "critique":
@@ -176,9 +177,10 @@ class PromptRuns:
     def take(self, rollouts: Iterable[Rollout]) -> None:
         """Read records; rollouts that are none are passed over."""
         for rollout in rollouts:
-            values: Any = (rollout.metadata or {}).get(FIELD)
-            if not isinstance(values, dict):
+            given: Any = (rollout.metadata or {}).get(FIELD)
+            if not isinstance(given, dict):
                 continue
+            values = cast("dict[str, Any]", given)
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
             try:
                 run = PromptRun(str(values["run"]), str(values["algorithm"]))

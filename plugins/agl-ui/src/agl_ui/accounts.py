@@ -34,7 +34,7 @@ class Known(Accounts):
     """(run, step) -> sum of the mean credits of rollouts, and how many have one."""
     sizes: Counter[tuple[str, int | None]] = field(default_factory=Counter[tuple[str, int | None]])
     """(run, step) -> accounts that were read."""
-    total: int = 0
+    num_stored: int = 0
     """Accounts that the store has."""
     back: dict[str, int] = field(default_factory=dict[str, int])
     """Run -> the step that is to be read next, going back; -1 at the end."""
@@ -51,7 +51,7 @@ class Known(Accounts):
 
     def is_read(self, run: str) -> bool:
         """Whether all that is shown of a run is read."""
-        return self.num_read >= self.total or self.back.get(run) == -1
+        return self.num_read >= self.num_stored or self.back.get(run) == -1
 
     def rewards(self, run: str) -> dict[int, float | None]:
         """Step -> mean credit of its rollouts."""
@@ -93,9 +93,9 @@ async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
         num_read = known.num_read
         starts = sum(len(one.generations) for one in await place.runs())
         total = (await place.store.query_ledger_parts(limit=1)).total
-        if starts != known.starts or total < known.total:
+        if starts != known.starts or total < known.num_stored:
             known.__init__(starts=starts, lock=known.lock)
-        is_new, known.total = total != known.total, total
+        is_new, known.num_stored = total != known.num_stored, total
         if total <= FEW:
             for part in await place.store.query_ledger_parts(offset=known.num_read):
                 known.add(part)
