@@ -137,22 +137,20 @@ def main() -> None:
     parser.add_argument("--no-pages", action="store_true")
     given = parser.parse_args()
     store = str(given.store)
-    rows: list[list[Any]] = []
     bare = 0.0
+    print("commands: processor seconds, least and median of the runs, least over --version")
     for name, arguments in commands(store).items():
         took = [agl(*arguments)[0] for _ in range(given.runs)]
         bare = bare or min(took)
         over = min(took) - bare
-        verdict = "slow" if over > LIMIT_OF_COMMANDS else ""
-        rows.append(
-            [name, *(f"{n:.2f}" for n in (min(took), statistics.median(took), over)), verdict]
+        seconds = "".join(f"{n:10.2f}" for n in (min(took), statistics.median(took), over))
+        print(
+            f"  {name:<36}{seconds}{'      slow' if over > LIMIT_OF_COMMANDS else ''}", flush=True
         )
     begun = time.process_time()
     sum(n * n for n in range(3_000_000))
-    loop = time.process_time() - begun
-    load = os.getloadavg()[0]
-    title = f"processor seconds of {given.runs} runs: least, median, least over --version"
-    table(f"commands: {title} (load {load:.0f}, the loop took {loop:.2f} s)", rows)
+    loop, load = time.process_time() - begun, os.getloadavg()[0]
+    print(f"  load {load:.0f}; the loop took {loop:.2f} s")
     if not given.no_pages:
         measure_pages(store, given.runs)
 
