@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agl_learning.records import ModelCall
-from agl_trackers.conventions import call_attributes
+from agl_trackers.conventions import call_attributes, clean
 
 TOOL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"room": 1}'}}
 
@@ -53,5 +53,15 @@ def test_tokens_are_counted_where_nobody_said_how_many() -> None:
 def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "a key of ours, 0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
-    found = call_attributes(call(messages=[{"role": "user", "content": f"Use {secret}"}]), [])
+    tool = {"type": "function", "function": {"name": "ask", "description": f"With {secret}"}}
+    asked = [{"role": "user", "content": f"Use {secret}"}]
+    found = call_attributes(call(messages=asked, tools=[tool]), [])
+    assert "With " in json.dumps(found)
     assert secret not in json.dumps(found)
+
+
+def test_secrets_in_lists_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "a key of ours, 0123456789"
+    monkeypatch.setenv("SOME_API_KEY", secret)
+    assert clean({"keys": [secret], "pair": (f"Use {secret}", 1)})["pair"][1] == 1
+    assert secret not in str(clean({"keys": [secret], "pair": (f"Use {secret}", 1)}))

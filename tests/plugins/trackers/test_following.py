@@ -47,3 +47,30 @@ async def test_one_that_does_not_end_holds_none_up(monkeypatch: Any) -> None:
     for _ in range(6):
         given += [one.rollout_id for one in await following.ended()]
     assert sorted(given) == sorted(set(ids) - {one.rollout_id for one in stuck})
+
+
+async def test_rollouts_of_others_hold_none_back(monkeypatch: Any) -> None:
+    monkeypatch.setattr("agl_trackers.following.ASKED", 2)
+    store = agl.InMemoryLightningStore()
+    following = Following(store, "mine")
+    await following.start()
+    await queued(store, 5, run="another")
+    [mine] = await queued(store, 1)
+    await end(store, 6)
+    assert [one.rollout_id for one in await following.ended()] == [mine]
+
+
+async def test_the_last_look_is_at_all_that_had_not_ended(monkeypatch: Any) -> None:
+    monkeypatch.setattr("agl_trackers.following.ASKED", 2)
+    store = agl.InMemoryLightningStore()
+    following = Following(store, "mine")
+    await following.start()
+    ids = await queued(store, 7)
+    stuck = await store.dequeue_many_rollouts(limit=5)
+    assert await following.ended() == []
+    await end(store, 2)
+    given: list[str] = []
+    while some := await following.ended(all_open=True):
+        given += [one.rollout_id for one in some]
+    assert given == ids[5:7]
+    assert following.num_open == len(stuck)

@@ -14,8 +14,9 @@ import agl_trackers
 from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl_trackers.delivery import Delivery
+from agl_trackers.records import LOOKED_AT, samples_of
 
-from .runs import PROMPTS, SECRET, Fails, Recorder, fit
+from .runs import PROMPTS, SECRET, Fails, Learner, Recorder, fit
 
 
 def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(
@@ -253,3 +254,45 @@ async def test_rollouts_wait_until_the_tracker_has_taken_something() -> None:
     recorder._delivery.put("the start", int)
     await waiting
     assert not recorder._ending.is_set()
+
+
+async def test_rollouts_that_are_not_read_at_the_end_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = asyncio.Event()
+
+    async def hang(*_: Any) -> list[Any]:
+        await never.wait()
+        return []
+
+    monkeypatch.setattr("agl_trackers.tracker.samples_of", hang)
+    recorder, algorithm = Recorder(wait_seconds=0.1), Learner()
+    await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
+    for step in (1, 2, 3):
+        recorder.on_step_end(algorithm, step, {})
+    await recorder.on_run_end(algorithm, None)
+    assert "3 as rollouts were left to be read" in caplog.messages[-1]
+
+
+async def test_prompts_and_errors_are_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    recorder, algorithm = Recorder(), Learner()
+    store = agl.InMemoryLightningStore()
+    await recorder.on_run_start(algorithm, store)
+    prompt = agl.PromptTemplate(template=f"Use {SECRET}")
+    recorder.on_resources_published(await store.add_resources({"prompt": prompt}))
+    await recorder.on_run_end(algorithm, ValueError(f"wrong key {SECRET}"))
+    assert "wrong key" in str(recorder.told)
+    assert "Use " in str(recorder.told)
+    assert SECRET not in str(recorder.told)
+
+
+async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
+    store = agl.InMemoryLightningStore()
+    about = {"run": "mine", "step": 1}
+    ended = await store.start_rollout("done", metadata=about)
+    await store.update_attempt(ended.rollout_id, ended.attempt.attempt_id, status="succeeded")
+    for number in range(LOOKED_AT):
+        await store.enqueue_rollout(number, metadata={"run": "mine", "step": 2})
+    [sample] = await samples_of(store, "mine", 1, 8)
+    assert sample.rollout_id == ended.rollout_id

@@ -36,9 +36,10 @@ def call_attributes(call: ModelCall, records: Sequence[Span]) -> Attributes:
         call: The call.
         records: The spans that recorded it, the best first.
     """
-    asked = [_clean(message) for message in call.messages]
+    asked = [clean(message) for message in call.messages]
+    tools = [clean(tool) for tool in call.tools]
     answers = [choice.response for choice in call.choices] or [call.response]
-    said = [_clean({"role": "assistant", **answer}) for answer in answers if answer is not None]
+    said = [clean({"role": "assistant", **answer}) for answer in answers if answer is not None]
     reasons = [choice.finish_reason for choice in call.choices] or [call.finish_reason]
     prompt, completion = (
         _number(records, PROMPT_TOKENS, call.prompt_token_ids),
@@ -73,11 +74,11 @@ def call_attributes(call: ModelCall, records: Sequence[Span]) -> Attributes:
                 for message, reason in zip(said, reasons, strict=False)
             ]
         ),
-        Key.TOOL_DEFINITIONS.value: _json(call.tools) if call.tools else None,
+        Key.TOOL_DEFINITIONS.value: _json(tools) if tools else None,
         **_flat_messages("llm.input_messages", asked),
         **_flat_messages("llm.output_messages", said),
     }
-    for number, tool in enumerate(call.tools):
+    for number, tool in enumerate(tools):
         found[f"llm.tools.{number}.tool.json_schema"] = _json(tool)
     return {key: value for key, value in found.items() if value is not None}
 
@@ -94,13 +95,13 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """The same with each text shown."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+        return {key: clean(item) for key, item in value.items()}
+    return [clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _first(records: Iterable[Span], keys: Sequence[str]) -> Any:

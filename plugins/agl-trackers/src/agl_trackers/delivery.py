@@ -94,11 +94,11 @@ class Delivery:
         under_way = self._under_way
         return time.monotonic() - under_way[1] if under_way else 0.0
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: str, number: int = 1) -> None:
         """Count what cannot even be asked for."""
         with self._changed:
-            self.given += 1
-            self.lost[reason] += 1
+            self.given += number
+            self.lost[reason] += number
 
     async def close(self, seconds: float, last: Callable[[], object] | None = None) -> None:
         """Wait until all calls are made, and say which were not.

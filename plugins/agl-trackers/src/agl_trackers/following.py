@@ -32,24 +32,43 @@ class Following:
         newest = await self._store.query_rollouts(limit=1, sort_order="desc")
         self._last = newest[0].rollout_id if newest else None
 
-    async def ended(self) -> list[Rollout]:
-        """Some that have ended since; none where there are none at present."""
-        asked = list(self._open)[:ASKED]
+    @property
+    def num_open(self) -> int:
+        """Rollouts that had not ended when they were last looked at."""
+        return len(self._open)
+
+    async def ended(self, *, all_open: bool = False) -> list[Rollout]:
+        """Some that have ended since; none where there are none at present.
+
+        Args:
+            all_open: Look at all that had not ended, however many: for the last look. Otherwise at
+                some, and at others the next time.
+        """
         done: list[Rollout] = []
-        if asked:
-            done += await self._store.query_rollouts(rollout_id_in=asked, status_in=ENDED)
-            if not done and len(self._open) > ASKED:  # those behind them may have
-                for rollout_id in asked:
-                    self._open[rollout_id] = self._open.pop(rollout_id)
-            for rollout in done:
-                del self._open[rollout.rollout_id]
-        new = await self._store.query_rollouts(after=self._last, limit=ASKED)
-        for rollout in new:
-            self._last = rollout.rollout_id
-            if (rollout.metadata or {}).get("run", self._run_id) != self._run_id:
-                continue
-            if rollout.status in ENDED:
-                done.append(rollout)
-            else:
-                self._open[rollout.rollout_id] = None
-        return [rollout for rollout in done if isinstance(rollout, AttemptedRollout)]
+        for _ in range(-(-len(self._open) // ASKED) if all_open else min(1, len(self._open))):
+            done += await self._ended_of_open()
+            if done:
+                break
+        while True:
+            new = await self._store.query_rollouts(after=self._last, limit=ASKED)
+            for rollout in new:
+                self._last = rollout.rollout_id
+                if (rollout.metadata or {}).get("run", self._run_id) != self._run_id:
+                    continue
+                if rollout.status in ENDED:
+                    done.append(rollout)
+                else:
+                    self._open[rollout.rollout_id] = None
+            given = [rollout for rollout in done if isinstance(rollout, AttemptedRollout)]
+            if given or len(new) < ASKED:
+                return given
+
+    async def _ended_of_open(self) -> list[Rollout]:
+        asked = list(self._open)[:ASKED]
+        done = list(await self._store.query_rollouts(rollout_id_in=asked, status_in=ENDED))
+        for rollout in done:
+            del self._open[rollout.rollout_id]
+        if not done:  # those behind them may have
+            for rollout_id in asked:
+                self._open[rollout_id] = self._open.pop(rollout_id)
+        return done

@@ -85,7 +85,7 @@ class OTLP(agl.Hook):
         self._task = asyncio.create_task(self._follow(store, self._following))
 
     async def on_run_end(self) -> None:
-        if self._delivery is None or self._task is None:
+        if self._delivery is None or self._task is None or self._following is None:
             return
         self._ending.set()
         self._woken.set()
@@ -97,6 +97,8 @@ class OTLP(agl.Hook):
         if not self._task.done():
             self._task.cancel()
             self._delivery.drop("rollouts were left to be read")
+        if num_open := self._following.num_open:
+            self._delivery.drop("their rollouts had not ended when the run did", num_open)
         await self._delivery.close(max(0.0, until - loop.time()), self._shut)
 
     async def _follow(self, store: "LightningStore", following: Following) -> None:
@@ -105,13 +107,17 @@ class OTLP(agl.Hook):
         assert delivery is not None
         while not is_last:
             is_last = self._ending.is_set()
+            some: list[Rollout] = []
             try:
-                while delivery.num_waiting < MOST_WAITING and (some := await following.ended()):
+                while delivery.num_waiting < MOST_WAITING and (
+                    some := await following.ended(all_open=is_last)
+                ):
                     batch = [one for rollout in some for one in await _attempts(store, rollout)]
                     delivery.put(f"{len(batch)} attempts", partial(self._send, batch))
                 is_last = is_last and delivery.num_waiting < MOST_WAITING
             except Exception as error:
-                delivery.drop(f"rollouts could not be read ({type(error).__name__})")
+                why = f"rollouts could not be read ({type(error).__name__})"
+                delivery.drop(why, max(1, len(some)))
             if self._ending.is_set():
                 await asyncio.sleep(0.02)
             else:

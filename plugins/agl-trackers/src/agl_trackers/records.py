@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 20_000
 """Characters of one cell of a table."""
 LOOKED_AT = 256
-"""So many of the newest rollouts of a store are looked through for those of a step."""
+"""So many of the newest rollouts that ended are looked through for those of a step."""
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -100,12 +100,11 @@ async def samples_of(
         most: At most so many.
         mode: Only of this one; None for all.
     """
-    newest = await store.query_rollouts(limit=LOOKED_AT, sort_order="desc")
+    newest = await store.query_rollouts(status_in=ENDED, limit=LOOKED_AT, sort_order="desc")
     found = [
         one
         for one in newest
-        if one.status in ENDED
-        and (one.metadata or {}).get("run", run_id) == run_id
+        if (one.metadata or {}).get("run", run_id) == run_id
         and (step is None or (one.metadata or {}).get("step", step) == step)
         and mode in (None, one.mode)
         and isinstance(one, AttemptedRollout)

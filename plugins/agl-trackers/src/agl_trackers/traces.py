@@ -21,7 +21,15 @@ from agl.utils.attributes import to_json_text
 from agl_learning.calls.reading import recorded_calls
 from agl_learning.calls.sources.fields import looks_like_call
 from agl_learning.records import ModelCall
-from agl_trackers.conventions import CONVERSATION, KIND, SESSION, call_attributes, shown, text_of
+from agl_trackers.conventions import (
+    CONVERSATION,
+    KIND,
+    SESSION,
+    call_attributes,
+    clean,
+    shown,
+    text_of,
+)
 
 TOKENS = (
     Key.PROMPT_TOKEN_IDS.value,
@@ -134,9 +142,7 @@ def _attributes(
     span: Span, calls: Mapping[str, ModelCall | None], spans: Sequence[Span]
 ) -> Attributes:
     found = {
-        key: shown(value) if isinstance(value, str) else value
-        for key, value in span.attributes.items()
-        if not key.startswith(TOKENS)
+        key: clean(value) for key, value in span.attributes.items() if not key.startswith(TOKENS)
     }
     call = calls.get(span.span_id)
     if call is not None:
@@ -227,7 +233,7 @@ def _exception(attempt: Attempt, moment: float) -> Iterator[Event]:
 
 def _events(span: Span) -> Iterator[Event]:
     for event in span.events:
-        about = {k: shown(v) if isinstance(v, str) else v for k, v in event.attributes.items()}
+        about = {key: clean(value) for key, value in event.attributes.items()}
         moment = event.timestamp or span.end_time or span.start_time or 0.0
         yield Event(event.name, about, _nanoseconds(moment))
 

@@ -17,6 +17,7 @@ import agl
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import BrokenComponentError, install_line
 from agl.utils.checks import check_numbers
+from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.records import Prompt, RunAbout, Sample, about_run, samples_of
 
@@ -104,7 +105,7 @@ class Tracker(agl.Hook, ABC):
             text = getattr(resource, "template", None)
             if isinstance(text, str) and self._prompts.get(name) != text:
                 self._prompts[name] = text
-                prompt = Prompt(name, resources.resources_id, text)
+                prompt = Prompt(name, resources.resources_id, hide(text))
                 self._put("a prompt", self.log_prompt, self._step, prompt)
 
     def on_step_end(self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]) -> None:
@@ -129,7 +130,11 @@ class Tracker(agl.Hook, ABC):
         self._ending.set()
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=self.wait_seconds)
-        text = None if error is None else f"{type(error).__name__}: {error}"
+            if not self._reading.done():
+                self._reading.cancel()
+                self._delivery.drop("rollouts were left to be read", 1 + len(self._to_read))
+                self._to_read.clear()
+        text = None if error is None else hide(f"{type(error).__name__}: {error}")
         await self._delivery.close(self.wait_seconds, partial(self.end, text))
 
     def _put(self, what: str, method: Any, *arguments: Any) -> None:
