@@ -1,5 +1,6 @@
 """What the server answers, without a browser."""
 
+import json
 import time
 import urllib.error
 import urllib.parse
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import agl
+from agl.types import RunStart
 
 from .stores import apart
 
@@ -52,6 +54,28 @@ def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
         urllib.request.urlopen(request)
     assert told.value.code == status
     assert b"ro-" not in told.value.read()
+
+
+def test_a_run_says_what_it_spent_of_its_budget(tmp_path, serve):
+    lines = [
+        {"step": 0, "val/calls/total": 4, "val/tokens/given": 40, "val/tokens/sampled": 4},
+        {"step": 1, "calls/total": 6, "tokens/given": 1000, "tokens/sampled": 6},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    path = tmp_path / "store.db"
+    config = {"gateway": {"run_budget": {"tokens": 2000}}}
+
+    async def begin():
+        store = agl.SqliteLightningStore(path)
+        start = RunStart(run_id="r", algorithm="grpo", config=config, folder=str(tmp_path))
+        await store.begin_run(start)
+        await store.close()
+
+    apart(begin())
+    with urllib.request.urlopen(f"{serve(path)}/s/{tmp_path.name}/run/r") as answer:
+        page = answer.read().decode()
+    assert "<dt>Model calls</dt><dd>10</dd>" in page
+    assert '1\u2009050 of 2\u2009000 <meter min="0" max="2000" value="1050"' in page
 
 
 @pytest.mark.parametrize(("later", "said"), [(0.0, "1 unknown"), (120.0, "1 silent")])

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
 from agl.errors import ConfigError
+from agl.runs.differences import flat
 from agl.runs.folders import shown_status
 from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout, Run
 from agl_learning.ledger_tables import excluded
@@ -33,8 +34,7 @@ SMALL = {
     "clip_fraction": "Share clipped",
     "version_lag": "Staleness (versions)",
     "time/step": "Seconds per step",
-    "cost/total": "Spend",
-    "budget/spent": "Budget spent",
+    "cost": "Cost of a step",
 }
 """Metric -> title of its small chart."""
 
@@ -50,6 +50,24 @@ class Cause:
     rollout_id: str
     """The newest of them."""
     number: int = 1
+
+
+SPENT = {
+    "calls": ("calls/total",),
+    "tokens": ("tokens/given", "tokens/sampled"),
+    "cost": ("cost",),
+}
+"""What budgets limit -> the metrics of a step that say how much it took."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """How much of something the steps and evaluations that have ended took."""
+
+    name: str
+    used: float
+    limit: float | None
+    """Of the whole run, with what is under way; None for none, or none that is known."""
 
 
 @dataclass
@@ -104,6 +122,7 @@ async def write(request: Request, places: Places) -> Page:
         "change": _change(metrics.val_rewards) or _change(metrics.rewards),
         "is_held_out": len(metrics.val_rewards) > 1,
         "small": _small(lines),
+        "spent": _spent(lines, flat(run.config)),
         "rate": _rate(lines),
         "counts": counts,
         "count_parts": shares(counts, {name: name for name in counts}),
@@ -164,6 +183,17 @@ def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
         drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
         if drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
+    return found
+
+
+def _spent(lines: list[dict[str, Any]], options: dict[str, Any]) -> list[Spent]:
+    """What was used up, and of which limit: the budget of the gateway, where a file names it."""
+    found: list[Spent] = []
+    for name, metrics in SPENT.items():
+        keys = {prefix + metric for metric in metrics for prefix in ("", "val/")}
+        values = [line[key] for line in lines for key in keys & line.keys()]
+        if values:
+            found.append(Spent(name, sum(values), options.get(f"gateway.run_budget.{name}")))
     return found
 
 
