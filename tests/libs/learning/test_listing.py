@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.emitter import find_final_reward
+from agl.emitter import find_final_reward, reward_attributes
+from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
 from agl.types import Rollout
 from agl_learning import listing
 from agl_learning.listing import Wanted, ids_in, listed, numbers_of, page_in, steps_of
@@ -85,6 +86,53 @@ async def test_highest_rewards_are_found_however_it_goes_about_it(
     every = [await reward(one) for one in await store.query_rollouts() if wanted.fits(one)]
     found = [await reward(one) for one in (await listed(store, wanted)).rollouts]
     assert sorted(found)[-6:] == sorted(every)[-6:]
+
+
+@pytest.mark.parametrize(("few", "handful"), [(0, 0), (3_000, 0), (0, 100)])
+async def test_the_highest_reward_is_that_which_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, handful: int
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", few)
+    monkeypatch.setattr(listing, "_HANDFUL", handful)
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+
+    async def rollout(name: str, *rewards: Any, late: float | None = None) -> None:
+        started = await store.start_rollout({"name": name})
+        ids = (started.rollout_id, started.attempt.attempt_id)
+        given = [one if isinstance(one, dict) else reward_attributes(one) for one in rewards]
+        await store.add_many_spans([span(attributes, *ids) for attributes in given])
+        await store.update_attempt(*ids, status="succeeded")
+        if late is not None:
+            await store.add_many_spans([span(reward_attributes(late), *ids)])
+
+    numbers = iter(range(1, 1000))
+
+    def span(attributes: dict[str, Any], rollout_id: str, attempt_id: str) -> agl.Span:
+        made = agl.Span.from_attributes(
+            name=AGL_ANNOTATION, attributes=attributes, span_id=f"{next(numbers):016x}"
+        )
+        return made.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id})
+
+    for n in range(4):
+        await rollout(f"good on the way {n}", *[1.0] * 10, 0.0)
+    await rollout("graded down", reward_attributes(0.1) | {Key.GRADED: True}, 1.0)
+    await rollout("late", 0.2, late=1.0)
+    await rollout("unreadable", 1.0, reward_attributes(1.0) | {f"{Key.REWARD}.0.value": "high"})
+    for n in range(8):
+        await rollout(f"good {n}", 0.9)
+    await rollout("best", 0.0, 0.95)
+    found = (await listed(store, Wanted(sort="reward", most=2))).rollouts
+    rewards = {
+        one.input["name"]: find_final_reward(await store.query_spans(one.rollout_id, "latest"))
+        for one in found
+    }
+    if handful == 0:
+        assert set(rewards) <= {"best", *(f"good {n}" for n in range(8))}
+    assert len(rewards) >= 2
+    ranked = sorted(rewards, key=lambda name: -1 if rewards[name] is None else rewards[name])
+    assert ranked[-1] == "best"
+    assert rewards[ranked[-2]] == 0.9
+    await store.close()
 
 
 async def test_steps_of_a_run_are_counted(store: agl.SqliteLightningStore, file: Path) -> None:

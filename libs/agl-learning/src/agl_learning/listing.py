@@ -36,13 +36,22 @@ MANY: Final = 10_000
 """So many rollouts are counted one by one."""
 MOST_NUMBER: Final = (1 << 40) - 1
 """No store has more rollouts."""
+_REWARD = """CASE WHEN json_valid({span}.body)
+THEN json_extract({span}.body, '$.attributes."agentlightning.reward.0.value"') END"""
+_RANK = """CASE WHEN NOT json_valid({span}.body) THEN NULL
+WHEN json_extract({span}.body, '$.late') THEN NULL
+ELSE coalesce(json_extract({span}.body, '$.attributes."agentlightning.graded"'), 0)
+AND coalesce(json_extract({span}.body, '$.writer'), 'runner') = 'runner' END"""
+"""Of a span's reward beside the others of its attempt: 1 of a grade, NULL where it never counts."""
 _EXPRESSIONS: Final = {
     "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
     "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
-    "reward": "CASE WHEN json_valid(s.body) THEN json_extract(s.body, "
-    "'$.attributes.\"agentlightning.reward.0.value\"') END",
+    "reward": _REWARD.format(span="s"),
+    "rank": _RANK.format(span="s"),
+    "other_reward": _REWARD.format(span="other"),
+    "other_rank": _RANK.format(span="other"),
 }
-"""As in the schema of the store, or the indexes are not used."""
+"""The first three as in the schema of the store, or the indexes are not used."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,8 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
 
     Returns:
         The ids, the most last; and how many there are, None where that was not counted. By reward
-        there are several times as many as were asked for: some may not be the final one.
+        there are several times as many as were asked for: spans of other tools, which are not
+        looked at here, may have a later one.
     """
     where, values = _where(wanted)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -267,7 +277,7 @@ def _statements() -> dict[str, str]:
 
 def _sql(name: str, **parts: str) -> str:
     sql = _statements()[name]
-    for part, text in {**_EXPRESSIONS, **parts}.items():
+    for part, text in {**parts, "counts": _statements()["counts"], **_EXPRESSIONS}.items():
         sql = sql.replace(f"{{{part}}}", text)
     return sql
 

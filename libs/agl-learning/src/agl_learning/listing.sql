@@ -20,12 +20,22 @@ SELECT count(*) FROM (SELECT 1 FROM rollout r WHERE {where} LIMIT :most);
 SELECT r.rollout_id FROM rollout r WHERE {where} AND r.end_time IS NOT NULL
 ORDER BY r.end_time - r.start_time {order}, r.n {order} LIMIT :most;
 
+-- name: counts
+-- Of an attempt's rewards only this: the grade, else the last one, as find_final_reward has it.
+-- The sign before a name: else the index of all rewards would be searched for each attempt.
+{rank} IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM span other
+    WHERE other.a = s.a AND +other.name IN ('agentlightning.annotation', 'agentlightning.reward')
+      AND {other_reward} IS NOT NULL
+      AND ({other_rank}, other.sequence_id) > ({rank}, s.sequence_id));
+
 -- name: by_reward
 SELECT r.rollout_id
 FROM span s CROSS JOIN attempt t ON t.a = s.a CROSS JOIN rollout r ON r.n = t.n
 WHERE s.name IN ('agentlightning.annotation', 'agentlightning.reward')
   AND {reward} <= 1e308
   AND t.a = (SELECT max(a) FROM attempt WHERE n = r.n) AND {where}
+  AND {counts}
 ORDER BY {reward} {order}, s.a {order} LIMIT :most;
 
 -- name: by_reward_of_few
@@ -34,6 +44,7 @@ FROM rollout r CROSS JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n
 CROSS JOIN span s ON s.a = t.a
 WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward')
   AND {reward} <= 1e308
+  AND {counts}
 ORDER BY {reward} {order}, s.a {order} LIMIT :most;
 
 -- name: steps
