@@ -56,7 +56,7 @@ def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
     assert b"ro-" not in told.value.read()
 
 
-def test_a_run_says_what_it_spent_of_its_budget(tmp_path, serve):
+def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):
     lines = [
         {"step": 0, "val/calls/total": 4, "val/tokens/given": 40, "val/tokens/sampled": 4},
         {"step": 1, "calls/total": 6, "tokens/given": 1000, "tokens/sampled": 6},
@@ -74,8 +74,9 @@ def test_a_run_says_what_it_spent_of_its_budget(tmp_path, serve):
     apart(begin())
     with urllib.request.urlopen(f"{serve(path)}/s/{tmp_path.name}/run/r") as answer:
         page = answer.read().decode()
-    assert "<dt>Model calls</dt><dd>10</dd>" in page
-    assert '1\u2009050 of 2\u2009000 <meter min="0" max="2000" value="1050"' in page
+    assert "<dt>Calls in steps</dt><dd>10</dd>" in page
+    assert "<dt>Tokens in steps</dt><dd>1\u2009050</dd>" in page
+    assert "<dt>Budget of each start</dt><dd>2\u2009000 tokens</dd>" in page
 
 
 @pytest.mark.parametrize(("later", "said"), [(0.0, "1 unknown"), (120.0, "1 silent")])
@@ -92,6 +93,30 @@ def test_a_runner_that_gives_no_sign_is_not_called_idle(tmp_path, serve, monkeyp
     monkeypatch.setattr("agl_ui.pages.parts.time", SimpleNamespace(time=lambda: now))
     with urllib.request.urlopen(f"{serve(path)}/s/failures/runners") as answer:
         assert f"1 of 1, those heard of last first: {said}." in answer.read().decode()
+
+
+@pytest.mark.parametrize("others", ['x={"a": 1}; ', "x=a b; ", "x=1, 2; ", "foo; ", "u@v=1; ", ""])
+def test_cookies_of_other_programs_lock_nobody_out(serve, failures, others):
+    address, _, key = serve(failures, is_open=False).partition("/?key=")
+    port = address.rpartition(":")[2]
+    request = urllib.request.Request(f"{address}/s/failures/rollouts")
+    request.add_header("Cookie", f"{others}agl-ui-key-{port}={key}")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("body", ['{"do": []}', '{"do": {}}', "[" * 200_000, "[]", "x"])
+def test_an_act_that_is_none_is_refused(serve, failures, body):
+    address = serve(failures)
+    request = urllib.request.Request(
+        f"{address}/s/failures/rollouts/ro-1/act",
+        body.encode(),
+        {"Origin": address, "Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(request)
+    assert told.value.code == 400
+    assert "expected one of cancel, requeue" in told.value.read().decode()
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example"])

@@ -1,5 +1,6 @@
 """The application: addresses, what every answer carries, and errors that say what to do."""
 
+import functools
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -204,6 +205,7 @@ def asset(name: str) -> bytes:
     return files("agl_ui").joinpath("static", name).read_bytes()
 
 
+@functools.cache
 def _asset_version() -> str:
     """Stands in the addresses of our files, so that a browser keeps none of an older agl."""
     digest = hashlib.blake2b(digest_size=6)

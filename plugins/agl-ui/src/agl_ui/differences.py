@@ -18,13 +18,17 @@ class Piece:
 
 
 def differences(old: str, new: str) -> list[Piece]:
-    """Both texts in pieces; without the new ones they are the old text, and the reverse."""
-    parts = re.compile(r"\s+|\w+|[^\w\s]")
+    """Both texts in pieces; without the new ones they are the old text, and the reverse.
+
+    Long prompts take a second of computing: not for an event loop.
+    """
+    parts = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")  # a space by itself would be everywhere
     first, second = parts.findall(old), parts.findall(new)
     if len(first) + len(second) > MOST_WORDS:
         first, second = old.splitlines(keepends=True), new.splitlines(keepends=True)
     found: list[Piece] = []
-    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
+    # With "autojunk" no piece begins at a word that is everywhere; without, the time is quadratic.
+    matcher = difflib.SequenceMatcher(None, first, second, autojunk=True)
     for kind, a, b, c, d in matcher.get_opcodes():
         if kind == "equal":
             found.append(Piece("same", "".join(first[a:b])))

@@ -93,6 +93,15 @@ class Places:
                 self._known[key] = file_place(file.absolute())
         return [self._known[key] for key in files]
 
+    async def check(self) -> None:
+        """Look at the one store that was named, so that a wrong one is told before the start.
+
+        Raises:
+            AglError: It is no store, or refuses to be read.
+        """
+        if self._only is not None:
+            await self._only.runs()
+
     def get(self, key: str) -> Place:
         """One of them.
 

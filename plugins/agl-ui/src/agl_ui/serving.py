@@ -5,7 +5,6 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import AsyncGenerator
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
 import click
@@ -56,13 +55,10 @@ class Keyed:
         return await _answer(send, 303, b"", *more)
 
     def _is_known(self, scope: Scope) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(header(scope, b"cookie").decode("latin-1"))
-        except CookieError:
-            return False
-        found = cookies.get(self._cookie)
-        return found is not None and self._is_key(found.value)
+        # Other programs of this host send theirs along, in forms that parsers of cookies refuse.
+        cookies = header(scope, b"cookie").decode("latin-1").split(";")
+        pairs = [cookie.strip().partition("=") for cookie in cookies]
+        return any(name == self._cookie and self._is_key(value) for name, _, value in pairs)
 
     def _is_key(self, given: str) -> bool:
         return self._key is not None and hmac.compare_digest(
@@ -124,8 +120,13 @@ class Server:
 
 
 async def serve(places: Places, host: str, port: int, *, is_open: bool, browse: bool) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop.
+
+    Raises:
+        AglError: The one store that was named cannot be read.
+    """
     stop = stop_signal()
+    await places.check()
     server = Server(places, host, port, is_open=is_open)
     click.echo(f"agl ui: {server.start()}", err=True)
     if browse:

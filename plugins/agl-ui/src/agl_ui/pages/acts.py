@@ -9,7 +9,13 @@ import json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from agl.errors import AglError, ConfigError, InvalidTransitionError, NotAllowedError
+from agl.errors import (
+    AglError,
+    ConfigError,
+    InvalidTransitionError,
+    NotAllowedError,
+    UnknownRecordError,
+)
 from agl.types import RolloutStatus
 from agl_ui.pages.page import Page
 from agl_ui.places import Places
@@ -43,9 +49,9 @@ async def act(request: Request, places: Places) -> Response:
         return _refused(415, "expected JSON")
     try:
         wanted = json.loads(await request.body()).get("do")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         wanted = None
-    if wanted not in ACTS:
+    if not isinstance(wanted, str) or wanted not in ACTS:
         return _refused(400, f"expected one of {', '.join(ACTS)}")
     try:
         place = places.get(request.path_params["key"])
@@ -63,6 +69,8 @@ async def act(request: Request, places: Places) -> Response:
         )
     except NotAllowedError as error:
         return _refused(403, str(error))
+    except UnknownRecordError as error:
+        return _refused(404, str(error))
     except InvalidTransitionError as error:
         return _refused(409, str(error))
     except AglError as error:

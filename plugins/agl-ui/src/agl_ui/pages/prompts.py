@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -65,7 +66,7 @@ async def write(request: Request, places: Places) -> Page:
         "curve": chart("Mean reward of the leader per round", [("leader", "val", rounds)]),
         "candidate": candidate,
         "against": against,
-        "changes": _changes(against, candidate),
+        "changes": await run_in_threadpool(_changes, against, candidate),
         "split": split,
         "splits": SPLITS,
         "scores": await _scores(place, candidate, against, split),

@@ -34,7 +34,7 @@ SMALL = {
     "clip_fraction": "Share clipped",
     "version_lag": "Staleness (versions)",
     "time/step": "Seconds per step",
-    "cost": "Cost of a step",
+    "cost": "Cost of training, per step",
 }
 """Metric -> title of its small chart."""
 
@@ -53,21 +53,12 @@ class Cause:
 
 
 SPENT = {
-    "calls": ("calls/total",),
-    "tokens": ("tokens/given", "tokens/sampled"),
-    "cost": ("cost",),
+    "Calls in steps": ("calls/total",),
+    "Tokens in steps": ("tokens/given", "tokens/sampled"),
 }
-"""What budgets limit -> the metrics of a step that say how much it took."""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """How much of something the steps and evaluations that have ended took."""
-
-    name: str
-    used: float
-    limit: float | None
-    """Of the whole run, with what is under way; None for none, or none that is known."""
+"""What agents took -> the metrics that say how much, of steps and evaluations that have ended."""
+BUDGET = "gateway.run_budget."
+"""Where a file says what the gateway forwards at most."""
 
 
 @dataclass
@@ -122,7 +113,12 @@ async def write(request: Request, places: Places) -> Page:
         "change": _change(metrics.val_rewards) or _change(metrics.rewards),
         "is_held_out": len(metrics.val_rewards) > 1,
         "small": _small(lines),
-        "spent": _spent(lines, flat(run.config)),
+        "spent": _spent(lines),
+        "budget": {
+            name.removeprefix(BUDGET): limit
+            for name, limit in flat(run.config).items()
+            if name.startswith(BUDGET)
+        },
         "rate": _rate(lines),
         "counts": counts,
         "count_parts": shares(counts, {name: name for name in counts}),
@@ -186,14 +182,14 @@ def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
     return found
 
 
-def _spent(lines: list[dict[str, Any]], options: dict[str, Any]) -> list[Spent]:
-    """What was used up, and of which limit: the budget of the gateway, where a file names it."""
-    found: list[Spent] = []
-    for name, metrics in SPENT.items():
+def _spent(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """What agents took in all starts; what judges and the algorithm itself ask is not in it."""
+    found: dict[str, int] = {}
+    for title, metrics in SPENT.items():
         keys = {prefix + metric for metric in metrics for prefix in ("", "val/")}
         values = [line[key] for line in lines for key in keys & line.keys()]
         if values:
-            found.append(Spent(name, sum(values), options.get(f"gateway.run_budget.{name}")))
+            found[title] = sum(values)
     return found
 
 

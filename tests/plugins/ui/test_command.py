@@ -1,0 +1,34 @@
+"""``agl ui`` refuses what it cannot show before it starts."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import agl
+
+AGL = str(Path(sys.executable).with_name("agl"))
+
+
+def refused(store):
+    done = subprocess.run([AGL, "ui", str(store)], capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert "agl ui: http" not in done.stderr
+    return done.stderr
+
+
+def test_a_file_that_is_no_store(tmp_path):
+    file = tmp_path / "words.db"
+    file.write_text("no store " * 1000)
+    assert str(file) in refused(file)
+
+
+async def test_a_server_that_refuses_the_token():
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
+    await server.start()
+    try:
+        host = server.endpoint.rpartition("@")[2]
+        said = await asyncio.to_thread(refused, f"http://agl:{'b' * 32}@{host}")
+        assert "token is missing or was refused" in said
+    finally:
+        await server.stop()
