@@ -4,6 +4,7 @@ import pytest
 
 import agl
 from agl.types import Credit, Exclusion, LedgerItem, LedgerPart, RunStart
+from agl_learning.generations import mark_lost
 from agl_ui import accounts
 from agl_ui.accounts import accounts_of
 from agl_ui.places import Place
@@ -92,3 +93,14 @@ async def test_a_small_store_is_read_whole_and_then_only_what_has_come(store):
     await add(store, 20)
     known = await accounts_of(place, RUN, None)
     assert (known.num_read, steps_of(known)[20]) == (84, 4)
+
+
+async def test_what_a_start_goes_back_behind_is_read_anew(store):
+    place = Place("s", "s", store)
+    await accounts_of(place, RUN, None)
+    await store.begin_run(RunStart(run_id=RUN, algorithm="grpo"))
+    await accounts_of(place, RUN, None)  # an open page looks before the start has marked them
+    await mark_lost(store, RUN, lambda part: (part.step or 0) > 17)
+    known = await accounts_of(place, RUN, None)
+    assert steps_of(known) == dict.fromkeys(range(18), 4)
+    assert known.lost == 8

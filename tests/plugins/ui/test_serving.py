@@ -79,6 +79,22 @@ def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):
     assert "<dt>Budget of each start</dt><dd>2\u2009000 tokens</dd>" in page
 
 
+def test_what_is_of_all_runs_of_a_store_does_not_look_like_one_runs(tmp_path, serve):
+    path = tmp_path / "store.db"
+
+    async def begin():
+        store = agl.SqliteLightningStore(path)
+        for run in ("first", "second"):
+            await store.begin_run(RunStart(run_id=run, algorithm="grpo"))
+        await store.close()
+
+    apart(begin())
+    with urllib.request.urlopen(f"{serve(path)}/s/{tmp_path.name}/run/first") as answer:
+        page = answer.read().decode()
+    assert "<h2>Rollouts, all 2 runs of the store</h2>" in page
+    assert "<h2>Why rollouts failed, all 2 runs of the store</h2>" in page
+
+
 @pytest.mark.parametrize(("later", "said"), [(0.0, "1 unknown"), (120.0, "1 silent")])
 def test_a_runner_that_gives_no_sign_is_not_called_idle(tmp_path, serve, monkeypatch, later, said):
     path = tmp_path / "failures.db"

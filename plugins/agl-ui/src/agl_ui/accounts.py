@@ -40,6 +40,9 @@ class Known(Accounts):
     """Run -> the step that is to be read next, going back; -1 at the end."""
     starts: int = 0
     """Of all runs: a new one may change accounts that were read."""
+    num_stored_lost: int = 0
+    """Accounts of the store that its runs went back behind. A run that goes on marks them some time
+    after its start, when it has found where it goes on."""
     keys: set[tuple[str | None, ...]] = field(default_factory=set[tuple[str | None, ...]])
     """Of the accounts that were read, each of which counts once."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -91,10 +94,14 @@ async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
     known: Known = place.memory.setdefault("accounts", Known())
     async with known.lock:
         num_read = known.num_read
-        starts = sum(len(one.generations) for one in await place.runs())
+        runs = await place.runs()
+        starts = sum(len(one.generations) for one in runs)
         total = (await place.store.query_ledger_parts(limit=1)).total
-        if starts != known.starts or total < known.num_stored:
-            known.__init__(starts=starts, lock=known.lock)
+        lost = known.num_stored_lost
+        if any(one.status == "running" and len(one.generations) > 1 for one in runs):
+            lost = (await place.store.query_ledger_parts(lost=True, limit=1)).total
+        if (starts, lost) != (known.starts, known.num_stored_lost) or total < known.num_stored:
+            known.__init__(starts=starts, num_stored_lost=lost, lock=known.lock)
         is_new, known.num_stored = total != known.num_stored, total
         if total <= FEW:
             for part in await place.store.query_ledger_parts(offset=known.num_read):

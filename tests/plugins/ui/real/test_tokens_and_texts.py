@@ -58,11 +58,37 @@ def test_pages_fit_and_can_be_read_by_all(page, serve, failures, scheme, width):
     tabs = [f"/s/failures/{tab}" for tab in ("run/failures", "rollouts", "resources", "runners")]
     for path in ("/", *tabs, "/s/failures/settings", one, "/compare"):
         page.goto(address + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        found = Axe().run(page).response["violations"]
-        bad = [
-            (each["id"], each["nodes"][0]["html"][:200])
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert bad == [], path
+        assert_fits_and_can_be_read(page, width)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_what_a_run_left_fits_and_can_be_read_by_all(page, serve, trained, scheme, width):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    address = serve(trained / "store.db")
+    page.goto(f"{address}/s/run/")
+    assert page.locator("#curve svg").count() == 1
+    assert_fits_and_can_be_read(page, width)
+    page.goto(f"{address}/s/run/rollouts?step=4&mode=train")
+    page.locator("#table tbody a").first.click()
+    task = page.get_by_role("link", name="all its rollouts side by side").get_attribute("href")
+    for colour in ("log-probability", "mask", "advantage"):
+        page.get_by_role("link", name=colour, exact=True).click()
+        page.locator(".tokens summary").first.click()
+        assert_fits_and_can_be_read(page, width)
+    page.locator(".ids a").first.click()
+    page.get_by_role("button", name="Compute it again").click()
+    assert_fits_and_can_be_read(page, width)
+    page.goto(address + task)
+    assert_fits_and_can_be_read(page, width)
+
+
+def assert_fits_and_can_be_read(page, width):
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+    bad = [
+        (each["id"], each["nodes"][0]["html"][:200])
+        for each in Axe().run(page).response["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert bad == [], page.url

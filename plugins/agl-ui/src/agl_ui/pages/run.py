@@ -107,6 +107,7 @@ async def write(request: Request, places: Places) -> Page:
         "title": f"Run {run.run_id}",
         "run": run,
         "runs": runs,
+        "of_store": f", all {len(runs)} runs of the store" if len(runs) > 1 else "",
         "status": shown_status(run),
         "metrics": metrics,
         "curve": curve,
