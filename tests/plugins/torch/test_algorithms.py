@@ -14,10 +14,11 @@ import agl_torch
 from agl.errors import ConfigError
 from agl.types import Credit, Rollout
 from agl_learning.collected import Collected, Ended
+from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import Ledger
 from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
-from agl_learning.weighing import weigh
+from agl_learning.weighing import estimator_of, weigh
 from agl_torch.batch import score_rows
 from agl_torch.critic import Critic, value_loss
 from agl_torch.learner import Learner, Sample
@@ -271,6 +272,9 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
         parts = np.split(np.array(one.of_tokens), np.cumsum(sizes)[:-1])
         booked = [advantage.value for advantage in one.advantages]
         assert booked == pytest.approx([part.mean() for part in parts], abs=1e-9)
+        for advantage, part in zip(one.advantages, parts, strict=True):
+            assert estimator_of(advantage.because) == "gae"
+            assert is_mean_of_tokens(advantage.because) == (len(set(part)) > 1)
 
 
 @pytest.mark.parametrize(("gamma", "temperature"), [(0.0, 1.0), (0.5, 0.7), (1.0, 1.0)])

@@ -14,9 +14,11 @@ from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, RolloutConfig, Span
 from agl_learning.collect import Collector
+from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.generations import Generation, begin_generation, read_generation
 from agl_learning.ledger import Ledger
 from agl_learning.records import TrainingRow
+from agl_learning.weighing import estimator_of
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
@@ -167,6 +169,7 @@ async def test_every_call_of_a_step_is_in_one_bin():
     calls = [one for part in parts for one in part.trained if one.kind == "call"]
     assert [one.model_version for one in calls] == ["3", "4"]
     assert {(r.metadata["run"], r.metadata["generation"]) for r in rollouts} == {("a1", 2)}
+    assert {one.advantage.because for one in calls} == {"grpo, as verl has it"}
     assert settled["agl/calls/trained"] == 2
     assert settled["agl/calls/excluded/zero_advantage"] == 1
     assert settled["agl/calls/excluded/rejected"] == 1
@@ -414,3 +417,15 @@ async def test_a_run_is_verls_and_the_next_start_in_the_runs_folder_cancels_what
     left = await store.enqueue_rollout("task", metadata=generation.metadata)
     await algorithm.clear_leftovers(store)
     assert (await store.get_rollout_by_id(left.rollout_id)).status == "cancelled"
+
+
+async def test_a_mean_over_the_tokens_of_a_call_says_so():
+    async with groups() as ours:
+        ours.policy.estimator = "gae"
+        answer = await ours.run(request(0))
+        keys = {row.session: f"u0_{row.session}_0" for row in answer.rows}
+        await ours.settle(Settle(7, {keys[0]: [0.7, 0.7], keys[1]: [0.0, None]}, {}))
+        parts = await agl.load_parts(ours.store, step=7)
+    calls = [one for part in parts for one in part.trained if one.kind == "call"]
+    assert [is_mean_of_tokens(one.advantage.because) for one in calls] == [True, True]
+    assert estimator_of(calls[0].advantage.because) == "gae"

@@ -1,5 +1,6 @@
 """What goes into an estimator beside rewards, and what comes out of it, by row."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -38,6 +39,19 @@ class Estimated:
     """Advantages, where those of a call's tokens differ; else empty."""
     returns: list[list[float]] = field(default_factory=list[list[float]])
     values: list[list[float]] = field(default_factory=list[list[float]])
+
+
+def mean_of_tokens(number: int | str) -> str:
+    """How an advantage says that it is the mean of so many tokens, each of which had its own."""
+    return f", the mean of {number} tokens"
+
+
+def is_mean_of_tokens(because: str) -> bool:
+    """Whether an advantage says so of itself: then no token of its call is known to have it."""
+    return _MEAN.search(because) is not None
+
+
+_MEAN = re.compile(mean_of_tokens(r"(\d+|its)"))
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Advantage
-from agl_learning.estimated import Estimated, Foresee, Foreseen
+from agl_learning.estimated import Estimated, Foresee, Foreseen, mean_of_tokens
 from agl_learning.estimators import ESTIMATORS, reverse_kl
 from agl_learning.records import TrainingRow
 from agl_learning.siblings import Inputs
@@ -111,7 +111,7 @@ def _of_row(
     for each, of_call in zip(compared, tokens, strict=True):
         low, high, text = min(of_call), max(of_call), about
         if low != high:
-            text += f", the mean of {len(of_call)} tokens from {low:.4g} to {high:.4g}"
+            text += f"{mean_of_tokens(len(of_call))} from {low:.4g} to {high:.4g}"
         value = low if low == high else math.fsum(of_call) / len(of_call)
         because = f"{text}; its reward: {each.because}"
         given.append(Advantage(value=value, group=each.group, because=because))

@@ -19,6 +19,7 @@ from agl.types import (
     Trained,
 )
 from agl_learning.calls.reading import recorded_parts
+from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.rows import extend, new_row
@@ -46,6 +47,8 @@ class CallLine:
     group: str | None = None
     advantage: float | None = None
     advantage_because: str = ""
+    is_mean: bool = False
+    """Whether that advantage is the mean over its tokens: each had its own, which is not kept."""
     excluded: ExclusionReason | None = None
     """The code why it was not trained."""
     detail: str = ""
@@ -267,6 +270,7 @@ def _line(
         group=advantage.group if advantage else None,
         advantage=advantage.value if advantage else None,
         advantage_because=advantage.because if advantage else "",
+        is_mean=advantage is not None and is_mean_of_tokens(advantage.because),
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )

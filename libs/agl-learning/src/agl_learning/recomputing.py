@@ -17,7 +17,7 @@ from agl_learning.overlong import punishment
 from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter
 from agl_learning.rows_adapter import rows_adapter
-from agl_learning.weighing import DEFAULT
+from agl_learning.weighing import DEFAULT, estimator_of
 
 SAME = 1e-9
 """Relative: numbers that differ by no more are the same."""
@@ -93,8 +93,9 @@ async def recompute(
         return _of(numbers, "" if now else "its call is in no training row any more")
     before = [compared_credits(part, was.group) for _, part in parts]
     numbers.append(Compared("mean of the group", _mean(before), _mean(_by_group(credits, now))))
-    if options.get("estimator", DEFAULT) != DEFAULT:
-        why = f"estimator {options['estimator']!r} looks at a whole step: agl replay computes it"
+    estimator = options.get("estimator", estimator_of(item.advantage.because))
+    if estimator != DEFAULT:
+        why = f"estimator {estimator!r} looks at a whole step: agl replay computes it"
         return _of(numbers, why)
     rows = [[TrainingRow.model_construct(credits=list(of.values()))] for of in credits if of]
     given = sibling_advantages(rows, bool(options.get("normalise_std", True)))

@@ -47,6 +47,11 @@ class Shown:
         """What is said of the whole rollout."""
         return self.chain.whole
 
+    @property
+    def is_accounted(self) -> bool:
+        """Whether an algorithm has accounted for it; else fates are the default adapter's."""
+        return self.chain.part is not None
+
     def as_json(self) -> dict[str, Any]:
         """For programs: calls with messages and tokens; spans are those of ``agl spans --json``."""
         fates = {call_id: asdict(line) for call_id, line in self.fates.items()}
@@ -196,7 +201,7 @@ def _head(shown: Shown) -> Iterator[str]:
     if told.algorithm is not None or told.step is not None:
         trained = sum(len(row.calls) for row in told.rows)
         yield f"learned  step {told.step} of {told.algorithm}: {trained} of its calls were trained"
-    if told.excluded_rollout:
+    if told.excluded_rollout and shown.is_accounted:
         yield f"excluded the rollout, as {printable(told.excluded_rollout)}"
 
 
@@ -215,14 +220,14 @@ def _call(shown: Shown, number: int, call: ModelCall) -> Iterator[str]:
     if fate is None:
         return
     got = "no reward" if fate.reward is None else f"reward {fate.reward:.4g}"
-    if fate.excluded is not None:
+    if not shown.is_accounted:
+        yield f"    {got}; no algorithm has accounted for it"
+    elif fate.excluded is not None:
         detail = f" ({fate.detail})" if fate.detail else ""
         yield f"    not trained: {fate.excluded}{printable(detail)}; {got}"
-    elif shown.explanation.algorithm is not None or fate.advantage is not None:
+    else:
         advantage = "" if fate.advantage is None else f", advantage {fate.advantage:+.4g}"
         yield f"    trained: {got}{advantage}. Why: agl explain {shown.rollout.rollout_id}"
-    else:
-        yield f"    {got}; no algorithm has accounted for it"
 
 
 def messages_of(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Iterator[str]:

@@ -6,6 +6,7 @@ task, and a call has the advantage of its tokens. Where these have different one
 row has them beside, and a call the mean of its.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,13 @@ WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
 """Estimators that divide by the standard deviation of a group unless told not to."""
 ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
 """Estimators that look at the rollouts of a step whether they are siblings or not."""
+
+
+def estimator_of(because: str) -> str:
+    """The estimator that an advantage names; the default one where it names none."""
+    found = re.match(r"(\w+)(?: \(|, as )", because)
+    known = {*ABOUT, *OF_TOKENS}
+    return found[1] if found is not None and found[1] in known else DEFAULT
 
 
 def check_estimator(owner: str, /, **values: object) -> None:

@@ -87,7 +87,7 @@ async def why(
         group=group,
         advantage=line.advantage if line else None,
         advantage_because=line.advantage_because if line else "",
-        num_shared=len(ids) if line is not None and line.advantage is not None else 1,
+        num_shared=_num_shared(line, len(ids)),
         num_calls=_num_sharing(chain, line),
         terms=(),
         bin=_bin(part, line, row, position),
@@ -108,6 +108,12 @@ def _line_of(chain: Chain, call_id: str, place: int) -> tuple[CallLine | None, i
                 return line, row.number, line.tokens[0] + place if line.tokens else None
     lines = (line for line in chain.whole.excluded if line.call_id == call_id)
     return next(lines, None), None, None
+
+
+def _num_shared(line: CallLine | None, num_tokens: int) -> int:
+    if line is None or line.advantage is None:
+        return 1
+    return 0 if line.is_mean else num_tokens
 
 
 def _num_sharing(chain: Chain, line: CallLine | None) -> int:
@@ -195,12 +201,12 @@ def _left_out(one: Rollout, part: LedgerPart) -> str:
 
 
 def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: int | None) -> Bin:
-    if line is not None and line.excluded is not None:
-        words = EXCLUSION_REASONS[line.excluded]
-        detail = f"{words}: {line.detail}" if line.detail else words
-        return Bin("excluded", line.excluded, detail, is_lost=bool(part and part.lost))
     if part is None or line is None:
         return Bin("open", because="no algorithm has accounted for it", row=row, position=at)
+    if line.excluded is not None:
+        words = EXCLUSION_REASONS[line.excluded]
+        detail = f"{words}: {line.detail}" if line.detail else words
+        return Bin("excluded", line.excluded, detail, is_lost=part.lost)
     return Bin("trained", row=row, position=at, is_lost=part.lost)
 
 
@@ -253,6 +259,8 @@ def why_text(found: Why) -> str:
         value = "unknown" if term.value is None else f"{term.value:+.6g}"
         after = "" if total is None else f" = {total:.6g}"
         lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
+    if found.num_shared == 0:
+        lines.append("mean       over the tokens of the call; each had its own, which is not kept")
     if found.num_shared > 1:
         lines.append(f"shared     by all {found.num_shared} tokens of the answer")
     if found.num_calls > 1:

@@ -114,7 +114,8 @@ class Why:
     advantage: float | None
     advantage_because: str
     num_shared: int
-    """So many tokens have this very number: it is not this token's own where it is above 1."""
+    """So many tokens have this very number: it is not this token's own where it is above 1; 0 where
+    no token is known to have it, as it is the mean over those of the call."""
     num_calls: int
     """So many calls of the attempt were given the very same reward events."""
     terms: tuple[Term, ...]

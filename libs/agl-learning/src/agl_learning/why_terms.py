@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl_learning.overlong import punishment
-from agl_learning.weighing import ABOUT, DEFAULT
+from agl_learning.weighing import ABOUT, DEFAULT, estimator_of
 from agl_learning.why_parts import Batch, Term, Why
 
 _OVERLONG = re.compile(r"; [+-][^;]* for an answer of (\d+) tokens$")
@@ -42,7 +42,8 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
         return tuple(terms)
     terms += _advantage(found, found.credit, found.advantage, options)
     if found.bin.name == "excluded":
-        terms.append(Term("mask", -found.advantage, f"not trained, {found.bin.because}"))
+        away = -found.advantage if found.num_shared else None
+        terms.append(Term("mask", away, f"not trained, {found.bin.because}"))
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained: mask 1"))
     terms.append(_staleness(found))
@@ -77,7 +78,11 @@ def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
 def _advantage(
     found: Why, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
-    name, group = options.get("estimator", DEFAULT), found.group
+    name, group = estimator_of(found.advantage_because), found.group
+    name = options.get("estimator", name)  # algorithms that are one estimator have no such option
+    if not found.num_shared:
+        why = "what each token of the call had is not kept, only their mean"
+        return [Term("estimator", None, f"{why}: {found.advantage_because}")]
     if name != DEFAULT or group is None or group.mean is None or group.std is None:
         about = f"estimator {name!r}: {ABOUT[name]}" if name in ABOUT else str(name)
         return [Term("estimator", advantage - credit, f"{about}; {found.advantage_because}")]
@@ -147,4 +152,5 @@ def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Bat
         why = f"by loss_mean {mean!r}, over {number} rollouts; agl replay has all tokens"
     if weight is None:
         return Term("length", None, f"its weight among the tokens of the step is {why}")
-    return Term("length", advantage * (weight - 1.0), f"times its weight {weight:.4g} = {why}")
+    value = advantage * (weight - 1.0) if found.num_shared else None
+    return Term("length", value, f"times its weight {weight:.4g} = {why}")

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from agl.types import Advantage, RolloutMode
 from agl_learning.accounts import Totals, usable_rows, why_nothing
+from agl_learning.estimated import mean_of_tokens
 from agl_learning.generations import Generation
 from agl_learning.ledger import Ledger, save_ledger
 from agl_learning.records import TrainingRow
+from agl_learning.weighing import OF_TOKENS
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME
@@ -50,6 +52,8 @@ class Policy:
     """Whether the rollouts that succeeded are trained where siblings failed."""
     timeout_seconds: float | None
     """Of a whole group."""
+    estimator: str = "grpo"
+    """Which of ``agl_learning.estimators`` makes verl's advantages."""
     dimensions: bool = False
     """Whether the dimensions of rewards are read, for algorithms that compare each by itself."""
     waits: bool = False
@@ -119,7 +123,9 @@ class Groups:
                 continue
             touched[held.request.uid] = held
             held.open.discard(key)
-            _train(held.rows[key], advantages, int(key.rsplit("_", 1)[1]), held.collected.ledger)
+            number = int(key.rsplit("_", 1)[1])
+            ledger, estimator = held.collected.ledger, self.policy.estimator
+            _train(held.rows[key], advantages, number, ledger, estimator)
         for held in touched.values():
             reason = "verl left this row of its group out"
             await self._close(held, "unused_group", reason, settle.step)
@@ -281,7 +287,16 @@ def _reward(one: "Ended", row: TrainingRow) -> float:
     return row.reward or 0.0
 
 
-def _train(row: TrainingRow, advantages: list[float | None], number: int, ledger: Ledger) -> None:
+def _train(
+    row: TrainingRow,
+    advantages: list[float | None],
+    number: int,
+    ledger: Ledger,
+    estimator: str,
+) -> None:
+    because = f"{estimator}, as verl has it"
+    if estimator in OF_TOKENS:  # verl says one number per call
+        because += mean_of_tokens("its")
     kept = [n for n, value in enumerate(advantages) if value]
     for n, value in enumerate(advantages):
         if value is None:
@@ -291,9 +306,7 @@ def _train(row: TrainingRow, advantages: list[float | None], number: int, ledger
             ledger.exclude_row(row.only([n]), "zero_advantage", why)
     if kept:
         given = [
-            Advantage(
-                value=advantages[n] or 0.0, group=row.credits[n].group, because="as verl has it"
-            )
+            Advantage(value=advantages[n] or 0.0, group=row.credits[n].group, because=because)
             for n in kept
         ]
         ledger.train(row.only(kept), given, number)

@@ -286,6 +286,7 @@ class Run:
             ),
             keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
+            estimator=str(self._config.algorithm.adv_estimator).removeprefix("agl_"),
             dimensions=_compares_dimensions(self._config.algorithm),
             waits=self._config.trainer.v1.trainer_mode == "sync",
         )

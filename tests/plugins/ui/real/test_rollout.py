@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.types import RunStart
 
+from ..grouped import fill_with_group  # noqa: TID252
 from ..long_trace import fill_with_long_trace  # noqa: TID252
-from ..stores import apart, call_span, reward_span  # noqa: TID252
+from ..stores import apart, call_span  # noqa: TID252
 
 NUM_SPANS = 3_000
 
@@ -127,44 +127,6 @@ def test_the_page_and_agl_explain_say_the_same(page, serve, trained):
         "grad_norm" in page.locator("#why").inner_text(timeout=5_000)
         or page.locator("#why dl.evidence", has_text="grad_norm").count()
     )
-
-
-async def fill_with_group(path):
-    """Two rollouts of a task with an answer of several tokens; the ledger says 1 and 0."""
-    from agl.semconv import ModelCallAttributes as Call
-    from agl_adapters import TraceToRows
-    from agl_learning.advantages import sibling_advantages
-    from agl_learning.ledger import Ledger, save_ledger
-
-    store = agl.SqliteLightningStore(path, durability="process")
-    await store.begin_run(RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
-    tokens = {
-        Call.PROMPT_TOKEN_IDS: [1, 2],
-        Call.RESPONSE_TOKEN_IDS: [3, 4, 5],
-        Call.RESPONSE_LOGPROBS: [-0.1, -2.0, -4.0],
-    }
-    ended, rows_G, ledger = [], [], Ledger()
-    about = {"group": 0, "step": 1}
-    for value in (1.0, 0.0):
-        rollout = await store.start_rollout("t", mode="train", worker_id="w", metadata=about)
-        user = [{"role": "user", "content": "q"}]
-        await store.add_many_spans(
-            [call_span(rollout, user, "abc", **tokens), reward_span(rollout, value)]
-        )
-        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        rollout_id = rollout.rollout_id
-        ended.append(await store.get_rollout_by_id(rollout_id))
-        made = TraceToRows().adapt(
-            list(await store.query_spans(rollout_id)),
-            attempts=list(await store.query_attempts(rollout_id)),
-        )
-        ledger.merge(made.ledger)
-        rows_G.append(made.rows)
-    for rows, given in zip(rows_G, sibling_advantages(rows_G), strict=True):
-        ledger.train(rows[0], given[0], 0)
-    await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
-    await store.close()
-    return ended[0].rollout_id
 
 
 def test_a_number_of_the_whole_answer_has_a_badge_and_a_changed_one_is_red(page, serve, tmp_path):

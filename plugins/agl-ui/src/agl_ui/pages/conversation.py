@@ -61,6 +61,7 @@ class Turn:
     """From 1, in the attempt."""
     call: ModelCall
     fate: CallLine | None
+    """None where no algorithm has accounted for it."""
     num_before: int
     """Messages that stood in the call before as well."""
     messages: list[Said]
@@ -99,7 +100,8 @@ def turns_of(
         raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
         answer = {"role": "assistant", **call.response} if call.response else None
         begin = tokens_from.get(call.call_id, 0)
-        fate = shown.fates.get(call.call_id)
+        # What nobody accounted for is open; the default adapter's opinion of it is no fate.
+        fate = shown.fates.get(call.call_id) if shown.is_accounted else None
         turn = Turn(
             number,
             call,
@@ -141,9 +143,10 @@ def tokens_of(
 
 def _kind(colour: str, logprob: float | None, fate: CallLine | None) -> str:
     if colour == "mask":
-        return "masked" if fate is None or fate.excluded else "learned"
+        return "open" if fate is None else "masked" if fate.excluded else "learned"
     if colour == "advantage":
-        value = fate.advantage if fate is not None and not fate.excluded else None
+        is_own = fate is not None and not fate.excluded and not fate.is_mean
+        value = fate.advantage if fate is not None and is_own else None
         if value is None or not math.isfinite(value):
             return "unsaid"
         strength = sum(abs(value) > limit for limit in (0.0, 0.5, 1.0, 1.5))

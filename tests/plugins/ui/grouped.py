@@ -1,0 +1,52 @@
+"""A step of two rollouts of one task, with an answer of three tokens, as an algorithm leaves it."""
+
+import agl
+from agl.semconv import ModelCallAttributes as Call
+from agl.types import RunStart
+from agl_adapters import TraceToRows
+from agl_learning.advantages import sibling_advantages
+from agl_learning.ledger import Ledger, save_ledger
+
+from .stores import call_span, reward_span
+
+TOKENS = {
+    Call.PROMPT_TOKEN_IDS: [1, 2],
+    Call.RESPONSE_TOKEN_IDS: [3, 4, 5],
+    Call.RESPONSE_LOGPROBS: [-0.1, -2.0, -4.0],
+}
+
+
+async def fill_with_group(path, because=None, **begun):
+    """Rewards are 1 and 0; the id of the first.
+
+    Args:
+        path: Of the store's new file.
+        because: What each advantage says of itself; None for that of GRPO.
+        begun: More about the run.
+    """
+    store = agl.SqliteLightningStore(path, durability="process")
+    given = {"algorithm": "toy", "config": {"algorithm": {}}, **begun}
+    await store.begin_run(RunStart(run_id="r", **given))
+    ended, rows_G, ledger = [], [], Ledger()
+    about = {"group": 0, "step": 1}
+    for value in (1.0, 0.0):
+        rollout = await store.start_rollout("t", mode="train", worker_id="w", metadata=about)
+        user = [{"role": "user", "content": "q"}]
+        await store.add_many_spans(
+            [call_span(rollout, user, "abc", **TOKENS), reward_span(rollout, value)]
+        )
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        rollout_id = rollout.rollout_id
+        ended.append(await store.get_rollout_by_id(rollout_id))
+        made = TraceToRows().adapt(
+            list(await store.query_spans(rollout_id)),
+            attempts=list(await store.query_attempts(rollout_id)),
+        )
+        ledger.merge(made.ledger)
+        rows_G.append(made.rows)
+    for rows, of_rows in zip(rows_G, sibling_advantages(rows_G), strict=True):
+        told = {} if because is None else {"because": because}
+        ledger.train(rows[0], [one.model_copy(update=told) for one in of_rows[0]], 0)
+    await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
+    await store.close()
+    return ended[0].rollout_id

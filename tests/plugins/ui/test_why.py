@@ -1,0 +1,96 @@
+"""Whose number a token's is, and what became of it, as a page and ``agl explain`` say it."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import agl
+
+from .grouped import TOKENS, fill_with_group
+from .stores import apart, call_span, reward_span
+
+OF_PPO = (
+    "gae (how much more came than a critic expected, whitened over the step), the mean of 3 tokens "
+    "from -1 to 2; its reward: 1"
+)
+
+
+def read(address):
+    with urllib.request.urlopen(address) as answer:
+        return re.sub(r"\s+", " ", answer.read().decode())
+
+
+def call_of(address):
+    """The id of the only call on a rollout's page."""
+    return re.search(r'id="call-([^"]+)"', read(address))[1]
+
+
+def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):
+    file = tmp_path / "ppo.db"
+    rollout_id = apart(fill_with_group(file, OF_PPO, algorithm="ppo"))
+    address = f"{serve(file)}/s/ppo/rollouts/{rollout_id}"
+    call = call_of(address)
+    text = read(f"{address}?call={call}&token=1&colour=advantage&again=1")
+    assert "mean over the tokens of the call; each had its own, which is not kept" in text
+    assert "one number for all" not in text
+    assert "shared by all" not in text
+    assert not re.search(r'class="(up|down)\d" href', text)
+    told = json.loads(read(f"{address}/why.json?call={call}&token=1&again=1"))
+    assert told["num_shared"] == 0
+    terms = {one["name"]: one["value"] for one in told["terms"]}
+    assert terms["event"] == 1.0
+    assert "baseline" not in terms
+    assert "scale" not in terms
+    assert terms["estimator"] is None
+    assert terms["length"] is None
+    # How grpo would have it is no difference to what ppo had.
+    assert not told["again"]["differs"]
+    assert "'gae' looks at a whole step" in told["again"]["problem"]
+    of_it = ["explain", rollout_id, "--call", call, "--token", "1", "--path", str(file)]
+    agl_ = Path(sys.executable).with_name("agl")
+    words = subprocess.run([agl_, *of_it], capture_output=True, text=True, check=True).stdout
+    assert "mean       over the tokens of the call; each had its own, which is not kept" in words
+    assert "shared     by all" not in words
+
+
+async def fill_with_open(file, status):
+    """A rollout with a call and a reward that no algorithm has accounted for."""
+    store = agl.SqliteLightningStore(file, durability="process")
+    rollout = await store.start_rollout("t", mode="val", worker_id="w")
+    user = [{"role": "user", "content": "q"}]
+    await store.add_many_spans(
+        [call_span(rollout, user, "abc", **TOKENS), reward_span(rollout, 1.0)]
+    )
+    if status != "running":
+        await store.update_attempt(rollout.rollout_id, "latest", status=status)
+    await store.close()
+    return rollout.rollout_id
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "succeeded"])
+def test_what_nobody_accounted_for_is_open(serve, tmp_path, status):
+    file = tmp_path / "open.db"
+    rollout_id = apart(fill_with_open(file, status))
+    address = f"{serve(file)}/s/open/rollouts/{rollout_id}"
+    call = call_of(address)
+    text = read(f"{address}?colour=mask&call={call}&token=1")
+    assert 'title="no algorithm has accounted for it">open</span>' in text
+    assert re.findall(r'<a class="(\w+)" href="[^"]*token=\d[^"]*#why', text) == ["open"] * 3
+    assert ">trained</span> <" not in text.split('class="ids"')[0]
+    assert "not trained: " not in text
+    assert "Not trained" not in text
+    assert "none was trained" not in text
+    told = json.loads(read(f"{address}/why.json?call={call}&token=1"))
+    assert (told["bin"]["name"], told["bin"]["reason"]) == ("open", "")
+    of_it = ["show", rollout_id, "--path", str(file)]
+    agl_ = Path(sys.executable).with_name("agl")
+    words = subprocess.run([agl_, *of_it], capture_output=True, text=True, check=True).stdout
+    assert "no algorithm has accounted for it" in words
+    assert "not trained" not in words
+    assert "excluded" not in words
