@@ -14,7 +14,7 @@ import agl_trackers
 from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl_trackers.delivery import Delivery
-from agl_trackers.records import LOOKED_AT, samples_of
+from agl_trackers.steps import ASKED, Steps, newest
 
 from .runs import PROMPTS, SECRET, Fails, Learner, Recorder, fit
 
@@ -39,7 +39,8 @@ def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkp
         (step - 1, f"prompt-{step}", PROMPTS[step % 3]) for step in (1, 2, 3)
     ]
     folder = tmp_path / "run" / "checkpoints" / "step-000003"
-    assert recorder.all("checkpoint")[-1] == (3, str(folder), folder)
+    step, path, uploaded = recorder.all("checkpoint")[-1]
+    assert (step, path, uploaded.name) == (3, str(folder), folder.name)
 
 
 def test_configuration_is_told_without_secrets(tmp_path: Path) -> None:
@@ -174,10 +175,10 @@ def test_rollouts_are_not_read_for_a_tracker_that_fails(
 ) -> None:
     monkeypatch.setattr("agl_trackers.delivery.FAILS", 0)
     read: list[object] = []
-    monkeypatch.setattr("agl_trackers.tracker.samples_of", lambda *given: read.append(given))
+    monkeypatch.setattr("agl_trackers.tracker.sample_of", lambda *given: read.append(given))
     fit(Recorder(), tmp_path / "run")
     assert read == []
-    assert "3 as rollouts were not read, as it failed or hung" in caplog.messages[-1]
+    assert "3 as rollouts were not read, as it had failed" in caplog.messages[-1]
 
 
 async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
@@ -190,7 +191,9 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
     delivery = Delivery("hangs")
     delivery.put("the start", hang)
     began.wait()
-    await delivery.close(0.0)
+    await asyncio.sleep(0.15)
+    ended = asyncio.create_task(delivery.close(3600, hung=0.1))
+    await asyncio.wait_for(ended, 60)
     assert delivery.lost == {"the start had not returned after 0 s": 1}
     goes_on.set()
 
@@ -245,15 +248,33 @@ def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch: pytest.Monkey
     assert second.rollouts == 3
 
 
-async def test_rollouts_wait_until_the_tracker_has_taken_something() -> None:
-    recorder = Recorder()
-    recorder._ending, recorder._delivery = asyncio.Event(), Delivery("slow")
-    waiting = asyncio.create_task(recorder._until_open())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    recorder._delivery.put("the start", int)
-    await waiting
-    assert not recorder._ending.is_set()
+async def test_nothing_is_read_for_a_tracker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on, began = threading.Event(), threading.Event()
+    read: list[int] = []
+
+    async def some(self: Steps, step: int, most: int) -> list[Any]:
+        read.append(step)
+        return []
+
+    def hang(what: str) -> None:
+        if what == "metrics":
+            began.set()
+            goes_on.wait()
+
+    monkeypatch.setattr(Steps, "some", some)
+    recorder, algorithm = Recorder(does=hang, wait_seconds=0.1), Learner()
+    await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
+    recorder.on_step_end(algorithm, 1, {})
+    await asyncio.to_thread(began.wait)
+    for step in (2, 3):
+        recorder.on_step_end(algorithm, step, {})
+    await recorder.on_run_end(algorithm, None)
+    goes_on.set()
+    assert read == []
+    assert "3 as rollouts were left to be read" in caplog.messages[-1]
+    assert "A larger wait_seconds waits longer" in caplog.messages[-1]
 
 
 async def test_rollouts_that_are_not_read_at_the_end_are_counted(
@@ -265,7 +286,7 @@ async def test_rollouts_that_are_not_read_at_the_end_are_counted(
         await never.wait()
         return []
 
-    monkeypatch.setattr("agl_trackers.tracker.samples_of", hang)
+    monkeypatch.setattr(Steps, "some", hang)
     recorder, algorithm = Recorder(wait_seconds=0.1), Learner()
     await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
     for step in (1, 2, 3):
@@ -292,7 +313,7 @@ async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
     about = {"run": "mine", "step": 1}
     ended = await store.start_rollout("done", metadata=about)
     await store.update_attempt(ended.rollout_id, ended.attempt.attempt_id, status="succeeded")
-    for number in range(LOOKED_AT):
+    for number in range(ASKED):
         await store.enqueue_rollout(number, metadata={"run": "mine", "step": 2})
-    [sample] = await samples_of(store, "mine", 1, 8)
-    assert sample.rollout_id == ended.rollout_id
+    [found] = await newest(store, "mine", 8)
+    assert found.rollout_id == ended.rollout_id

@@ -10,6 +10,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from agl.utils.secrets import hide
 from agl.utils.text import describe
@@ -20,8 +22,12 @@ MOST_WAITING = 1_000
 """Calls that wait at most."""
 FAILS = 1
 """So many failures one after the other, and it is not worth preparing more."""
-BEHIND = 16
-"""The same for so many calls that wait."""
+TRIES = 3
+"""So many, and it is tried less and less: what comes in between is lost untried."""
+LONGEST_REST = 60.0
+"""Seconds between two such tries, at most."""
+MOST_REASONS = 6
+"""Reasons that the end gives one by one."""
 
 
 class Delivery:
@@ -37,40 +43,51 @@ class Delivery:
     def __init__(self, name: str, most: int = MOST_WAITING) -> None:
         self.name = name
         self.given = 0
-        """Calls that were asked for."""
+        """Records that were to be sent."""
         self.made = 0
-        """Those that came back without an error."""
+        """Those that were: the call came back without an error."""
         self.lost: Counter[str] = Counter()
         """Why the others were not: reason -> how many."""
         self._most = most
-        self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
+        self._waiting: deque[tuple[str, Callable[[], object], int]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._under_way: tuple[str, float] | None = None
         """What is being called, and since when by the monotonic clock."""
         self._is_open: bool | None = None
         """Whether the first call succeeded; None before it returns."""
+        self._number = 1
+        """How many records the call under way is for."""
         self._is_ending = False
         self._is_given_up = False
+        self._is_late = False
+        """Whether something was lost for want of time at the end."""
+        self._when_idle: list[Callable[[], object]] = []
         self._failures = 0
         """Calls that failed since one was made."""
+        self._has_failed = False
+        """Whether one ever did, which was said then."""
+        self._rests_until = 0.0
+        """Before then nothing is tried, by the monotonic clock."""
 
-    def put(self, what: str, call: Callable[[], object]) -> bool:
+    def put(self, what: str, call: Callable[[], object], number: int = 1) -> bool:
         """Ask for a call; returns at once, from any thread.
 
         Args:
-            what: What is sent, for messages.
+            what: What is sent, for messages and counted by it: "the metrics of a step".
             call: Sends it; what it raises is counted.
+            number: How many records that is; 0 for a call whose records are counted by ``took``
+                and ``drop``.
 
         Returns:
             Whether it will be tried.
         """
         with self._changed:
-            self.given += 1
+            self.given += number
             if self._is_ending or len(self._waiting) >= self._most:
-                self.lost["the queue was full"] += 1
+                self.lost["the queue was full"] += number
                 return False
-            self._waiting.append((what, call))
+            self._waiting.append((what, call, number))
             if self._thread is None:
                 name = f"agl-{self.name}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -79,14 +96,24 @@ class Delivery:
             return True
 
     @property
-    def num_waiting(self) -> int:
-        """Calls that have not begun."""
-        return len(self._waiting)
+    def is_failing(self) -> bool:
+        """Whether it failed last, so that what costs something to prepare had better not be."""
+        return self._failures >= FAILS
 
     @property
-    def is_behind(self) -> bool:
-        """Whether it fails or hangs, so that what costs something to prepare had better not be."""
-        return self._failures >= FAILS or self.num_waiting >= BEHIND
+    def is_idle(self) -> bool:
+        """Whether all that was asked for was tried."""
+        with self._changed:
+            return not self._waiting and self._under_way is None
+
+    async def idle(self) -> None:
+        """Wait, for ever where a call hangs, until all that was asked for was tried."""
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._changed:
+            if not self._waiting and self._under_way is None:
+                return
+            self._when_idle.append(partial(loop.call_soon_threadsafe, done.set))
+        await done.wait()
 
     @property
     def seconds_under_way(self) -> float:
@@ -100,21 +127,47 @@ class Delivery:
             self.given += number
             self.lost[reason] += number
 
-    async def close(self, seconds: float, last: Callable[[], object] | None = None) -> None:
+    def took(self, number: int) -> None:
+        """Count what a call for no number of records has sent."""
+        with self._changed:
+            self.given += number
+            self.made += number
+
+    def doing(self, what: str) -> None:
+        """Say what the call under way is at now; its time counts from here. From that call only."""
+        with self._changed:
+            self._under_way = what, time.monotonic()
+
+    def warn(self, what: str, error: BaseException) -> None:
+        """Say a failure, if it is the first."""
+        if not self._has_failed:
+            self._has_failed = True
+            message = hide(f"{type(error).__name__}: {describe(error)}")
+            logger.warning("%s: %s raised %s. The run goes on", self.name, what, message)
+
+    async def close(
+        self,
+        seconds: float,
+        last: Callable[[], object] | None = None,
+        *,
+        hung: float | None = None,
+    ) -> None:
         """Wait until all calls are made, and say which were not.
 
         Args:
-            seconds: The longest that this takes. A call that is under way counts from its own
-                beginning: one that has hung for so long already is not waited for.
+            seconds: The longest that this takes.
             last: One more call, which finds room in a full queue, too.
+            hung: A call that has been under way for so long already is not waited for; ``seconds``
+                if left out.
         """
         with self._changed:
             if last is not None and self._thread is not None:
                 self.given += 1
-                self._waiting.append(("the end", last))
+                self._waiting.append(("the end", last, 1))
             self._is_ending = True
             self._changed.notify_all()
-        await asyncio.to_thread(self._wait, time.monotonic() + seconds, seconds)
+        until = time.monotonic() + seconds
+        await asyncio.to_thread(self._wait, until, seconds if hung is None else hung)
         self._say()
 
     def _wait(self, until: float, seconds: float) -> None:
@@ -130,10 +183,12 @@ class Delivery:
             if self._under_way is not None:
                 what, since = self._under_way
                 hung = time.monotonic() - since
-                self.lost[f"{what} had not returned after {hung:.0f} s"] += 1
+                self.lost[f"{what} had not returned after {hung:.0f} s"] += self._number
+                self._is_late = True
             if self._waiting:
-                self.lost["the run had ended"] += len(self._waiting)
+                self.lost["the run had ended"] += sum(number for *_, number in self._waiting)
                 self._waiting.clear()
+                self._is_late = True
 
     def _run(self) -> None:
         while True:
@@ -142,38 +197,55 @@ class Delivery:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                what, call = self._waiting.popleft()
+                what, call, self._number = self._waiting.popleft()
                 self._under_way = what, time.monotonic()
             error = self._call(what, call)
             with self._changed:
                 self._under_way = None
-                self._failures = 0 if error is None else self._failures + 1
                 if not self._is_given_up:
                     if error is None:
-                        self.made += 1
+                        self.made += self._number
                     else:
-                        self.lost[error] += 1
+                        self.lost[error] += self._number
+                if not self._waiting:
+                    for tell in self._when_idle:
+                        with suppress(RuntimeError):  # nobody waits in a loop that is closed
+                            tell()
+                    self._when_idle.clear()
                 self._changed.notify_all()
 
     def _call(self, what: str, call: Callable[[], object]) -> str | None:
         """Why it was not made; None where it was."""
         if self._is_open is False:
             return "it could not be opened"
+        is_last = self._is_ending and not self._waiting
+        if time.monotonic() < self._rests_until and not is_last:
+            return f"it had failed {TRIES} times and more one after the other"
         try:
             call()
-        # A tracker may end the process where its user said no to something.
-        except (Exception, SystemExit) as error:
+        # A tracker may end the process where its user said no to something, and what its library
+        # raises need be no Exception: a panic of Rust's is none.
+        except BaseException as error:
             if self._is_open is None:
                 self._is_open = False
-            message = hide(f"{type(error).__name__}: {describe(error)}")
-            if not any("raised" in reason for reason in self.lost):
-                logger.warning("%s: %s raised %s. The run goes on", self.name, what, message)
+            self._failures += 1
+            if self._failures >= TRIES:
+                rest = min(2.0 ** (self._failures - TRIES), LONGEST_REST)
+                self._rests_until = time.monotonic() + rest
+            self.warn(what, error)
             return f"{what} raised {type(error).__name__}"
-        self._is_open = True
+        self._is_open, self._failures = True, 0
         return None
 
     def _say(self) -> None:
-        if self.lost:
-            reasons = "; ".join(f"{number} as {reason}" for reason, number in self.lost.items())
-            text = "%s: %d of %d records are lost: %s"
-            logger.warning(text, self.name, self.lost.total(), self.given, reasons)
+        lost = self.lost.total()
+        if not lost:
+            return
+        known = [one for one in self.lost.most_common(MOST_REASONS) if one[1]]
+        reasons = "; ".join(f"{number} as {reason}" for reason, number in known)
+        if left := lost - sum(number for _, number in known):
+            reasons += f"; {left} for {len(self.lost) - len(known)} other reasons"
+        if self._is_late:
+            reasons += ". A larger wait_seconds waits longer"
+        text = "%s: %d of %d records are lost: %s"
+        logger.warning(text, self.name, lost, self.given, reasons)

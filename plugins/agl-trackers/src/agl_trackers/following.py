@@ -26,6 +26,8 @@ class Following:
         """The newest that was seen; those behind it are new."""
         self._open: dict[str, None] = {}
         """Those that had not ended, in the order in which they were queued."""
+        self._done: list[Rollout] = []
+        """Those that have and were not given, as the store failed in between."""
 
     async def start(self) -> None:
         """Pass over what the store has."""
@@ -44,9 +46,9 @@ class Following:
             all_open: Look at all that had not ended, however many: for the last look. Otherwise at
                 some, and at others the next time.
         """
-        done: list[Rollout] = []
+        done = self._done
         for _ in range(-(-len(self._open) // ASKED) if all_open else min(1, len(self._open))):
-            done += await self._ended_of_open()
+            done.extend(await self._ended_of_open())
             if done:
                 break
         while True:
@@ -59,8 +61,11 @@ class Following:
                     done.append(rollout)
                 else:
                     self._open[rollout.rollout_id] = None
-            given = [rollout for rollout in done if isinstance(rollout, AttemptedRollout)]
+            given: list[Rollout] = [
+                rollout for rollout in done if isinstance(rollout, AttemptedRollout)
+            ]
             if given or len(new) < ASKED:
+                self._done = []
                 return given
 
     async def _ended_of_open(self) -> list[Rollout]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import threading
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +19,16 @@ from agl_trackers.tracker import require
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
     from agl.store.base import LightningStore
+    from agl_trackers.traces import Trace
 
-MOST_WAITING = 4
-"""Batches that wait to be sent, at most; what comes after them is read later."""
+MOST_AT_ONCE = 64
+"""Rollouts that are sent at once, at most; one at first, and twice as many after each success."""
 LONGEST_PAUSE = 30.0
 """Seconds between two tries where a collector fails again and again."""
+LAST_TRIES = 3
+"""So many rollouts are tried alone at the end, one after the other, before the rest is given up."""
+MOST_COUNTED = 40
+"""Pages of rollouts that are counted at the end, at most."""
 LAST_TRY = 1.0
 """Seconds for which the end waits for a collector that has just failed."""
 
@@ -61,7 +66,12 @@ class OTLP(agl.Hook):
     _exporter: Any = field(default=None, init=False, repr=False)
     _resource: Any = field(default=None, init=False, repr=False)
     _ending: Any = field(default=None, init=False, repr=False)
-    _woken: Any = field(default=None, init=False, repr=False)
+    _pending: deque[Rollout] = field(default_factory=deque[Rollout], init=False, repr=False)
+    """Rollouts that have ended and are not sent."""
+    _alone: dict[str, int] = field(default_factory=dict[str, int], init=False, repr=False)
+    """Rollouts that were not taken alone -> how many tries had succeeded until then."""
+    _sent: int = field(default=0, init=False, repr=False)
+    """Tries that succeeded."""
     _failures: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,18 +87,18 @@ class OTLP(agl.Hook):
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
         run_id, _ = algorithm.get_run() or ("run", 1)
-        self._delivery, self._failures = Delivery("otlp"), 0
-        self._ending, self._woken = threading.Event(), asyncio.Event()
-        self._following = Following(store, run_id)
+        self._delivery, self._failures, self._sent = Delivery("otlp"), 0, 0
+        self._pending.clear()
+        self._alone.clear()
+        self._ending, self._following = asyncio.Event(), Following(store, run_id)
         self._delivery.put("the start", partial(self._open, run_id))
         await self._following.start()
-        self._task = asyncio.create_task(self._follow(store, self._following))
+        self._task = asyncio.create_task(self._follow(store))
 
     async def on_run_end(self) -> None:
         if self._delivery is None or self._task is None or self._following is None:
             return
         self._ending.set()
-        self._woken.set()
         loop = asyncio.get_running_loop()
         seconds = min(self.wait_seconds, LAST_TRY) if self._failures else self.wait_seconds
         until = loop.time() + seconds
@@ -96,39 +106,128 @@ class OTLP(agl.Hook):
         await asyncio.wait([self._task], timeout=left)
         if not self._task.done():
             self._task.cancel()
-            self._delivery.drop("rollouts were left to be read")
-        if num_open := self._following.num_open:
-            self._delivery.drop("their rollouts had not ended when the run did", num_open)
-        await self._delivery.close(max(0.0, until - loop.time()), self._shut)
+        if self._pending:
+            hung = self._delivery.seconds_under_way
+            why = f"the collector had not answered after {hung:.0f} s" if hung else "it had failed"
+            self._delivery.drop(why, len(self._pending))
+        await self._count_unread(self._following)
+        left = max(0.0, until - loop.time())
+        await self._delivery.close(left, self._shut, hung=seconds)
 
-    async def _follow(self, store: "LightningStore", following: Following) -> None:
-        """Until the run ends and all is read: read what has ended, as fast as it is sent."""
-        delivery, is_last = self._delivery, False
+    async def _follow(self, store: "LightningStore") -> None:
+        """Until the run ends and all is read: read what has ended, as fast as it is sent.
+
+        What fails is tried again after a pause, half as much at once, so that a collector that
+        fails or hangs costs next to nothing, and what cannot be taken ends up alone.
+        """
+        delivery, following = self._delivery, self._following
         assert delivery is not None
-        while not is_last:
-            is_last = self._ending.is_set()
-            some: list[Rollout] = []
+        assert following is not None
+        size, alone = 1, 0
+        await delivery.idle()  # nothing is read for what cannot be opened, or hangs there
+        while not delivery.is_failing:
+            is_last, is_sent, is_all = self._ending.is_set(), True, False
             try:
-                while delivery.num_waiting < MOST_WAITING and (
-                    some := await following.ended(all_open=is_last)
-                ):
-                    batch = [one for rollout in some for one in await _attempts(store, rollout)]
-                    delivery.put(f"{len(batch)} attempts", partial(self._send, batch))
-                is_last = is_last and delivery.num_waiting < MOST_WAITING
+                if len(self._pending) < size:
+                    some = await following.ended(all_open=is_last)
+                    self._pending.extend(some)
+                    is_all = not some
             except Exception as error:
-                why = f"rollouts could not be read ({type(error).__name__})"
-                delivery.drop(why, max(1, len(some)))
-            if self._ending.is_set():
-                await asyncio.sleep(0.02)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), self.every_seconds)
+                delivery.warn("reading the store", error)
+                is_sent = False
+            if self._pending:
+                is_sent = await self._try(store, size)
+            if is_sent:
+                self._failures, alone = 0, 0
+                size = min(2 * size, MOST_AT_ONCE)
+                if is_all and not self._pending:
+                    if is_last:
+                        return
+                    await self._rest(self.every_seconds)
+                continue
+            self._failures += 1
+            alone += size == 1
+            if is_last and alone >= min(LAST_TRIES, max(1, len(self._pending))):
+                return
+            size = max(1, size // 2)
+            await self._rest(min(2.0**self._failures, LONGEST_PAUSE))
+
+    async def _try(self, store: "LightningStore", size: int) -> bool:
+        """Read and send the first of those that wait; whether they were sent."""
+        assert self._delivery is not None
+        some = [self._pending[n] for n in range(min(size, len(self._pending)))]
+        try:
+            batch = [one for rollout in some for one in await _attempts(store, rollout)]
+            is_sent = await self._deliver(batch)
+        except Exception as error:
+            self._delivery.warn("reading rollouts", error)
+            is_sent = False
+        for _ in some:
+            self._pending.popleft()
+        if is_sent:
+            self._sent += 1
+        elif len(some) > 1:
+            self._pending.extendleft(reversed(some))
+        elif self._alone.setdefault(some[0].rollout_id, self._sent) == self._sent:
+            self._pending.append(some[0])  # perhaps nothing can be sent at present
+        else:
+            self._delivery.drop("those after them were taken, and they were not")
+        return is_sent
+
+    async def _deliver(self, batch: Sequence[Ended]) -> bool:
+        """Have a batch sent by the thread, and wait for it; whether it was."""
+        assert self._delivery is not None
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bool] = loop.create_future()
+
+        def tell(is_sent: bool) -> None:
+            if not answer.done():
+                answer.set_result(is_sent)
+
+        def send() -> None:
+            is_sent = False
+            try:
+                is_sent = self._send(batch)
+            finally:
+                with contextlib.suppress(RuntimeError):  # nobody waits in a loop that is closed
+                    loop.call_soon_threadsafe(tell, is_sent)
+
+        self._delivery.put("spans", send, 0)
+        return await answer
+
+    async def _count_unread(self, following: Following) -> None:
+        """What was not even looked at, as the collector failed or hung."""
+        assert self._delivery is not None
+        unread = 0
+        with contextlib.suppress(Exception):
+            for _ in range(MOST_COUNTED):
+                some = await following.ended(all_open=True)
+                unread += len(some)
+                if not some:
+                    break
+        if unread:
+            self._delivery.drop("the run had ended before they were read", unread)
+        if following.num_open:
+            why = "their rollouts had not ended when the run did"
+            self._delivery.drop(why, following.num_open)
+
+    async def _rest(self, seconds: float) -> None:
+        """At the end of the run there is none."""
+        if self._ending.is_set():
+            await asyncio.sleep(0.02)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
 
     # --- in the thread of the delivery
 
     def _open(self, run_id: str) -> None:
+        assert self._delivery is not None
+        self._delivery.doing("the import of OpenTelemetry's exporter")
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
+
+        self._delivery.doing("the start")
 
         address = self.endpoint
         if address is None and self.phoenix is not None:
@@ -137,22 +236,33 @@ class OTLP(agl.Hook):
         about = {"service.name": self.project, "openinference.project.name": self.project}
         self._resource = Resource({**about, "agl.run": run_id})
 
-    def _send(self, batch: Sequence[Ended]) -> None:
-        try:
-            self._send_at_once(batch)
-            self._failures = 0
-        except Exception:
-            self._failures += 1
-            # What fails at once, for a wrong key say, is not to cost as much as what works.
-            self._ending.wait(min(2.0**self._failures, LONGEST_PAUSE))
-            raise
-
-    def _send_at_once(self, batch: Sequence[Ended]) -> None:
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
+    def _send(self, batch: Sequence[Ended]) -> bool:
+        """Whether the collector took it; an attempt that cannot be written is counted."""
         from agl_trackers.traces import trace_of
 
-        traces = [trace_of(*ended, self._resource) for ended in batch]
+        assert self._delivery is not None
+        traces: list[Trace] = []
+        unwritten = Counter[str]()
+        for ended in batch:
+            try:
+                traces.append(trace_of(*ended, self._resource))
+            except Exception as error:
+                unwritten[f"their spans cannot be written ({type(error).__name__})"] += 1
+                self._delivery.warn(f"the spans of attempt {ended[1].attempt_id!r}", error)
+        try:
+            if traces:
+                self._export(traces)
+        except Exception as error:
+            self._delivery.warn("sending", error)
+            return False
+        self._delivery.took(len(traces))
+        for why, number in unwritten.items():
+            self._delivery.drop(why, number)
+        return True
+
+    def _export(self, traces: "Sequence[Trace]") -> None:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
         spans = [span for trace in traces for span in trace.spans]
         if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise ConnectionError("the collector did not take the spans")
@@ -188,7 +298,7 @@ class OTLP(agl.Hook):
 
     def __getstate__(self) -> dict[str, Any]:
         gone = ("_delivery", "_following", "_task", "_exporter", "_resource", "_ending")
-        return {**vars(self), **dict.fromkeys((*gone, "_woken"))}
+        return {**vars(self), **dict.fromkeys(gone)}
 
 
 async def _attempts(store: "LightningStore", rollout: Rollout) -> list[Ended]:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 20_000
 """Characters of one cell of a table."""
-LOOKED_AT = 256
-"""So many of the newest rollouts that ended are looked through for those of a step."""
-ENDED = ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -88,34 +85,8 @@ async def about_run(algorithm: "Algorithm", store: "LightningStore") -> RunAbout
     return RunAbout(run_id, generation, name, redact(config), folder)
 
 
-async def samples_of(
-    store: "LightningStore", run_id: str, step: int | None, most: int, mode: str | None = None
-) -> list[Sample]:
-    """Rollouts of a run, evenly from those that have ended.
-
-    Args:
-        store: Where they are.
-        run_id: Of the run.
-        step: Of which step; None takes all. Rollouts that say no step count for every one.
-        most: At most so many.
-        mode: Only of this one; None for all.
-    """
-    newest = await store.query_rollouts(status_in=ENDED, limit=LOOKED_AT, sort_order="desc")
-    found = [
-        one
-        for one in newest
-        if (one.metadata or {}).get("run", run_id) == run_id
-        and (step is None or (one.metadata or {}).get("step", step) == step)
-        and mode in (None, one.mode)
-        and isinstance(one, AttemptedRollout)
-    ]
-    chosen = [found[number * len(found) // most] for number in range(min(most, len(found)))]
-    if len(found) <= most:
-        chosen = found
-    return [await _sample(store, one) for one in reversed(chosen)]
-
-
-async def _sample(store: "LightningStore", rollout: Rollout) -> Sample:
+async def sample_of(store: "LightningStore", rollout: Rollout) -> Sample:
+    """A rollout that has ended, without secrets and what is for the grader only."""
     spans = await store.query_spans(rollout.rollout_id, "latest")
     try:
         calls = model_calls(spans)

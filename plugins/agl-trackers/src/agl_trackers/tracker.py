@@ -1,6 +1,7 @@
 """The hook that all trackers share: what of a run goes to a tracker, and when."""
 
 import asyncio
+import importlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +20,9 @@ from agl.errors import BrokenComponentError, install_line
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
-from agl_trackers.records import Prompt, RunAbout, Sample, about_run, samples_of
+from agl_trackers.records import Prompt, RunAbout, Sample, about_run, sample_of
+from agl_trackers.staging import Staging
+from agl_trackers.steps import Steps, newest
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -53,6 +56,8 @@ class Tracker(agl.Hook, ABC):
     already is not waited for."""
     _delivery: Delivery | None = field(default=None, init=False, repr=False)
     _store: Any = field(default=None, init=False, repr=False)
+    _steps: Any = field(default=None, init=False, repr=False)
+    _staging: Any = field(default=None, init=False, repr=False)
     _reading: Any = field(default=None, init=False, repr=False)
     _ending: Any = field(default=None, init=False, repr=False)
     _to_read: deque[Any] = field(default_factory=deque[Any], init=False, repr=False)
@@ -95,10 +100,17 @@ class Tracker(agl.Hook, ABC):
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
         self._store, self._step, self._prompts = store, 0, {}
+        self._to_read.clear()
         self._ending = asyncio.Event()
-        self._delivery = Delivery(self.label or type(self).__name__)
+        name = self.label or type(self).__name__
+        self._delivery, self._staging = Delivery(name), Staging(name)
         about = await about_run(algorithm, store)
-        self._delivery.put("the start", partial(self.begin, about))
+        if about.folder is not None and about.generation > 1:
+            self._staging.clean(about.folder)
+        self._delivery.put("the start", partial(self._begin, about))
+        if self.rollouts:
+            self._steps = Steps(store, about.run_id)
+            await self._steps.start(goes_on=about.generation > 1)
 
     def on_resources_published(self, resources: "ResourcesUpdate") -> None:
         for name, resource in resources.resources.items():
@@ -106,21 +118,25 @@ class Tracker(agl.Hook, ABC):
             if isinstance(text, str) and self._prompts.get(name) != text:
                 self._prompts[name] = text
                 prompt = Prompt(name, resources.resources_id, hide(text))
-                self._put("a prompt", self.log_prompt, self._step, prompt)
+                self._put("prompts", self.log_prompt, self._step, prompt)
 
     def on_step_end(self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]) -> None:
         self._step = step
-        self._put(f"step {step}", self.log_metrics, step, numbers_of(metrics))
+        self._put("metrics", self.log_metrics, step, numbers_of(metrics))
         self._sample(algorithm, step, step)
 
     def on_evaluation_end(self, step: int, metrics: Mapping[str, Any]) -> None:
-        what = f"the evaluation after step {step}"
-        self._put(what, self.log_metrics, step, numbers_of(metrics))
+        self._put("evaluations", self.log_metrics, step, numbers_of(metrics))
 
     def on_checkpoint_saved(self, step: int, path: str | Path) -> None:
-        is_file = self.checkpoints and Path(path).exists()
-        what = f"the checkpoint of step {step}"
-        self._put(what, self.log_checkpoint, step, str(path), Path(path) if is_file else None)
+        staged = None
+        if self.checkpoints and self._delivery is not None and Path(path).exists():
+            if self._delivery.is_idle:
+                self._staging.clear()  # those whose turn came while it was not tried
+            staged = self._staging.add(Path(path))
+            if staged is None:
+                self._delivery.drop("earlier checkpoints were not yet uploaded")
+        self._put("checkpoints", self._upload, step, str(path), staged)
 
     async def on_run_end(self, algorithm: "Algorithm", error: BaseException | None) -> None:
         if self._delivery is None:
@@ -128,14 +144,33 @@ class Tracker(agl.Hook, ABC):
         if self._step == 0 and error is None:
             self._sample(algorithm, 0, None)  # it has no steps
         self._ending.set()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.wait_seconds
         if self._reading is not None:
-            await asyncio.wait([self._reading], timeout=self.wait_seconds)
+            left = max(0.0, self.wait_seconds - self._delivery.seconds_under_way)
+            await asyncio.wait([self._reading], timeout=left)
             if not self._reading.done():
                 self._reading.cancel()
-                self._delivery.drop("rollouts were left to be read", 1 + len(self._to_read))
+                self._delivery.drop("rollouts were left to be read", len(self._to_read))
                 self._to_read.clear()
         text = None if error is None else hide(f"{type(error).__name__}: {error}")
-        await self._delivery.close(self.wait_seconds, partial(self.end, text))
+        left = max(0.0, until - loop.time())
+        await self._delivery.close(left, partial(self.end, text), hung=self.wait_seconds)
+        await asyncio.to_thread(self._staging.clear)
+
+    def _begin(self, about: RunAbout) -> None:
+        if self.package is not None:
+            assert self._delivery is not None
+            self._delivery.doing(f"the import of {self.package!r}")
+            importlib.import_module(self.package)
+            self._delivery.doing("the start")
+        self.begin(about)
+
+    def _upload(self, step: int, path: str, staged: Path | None) -> None:
+        try:
+            self.log_checkpoint(step, path, staged)
+        finally:
+            self._staging.remove(staged)
 
     def _put(self, what: str, method: Any, *arguments: Any) -> None:
         if self._delivery is not None:
@@ -145,11 +180,11 @@ class Tracker(agl.Hook, ABC):
         """Read rollouts beside the run, those of one step after those of another."""
         if not self.rollouts or self._delivery is None:
             return
-        if self._delivery.is_behind:
-            self._delivery.drop("rollouts were not read, as it failed or hung")
+        if self._delivery.is_failing:
+            self._delivery.drop("rollouts were not read, as it had failed")
             return
         if len(self._to_read) >= MOST_TO_READ:
-            self._delivery.drop("rollouts of earlier steps were still being read")
+            self._delivery.drop("rollouts of earlier steps were not yet read")
             return
         run_id, _ = algorithm.get_run() or ("run", 1)
         self._to_read.append((run_id, step, of_step))
@@ -157,28 +192,31 @@ class Tracker(agl.Hook, ABC):
             self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        while self._to_read and self._delivery is not None:
-            await self._until_open()
-            run_id, step, of_step = self._to_read.popleft()
-            if self._delivery.is_behind:
-                self._delivery.drop("rollouts were not read, as it failed or hung")
+        delivery = self._delivery
+        while self._to_read and delivery is not None:
+            await delivery.idle()  # nothing is read for a tracker that hangs
+            run_id, step, of_step = self._to_read[0]
+            if delivery.is_failing:
+                self._to_read.popleft()
+                delivery.drop("rollouts were not read, as it had failed")
                 continue
             begun = time.perf_counter()
             try:
-                samples = await samples_of(self._store, run_id, of_step, self.rollouts)
+                if of_step is None:
+                    found = await newest(self._store, run_id, self.rollouts)
+                else:
+                    found = await self._steps.some(of_step, self.rollouts)
+                samples = [await sample_of(self._store, one) for one in found]
             except Exception as error:
-                self._delivery.drop(f"its rollouts could not be read ({type(error).__name__})")
+                self._to_read.popleft()
+                delivery.drop(f"rollouts could not be read ({type(error).__name__})")
                 continue
+            self._to_read.popleft()
             if samples:
-                self._put(f"the rollouts of step {step}", self.log_rollouts, step, samples)
+                self._put("rollouts", self.log_rollouts, step, samples)
+            else:
+                delivery.drop("a step had no rollouts that had ended")
             await self._rest(min(PACE * (time.perf_counter() - begun), LONGEST_PAUSE))
-
-    async def _until_open(self) -> None:
-        """Until something was sent: nothing is read for a tracker that hangs as it is opened."""
-        delivery = self._delivery
-        assert delivery is not None
-        while not (delivery.made or delivery.is_behind or self._ending.is_set()):
-            await self._rest(0.05)
 
     async def _rest(self, seconds: float) -> None:
         """At the end of the run there is none."""
@@ -186,7 +224,8 @@ class Tracker(agl.Hook, ABC):
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_delivery": None, "_store": None, "_reading": None, "_ending": None}
+        gone = ("_delivery", "_store", "_steps", "_staging", "_reading", "_ending")
+        return {**vars(self), **dict.fromkeys(gone)}
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -11,9 +11,11 @@ import pytest
 
 import agl
 import agl_trackers
+from agl.types import Span
+from agl_trackers import otlp
 
 from ..collector import attributes, collecting  # noqa: TID252
-from ..runs import fit  # noqa: TID252
+from ..runs import Learner, fit  # noqa: TID252
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
@@ -101,7 +103,8 @@ def test_a_collector_that_refuses_is_tried_less_and_less_and_the_run_goes_on(
     assert found.requests == []
     first, last = [one.getMessage() for one in caplog.records if one.name == "agl.trackers"]
     assert "the collector did not take the spans. The run goes on" in first
-    assert "are lost" in last
+    # Six rollouts, and the start and the end of the tracker.
+    assert "6 of 8 records are lost" in last
 
 
 def test_a_collector_that_hangs_does_not_hold_the_run_up(
@@ -120,3 +123,128 @@ def test_a_collector_that_hangs_does_not_hold_the_run_up(
         finally:
             goes_on.set()
     assert "had not returned after" in caplog.messages[-1]
+
+
+# --- what cannot be sent, and what can only be sent later
+
+
+async def follow(
+    tracked: agl_trackers.OTLP, number: int, *, before_end: Any = None, **odd: Any
+) -> dict[str, int]:
+    """Rollouts of a run with this tracker, the fourth with such a span; what is lost."""
+    store = agl.InMemoryLightningStore()
+    await tracked.on_run_start(Learner(), store)
+    for n in range(number):
+        one = await store.start_rollout(n)
+        ids = {"rollout_id": one.rollout_id, "attempt_id": one.attempt.attempt_id}
+        span = Span.from_attributes(name="work", attributes={"n": n}, **ids)
+        await store.add_many_spans([span.model_copy(update=odd) if n == 3 else span])
+        await store.update_attempt(*ids.values(), status="succeeded")
+    if before_end is not None:
+        await asyncio.wait_for(asyncio.to_thread(before_end.wait), 120)
+    assert tracked._delivery is not None
+    await tracked.on_run_end()
+    return dict(tracked._delivery.lost)
+
+
+def numbers(found: Any) -> list[int]:
+    return sorted(attributes(span)["n"] for span in found.spans if span.name == "work")
+
+
+async def test_an_attempt_that_cannot_be_written_takes_no_other_with_it() -> None:
+    with collecting() as found:
+        lost = await follow(tracker(found.address), 50, trace_id="nothex", span_id="alsonot")
+    assert lost == {"their spans cannot be written (ValueError)": 1}
+    assert numbers(found) == [n for n in range(50) if n != 3]
+
+
+async def test_what_a_collector_refuses_at_first_is_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
+    answers, again = [200, 200, 400, 400, 400, 400, 400], threading.Event()
+
+    def answer() -> int:
+        if answers:
+            return answers.pop(0)
+        again.set()
+        return 200
+
+    with collecting(answer) as found:
+        every = tracker(found.address, every_seconds=0.01)
+        assert await follow(every, 30, before_end=again) == {}
+    assert numbers(found) == list(range(30))
+
+
+async def test_what_a_collector_never_takes_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
+    send = agl_trackers.OTLP._export
+
+    def refuse(self: agl_trackers.OTLP, traces: Any) -> None:
+        for trace in traces:
+            if any((span.attributes or {}).get("n") == 3 for span in trace.spans):
+                raise ConnectionError("413 Content Too Large")
+        send(self, traces)
+
+    monkeypatch.setattr(agl_trackers.OTLP, "_export", refuse)
+    with collecting() as found:
+        lost = await follow(tracker(found.address, every_seconds=0.01), 30)
+    assert sum(lost.values()) == 1
+    assert numbers(found) == [n for n in range(30) if n != 3]
+
+
+async def test_one_rollout_that_cannot_be_read_holds_no_other_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
+    read = otlp._attempts
+
+    async def attempts(store: Any, rollout: Any) -> Any:
+        if rollout.input == 3:
+            raise OSError("a bad sector")
+        return await read(store, rollout)
+
+    monkeypatch.setattr(otlp, "_attempts", attempts)
+    with collecting() as found:
+        lost = await follow(tracker(found.address, every_seconds=0.01), 30)
+    assert sum(lost.values()) == 1
+    assert numbers(found) == [n for n in range(30) if n != 3]
+
+
+async def test_of_a_collector_that_fails_only_single_rollouts_are_read_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried, read = threading.Event(), list[str]()
+    attempts = otlp._attempts
+
+    async def note(store: Any, rollout: Any) -> Any:
+        read.append(rollout.rollout_id)
+        return await attempts(store, rollout)
+
+    def refuse() -> int:
+        tried.set()
+        return 401
+
+    monkeypatch.setattr(otlp, "_attempts", note)
+    with collecting(refuse) as found:
+        lost = await follow(tracker(found.address, every_seconds=0.01), 600, before_end=tried)
+    assert sum(lost.values()) == 600
+    assert len(read) < 20
+
+
+async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted() -> None:
+    goes_on, came = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        came.set()
+        goes_on.wait()
+        return 200
+
+    with collecting(hang) as found:
+        try:
+            hangs = tracker(found.address, every_seconds=0.01, wait_seconds=0.2)
+            lost = await follow(hangs, 600, before_end=came)
+        finally:
+            goes_on.set()
+    assert sum(number for why, number in lost.items() if "the run had ended" not in why) >= 1
+    assert sum(lost.values()) >= 600
