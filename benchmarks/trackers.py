@@ -1,6 +1,6 @@
 """What a tracker costs a run: none, one that works, one that fails, one that hangs.
 
-    python benchmarks/trackers.py [--rounds 15] [--steps 20] [--rollouts 50]
+    python benchmarks/trackers.py [--rounds 15] [--steps 20] [--rollouts 50] [--only fails,hangs]
 
 A run is so many steps of so many rollouts without a model, each of them a call and a reward. Runs
 of all kinds alternate in one process, in an order that is drawn anew each round. Printed are
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rollouts", type=int, default=50)
+    parser.add_argument("--only", default="", help="kinds, with commas between; all if left out")
     given = parser.parse_args()
     logging.getLogger("agl").setLevel(logging.ERROR)
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
@@ -166,13 +167,16 @@ def main() -> None:
             "fails: otlp": lambda: agl_trackers.OTLP(endpoint=refuses, wait_seconds=1),
             "hangs: otlp": lambda: agl_trackers.OTLP(endpoint=hangs, wait_seconds=1),
         }
+        only = ["none", *given.only.split(",")] if given.only else list(kinds)
+        kinds = {kind: make for kind, make in kinds.items() if kind in only}
         found: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in kinds}
         for number in range(given.rounds + 1):
             for kind in random.sample(list(kinds), len(kinds)):
                 with tempfile.TemporaryDirectory() as folder:
                     hook = kinds[kind]()
-                    took = measure(hook, given.steps, given.rollouts, Path(folder) / "run")
-                if number:  # the first round imports
+                    steps = given.steps if number else min(given.steps, 2)
+                    took = measure(hook, steps, given.rollouts, Path(folder) / "run")
+                if number:  # the first round imports, and warms up
                     found[kind].append(took)
     print(f"{given.rounds} rounds of {given.steps} x {given.rollouts} rollouts")
     print(f"{'tracker':20} {'wall s':>7} {'CPU s':>7}  {'wall ratio':22} {'CPU ratio':22} end s")
