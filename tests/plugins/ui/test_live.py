@@ -1,11 +1,16 @@
 """The word that a store has changed, and its end with the server."""
 
+import asyncio
 import time
 import urllib.request
 
 import pytest
 
 import agl
+from agl.types import LedgerItem, LedgerPart, RunStart
+from agl_ui import live
+from agl_ui.looking import Looking
+from agl_ui.places import Place
 
 from .stores import apart
 
@@ -77,3 +82,78 @@ def test_streams_end_at_once_when_a_store_server_stops(store):
         apart(server.stop())
         assert time.monotonic() - begin < 30.0
         stream.read()
+
+
+async def _begin(store):
+    """A store in which something of each kind can change."""
+    await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+    await store.add_resources({"p": agl.PromptTemplate(template="Hi")})
+    await store.update_worker("w")
+    for text in ("first", "second", "third"):
+        await store.enqueue_rollout(text)
+    await store.start_rollout("under way", worker_id="w")
+
+
+async def _cancelled(store):
+    waiting = await store.query_rollouts(status_in=["queuing"])
+    await store.update_rollout(waiting[0].rollout_id, status="cancelled")
+
+
+async def _requeued(store):
+    running = await store.query_rollouts(status_in=["preparing", "running"])
+    await store.update_rollout(running[0].rollout_id, status="requeuing")
+
+
+async def _accounted(store):
+    of = {"rollout_id": (await store.query_rollouts(limit=1))[0].rollout_id}
+    about = {"algorithm": "grpo", "step": 1, "mode": "train"}
+    items = [LedgerItem(kind="rollout", **of)]
+    await store.add_ledger_parts([LedgerPart(**of, **about, items=items)])
+
+
+async def _ended(store):
+    await store.end_run("r", 1, outcome="finished")
+
+
+CHANGES = {
+    "resources": lambda store: store.add_resources({"p": agl.PromptTemplate(template="Hello")}),
+    "a runner": lambda store: store.update_worker("another"),
+    "a heartbeat": lambda store: store.update_worker("w"),
+    "a cancelled rollout": _cancelled,
+    "a requeued rollout": _requeued,
+    "an account": _accounted,
+    "another run": lambda store: store.begin_run(RunStart(run_id="s", algorithm="grpo")),
+    "the end of a run": _ended,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_whatever_a_tab_shows_is_seen_in_a_store_without_a_file(change):
+    store = agl.InMemoryLightningStore()
+    await _begin(store)
+    place = Place("s", "s", Looking(store))
+    before = await place.state()
+    assert await place.state() == before
+    await CHANGES[change](store)
+    assert await place.state() != before
+
+
+async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    place = Place("s", "s", agl.InMemoryLightningStore())
+    looks = []
+
+    async def state():
+        looks.append("look")
+        if len(looks) in (2, 3):
+            raise RuntimeError("the client is closed")
+        return f"state {len(looks) > 3}"
+
+    place.state = state
+    told = live.Watch(place).follow("", asyncio.Event())
+    assert await anext(told) == "state False"
+    assert await anext(told) == "unreadable"
+    assert await anext(told) == "state True"
+    await told.aclose()
+    said = [one for one in caplog.records if "cannot be looked at" in one.message]
+    assert len(said) == 1  # the same twice in a row is told once

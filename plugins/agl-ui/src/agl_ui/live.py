@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from starlette.requests import Request
@@ -11,8 +13,12 @@ from agl.errors import AglError, ConfigError, NotSupportedError
 from agl.serving.layers import CLOSING
 from agl_ui.places import Place, Places
 
+logger = logging.getLogger("agl.ui")
+
 LOOK_SECONDS = 1.0
 """How often a store is looked at while a page of it is open."""
+LOOK_TIMES = 20
+"""And no sooner than so many times what the last look took."""
 WORD_SECONDS = 15.0
 """How often a silent connection gets a word, so that who is gone is noticed."""
 
@@ -88,17 +94,25 @@ class Watch:
                 del watches[self._about]
 
     async def _look(self) -> None:
-        while self._watchers:
-            try:
-                state = await self._now()
-            except AglError:
-                state = "unreadable"
-            if state != self._state:
-                self._state, changed = state, self._changed
-                self._changed = asyncio.Event()
-                changed.set()
-            await asyncio.sleep(LOOK_SECONDS)
-        self._task = None
+        told = ""
+        try:
+            while self._watchers:
+                begin = time.monotonic()
+                try:
+                    state = await self._now()
+                except Exception as error:  # a look; the next one may do better
+                    state = "unreadable"
+                    if not isinstance(error, AglError) and told != repr(error):
+                        told = repr(error)
+                        logger.error("%s cannot be looked at", self._place.title, exc_info=error)
+                if state != self._state:
+                    self._state, changed = state, self._changed
+                    self._changed = asyncio.Event()
+                    changed.set()
+                took = time.monotonic() - begin
+                await asyncio.sleep(max(LOOK_SECONDS, LOOK_TIMES * took))
+        finally:
+            self._task = None
 
     async def _now(self) -> str:
         """The state; that of a rollout is looked up where its store has changed."""

@@ -1,9 +1,13 @@
 """The stores that the page shows, and what tells that one has changed."""
 
+import asyncio
 import hashlib
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pydantic import BaseModel
 
 from agl.errors import ConfigError, NotSupportedError
 from agl.runs.finding import last_time, placed, stores_here
@@ -11,10 +15,13 @@ from agl.runs.folders import STORE
 from agl.store.access.rules import ALLOWED
 from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
-from agl.types import Run
+from agl.types import PaginatedResult, Run
 from agl_learning.run_metrics import METRICS
 from agl_ui.file_store import FileStore
 from agl_ui.looking import Looking
+
+NEWEST = 50
+"""Runners, runs and rollouts under way among which a change is seen, of a store without a file."""
 
 
 @dataclass
@@ -52,11 +59,42 @@ class Place:
             names = [self.file, self.file.with_name(f"{self.file.name}-wal")]
             names.append(self.file.parent / METRICS)
             return _digest([self.reading, *(_status(name) for name in names)])
-        newest = await self.store.query_rollouts(sort_order="desc", limit=1)
-        ended = await self.store.query_rollouts(status_in=["succeeded", "failed"], limit=1)
-        open_ = await self.store.query_rollouts(status_in=["running"], sort_order="desc", limit=20)
-        seen = [[one.model_dump_json() for one in page] for page in (newest, open_)]
-        return _digest([self.reading, newest.total, ended.total, open_.total, seen])
+        return _digest([self.reading, *await asyncio.gather(*map(_seen, _looks(self.store)))])
+
+
+def _looks(store: LightningStore) -> list[Awaitable[Any]]:
+    """What is asked of a store without a file: how many there are of all, and the newest of each.
+
+    A change that is neither of number nor of status, in a record that is not among the newest, is
+    not seen.
+    """
+    newest: dict[str, Any] = {"sort_order": "desc", "limit": 1}
+    heard: dict[str, Any] = {"sort_by": "last_heartbeat_time", "sort_order": "desc"}
+    some = {**newest, "limit": NEWEST}
+    return [
+        store.statistics(),
+        store.query_rollouts(**newest),
+        store.query_rollouts(status_in=["succeeded"], **newest),
+        store.query_rollouts(status_in=["failed", "cancelled"], **newest),
+        store.query_rollouts(status_in=["queuing", "requeuing"], **newest),
+        store.query_rollouts(status_in=["preparing", "running"], **some),
+        store.query_resources(sort_by="update_time", **newest),
+        store.query_workers(**heard, limit=NEWEST),
+        store.query_runs(sort_by="create_time", **some),
+        store.query_ledger_parts(limit=1),
+        store.query_ledger_parts(lost=True, limit=1),
+    ]
+
+
+async def _seen(look: Awaitable[Any]) -> Any:
+    """What is compared of an answer; nothing where a store is too old to be asked so."""
+    try:
+        found = await look
+    except NotSupportedError:
+        return None
+    if not isinstance(found, PaginatedResult):
+        return [(name, found[name]) for name in sorted(found) if name.startswith("total")]
+    return found.total, [one.model_dump_json() for one in cast("Sequence[BaseModel]", found)]
 
 
 def _status(name: Path) -> tuple[int, int] | None:

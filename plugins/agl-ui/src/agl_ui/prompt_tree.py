@@ -1,4 +1,8 @@
-"""The prompt runs of a store, read once, and then only what has come."""
+"""The prompt runs of a store, read once, and then only what has come.
+
+One request reads some of a large store; a page that is open asks for the rest, as ``Place.reading``
+changes the state that it waits on.
+"""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -38,7 +42,7 @@ async def prompt_runs(place: Place) -> Known:
         waiting = list(known.open)
         for at in range(0, len(waiting), PAGE):
             known.take(await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]))
-        until = known.num_read + MOST_AT_ONCE
+        until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
             page = await place.store.query_rollouts(limit=PAGE, after=known.last)
             if not page:
@@ -46,4 +50,5 @@ async def prompt_runs(place: Place) -> Known:
             known.take(page)
             known.num_read += len(page)
             known.last = page[-1].rollout_id
+        place.reading += before < known.num_read < known.total
     return known

@@ -36,18 +36,21 @@ class Keyed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or self._key is None or self._is_known(scope):
+        if scope["type"] != "http" or self._key is None:
             return await self._app(scope, receive, send)
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = dict(pairs).get("key", "")
-        if not self._is_key(given):
+        is_new, is_known = self._is_key(dict(pairs).get("key", "")), self._is_known(scope)
+        if is_known and not is_new:
+            return await self._app(scope, receive, send)
+        if not is_new:
             text = (
                 "This page shows a store to who has its whole address: open the one that agl ui "
                 "printed when it started, with ?key= in it."
             )
             return await _answer(send, 401, text.encode())
         others = urlencode([pair for pair in pairs if pair[0] != "key"])
-        # Relative, and a path of ours: what was asked for, without the key in the history.
+        # Relative, and a path of ours: what was asked for, without the key in the history, nor in
+        # the addresses that people send on.
         path = f"/{quote(scope['path'].lstrip('/'), safe='/')}"
         back = f"{path}?{others}" if others else path
         kept = f"{self._cookie}={self._key}; Path=/; HttpOnly; SameSite=Lax"

@@ -1,5 +1,6 @@
 """Resources, runners and settings of a store."""
 
+import math
 import time
 from collections import Counter
 
@@ -43,11 +44,19 @@ async def runners(request: Request, places: Places) -> Page:
         sort_by="last_heartbeat_time", sort_order="desc", limit=PAGE
     )
     since = time.time() - SILENT_SECONDS
+    heard = [one.last_heartbeat_time or 0.0 for one in found]
     workers = [
-        (one, "silent" if (one.last_heartbeat_time or 0.0) < since else one.status) for one in found
+        (one, "silent" if at < since else one.status) for one, at in zip(found, heard, strict=True)
     ]
+    until = min((math.ceil(at - since) for at in heard if at >= since), default=None)
     counts = Counter(status for _, status in workers)
-    values = {"title": "Runners", "workers": workers, "total": found.total, "counts": counts}
+    values = {
+        "title": "Runners",
+        "workers": workers,
+        "total": found.total,
+        "counts": counts,
+        "until": until,  # in so many seconds, one more may be silent
+    }
     return Page("runners.html", values, place, "runners", state=state)
 
 
