@@ -52,6 +52,15 @@ def test_spans_that_name_each_other_as_parents_are_shown():
     assert sorted(bar.span.name for bar in tree(spans)) == ["a", "b", "c"]
 
 
+def test_spans_without_a_start_are_shown_after_the_others():
+    spans = [
+        agl.Span.from_attributes(name=name, span_id=name * 16, attributes={}, start_time=start)
+        for name, start in (("a", None), ("b", 1.0), ("c", None))
+    ]
+    assert [bar.span.name for bar in tree(spans)] == ["b", "a", "c"]
+    assert len(tree(spans[::2])) == 2
+
+
 def test_a_raster_in_a_message_is_shown():
     image = image_of(f"data:image/png;base64,{PNG}", "raw?image=0")
     assert (image.source, image.problem) == (f"data:image/png;base64,{PNG}", "")

@@ -12,6 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
 from agl.types import EXCLUSION_REASONS, Attempt, Span
+from agl_learning.calls.reading import recorded_parts
+from agl_learning.records import ModelCall
 from agl_learning.showing import Shown, find_rollout, place_of, show, text_of
 from agl_learning.traces import MOST_CALLS, Part
 from agl_learning.why import why
@@ -170,10 +172,13 @@ async def explained(request: Request, places: Places) -> Page:
     if token is None:
         raise HTTPException(400, "token: expected the place of a token in the answer, from 0")
     given = request.query_params
-    shown = await show(place.store, request.path_params["rollout_id"], number, step, read=Part())
-    found: Why = await why(
-        place.store, shown.chain, given.get("call", ""), token, again="again" in given
-    )
+    # As the page reads it: see ``write``.
+    read = Part(max(0, (whole_number(request, "turn", 1) or 1) - MOST_CALLS // 2))
+    shown = await show(place.store, request.path_params["rollout_id"], number, step, read=read)
+    call_id = given.get("call", "")
+    if call_id not in shown.chain.calls and not shown.chain.trace.is_whole:
+        shown = await show(place.store, request.path_params["rollout_id"], number, step)
+    found: Why = await why(place.store, shown.chain, call_id, token, again="again" in given)
     body = json.dumps(asdict(found), default=str).encode()
     return Page("", {}, answer=Response(body, media_type="application/json"))
 
@@ -183,20 +188,33 @@ async def raw(request: Request, places: Places) -> Page:
     place = places.get(request.path_params["key"])
     given = request.query_params
     rollout_id = request.path_params["rollout_id"]
-    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), read=Part())
     call_id, which = given.get("call", ""), given.get("message", "")
+    read = Part(0, 1)
+    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), read=read)
+    call = await _call(place, shown, call_id)
     image = whole_number(request, "image")
     if image is not None:
-        answer = await asyncio.to_thread(_image, shown, call_id, which, image)
+        answer = await asyncio.to_thread(_image, shown, call, which, image)
     else:
-        text = _raw_text(shown, call_id, which)
+        text = _raw_text(shown, call, which)
         answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
     answer.headers["Content-Security-Policy"] = SANDBOX
     return Page("", {}, answer=answer)
 
 
-def _image(shown: Shown, call_id: str, which: str, number: int) -> Response:
-    urls = image_urls(_message(shown, call_id, which))
+async def _call(place: Place, shown: Shown, call_id: str) -> ModelCall | None:
+    """A call by its id; of a long trace by its span, wherever that is."""
+    if shown.chain.trace.is_whole or not call_id:
+        calls = list(shown.chain.calls.values())
+    else:
+        span_id = call_id.partition("#")[0]  # of several answers each has a number
+        spans = await place.store.query_spans(shown.rollout.rollout_id, span_id=span_id)
+        calls = [record.call for record in recorded_parts(spans)]
+    return next((one for one in calls if one.call_id == call_id), None)
+
+
+def _image(shown: Shown, call: ModelCall | None, which: str, number: int) -> Response:
+    urls = image_urls(_message(shown, call, which))
     if number >= len(urls):
         raise ConfigError(f"rollout {shown.rollout.rollout_id!r} has no such image")
     try:
@@ -206,16 +224,15 @@ def _image(shown: Shown, call_id: str, which: str, number: int) -> Response:
     return Response(data, media_type=kind)
 
 
-def _raw_text(shown: Shown, call_id: str, which: str) -> str:
+def _raw_text(shown: Shown, call: ModelCall | None, which: str) -> str:
     if which == "task":
         return text_of(shown.rollout.input)
-    message = _message(shown, call_id, which)
+    message = _message(shown, call, which)
     return text_of(message.get("content") or message.get("refusal") or "")
 
 
-def _message(shown: Shown, call_id: str, which: str) -> dict[str, Any]:
+def _message(shown: Shown, call: ModelCall | None, which: str) -> dict[str, Any]:
     """One of the messages of a call, or its answer."""
-    call = next((one for one in shown.chain.calls.values() if one.call_id == call_id), None)
     if call is not None and which == "answer" and call.response is not None:
         return call.response
     if call is not None and which.isascii() and which.isdigit() and len(which) < 10:

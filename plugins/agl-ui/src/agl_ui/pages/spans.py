@@ -148,20 +148,22 @@ def _depth(span: Span, parents: dict[str, str | None]) -> int:
 
 def tree(spans: Sequence[Span]) -> list[Bar]:
     """Spans as a tree, each with its place on the clock of all."""
-    timed = [span for span in spans if span.start_time is not None]
-    if not timed:
-        return []
-    begin = min(span.start_time or 0.0 for span in timed)
-    end = max(span.end_time or span.start_time or 0.0 for span in timed)
-    ids = {span.span_id for span in timed}
+    begin = min((span.start_time for span in spans if span.start_time is not None), default=0.0)
+    end = max((span.end_time or span.start_time or begin for span in spans), default=begin)
+    ids = {span.span_id for span in spans}
     below: dict[str, list[Span]] = {}
-    for span in sorted(timed, key=lambda span: (span.start_time or 0.0, span.sequence_id)):
+    # Of what says no time, nobody knows when it was; it comes last.
+    ordered = sorted(
+        spans,
+        key=lambda span: (span.start_time is None, span.start_time or 0.0, span.sequence_id),
+    )
+    for span in ordered:
         parent = span.parent_id if span.parent_id in ids and span.parent_id != span.span_id else ""
         below.setdefault(parent or "", []).append(span)
     bars: list[Bar] = []
     seen: set[str] = set()
     # Spans that name each other as parents hang on nothing; they come at the end.
-    roots = [*below.get("", []), *timed]
+    roots = [*below.get("", []), *ordered]
     waiting = [(span, 0) for span in reversed(roots)]
     while waiting:
         span, depth = waiting.pop()

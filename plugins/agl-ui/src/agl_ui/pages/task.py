@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.errors import AdapterError, DamagedRecordError, UnknownRecordError
+from agl.semconv import MODEL_CALL_SPAN
 from agl.types import Rollout
 from agl_learning.calls.reading import model_calls
 from agl_learning.showing import message_text, said
@@ -26,8 +27,8 @@ MOST = 200
 """Of these, those that were queued nearest to it."""
 SIDE_BY_SIDE = 8
 """More columns are too narrow to be read."""
-LONGEST, MOST_SPANS, MOST_MESSAGES = 4_000, 400, 60
-"""Characters of a message; spans of a rollout that are read; messages that are shown."""
+MOST_SPANS, MOST_MESSAGES = 400, 60
+"""Spans of a rollout that are read, of more only its model calls; messages that are shown."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,19 @@ class Column:
     same: int = 0
     """Characters of the first message that is not the same in all, up to where they part."""
     problem: str = ""
+    more: int = 0
+    """Messages that are left out."""
+    unread: int = 0
+    """Model calls that were not read."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Rollouts of the task in one step."""
+    """Rollouts of the task that one step of one run compared with each other."""
 
+    run: str | None
     step: int | None
+    group: Any
     rows: list[Row]
 
     @property
@@ -82,19 +89,32 @@ async def write(request: Request, places: Places) -> Page:
         raise UnknownRecordError(f"rollout {rollout_id[:100]!r}: the store has none of this id")
     rows = await rows_of(place, await _siblings(place, rollout))
     steps = _steps(rows)
-    step = whole_number(request, "step", _step_of(rollout))
-    chosen = next((one for one in steps if one.step == step), None)
+    own = next(one for one in steps if any(_id(row) == rollout_id for row in one.rows))
+    step = whole_number(request, "step", own.step)
+    # Its own one first, then others of its run.
+    near = sorted(steps, key=lambda one: (one is not own, one.run != own.run))
+    chosen = next((one for one in near if one.step == step), None)
     if chosen is None:
         raise HTTPException(400, f"step={step}: no rollout of this task is of it")
     shown = sorted(chosen.rows, key=lambda row: -(row.reward if row.reward is not None else -1e308))
-    columns = await asyncio.gather(*(_column(place, row) for row in shown[:SIDE_BY_SIDE]))
+    if len(shown) > SIDE_BY_SIDE:  # what differs most
+        beside = [*shown[: SIDE_BY_SIDE // 2], *shown[-SIDE_BY_SIDE // 2 :]]
+    else:
+        beside = shown
+    columns = await asyncio.gather(*(_column(place, row) for row in beside))
     shared = _part([one for one in columns if one.messages])
-    means = {one.step: one.mean for one in steps if one.step is not None}
+    of_run: dict[int, list[float]] = {}
+    for one in steps:
+        if one.step is not None and one.run == chosen.run:
+            of_run.setdefault(one.step, []).extend(one.rewards)
+    means = {number: fmean(given) if given else None for number, given in of_run.items()}
     values: dict[str, Any] = {
         "title": "Task",
         "task": rollout.input,
         "of": rollout_id,
         "steps": steps,
+        "has_runs": len({one.run for one in steps}) > 1,
+        "has_groups": len({repr(one.group) for one in steps}) > 1,
         "chosen": chosen,
         "columns": columns,
         "num_hidden": len(shown) - len(columns),
@@ -130,14 +150,25 @@ async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
 
 def _step_of(rollout: Rollout) -> int | None:
     step = (rollout.metadata or {}).get("step")
-    return step if isinstance(step, int) else None
+    is_one = isinstance(step, int) and not isinstance(step, bool) and step >= 0
+    return step if is_one else None
+
+
+def _id(row: Row) -> str:
+    return row.rollout.rollout_id
 
 
 def _steps(rows: Sequence[Row]) -> list[Step]:
-    found: dict[int | None, list[Row]] = {}
+    """As an algorithm compares them: see ``agl_learning.explanation.is_sibling``."""
+    found: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
-        found.setdefault(_step_of(row.rollout), []).append(row)
-    return [Step(step, of_it) for step, of_it in found.items()]
+        about = row.rollout.metadata or {}
+        run, group, step = about.get("run"), about.get("group"), _step_of(row.rollout)
+        run = None if run is None else str(run)
+        # What stands in metadata may be anything.
+        key = (repr(run), step, repr((group, about.get("step"))))
+        found.setdefault(key, Step(run, step, group, [])).rows.append(row)
+    return list(found.values())
 
 
 async def _column(place: Place, row: Row) -> Column:
@@ -146,7 +177,14 @@ async def _column(place: Place, row: Row) -> Column:
     of = (row.attempt.rollout_id, row.attempt.attempt_id)
     try:
         spans = await place.store.query_spans(*of, limit=MOST_SPANS)
-        return Column(row, _messages(list(spans)))
+        unread = 0
+        if spans.total > len(spans):
+            named = {"name": MODEL_CALL_SPAN, "limit": MOST_SPANS}
+            spans = await place.store.query_spans(*of, **named)
+            unread = spans.total - len(spans)
+        messages = _messages(list(spans))
+        more = max(0, len(messages) - MOST_MESSAGES)
+        return Column(row, messages[:MOST_MESSAGES], more=more, unread=unread)
     except (AdapterError, DamagedRecordError) as error:
         return Column(row, [], problem=str(error))
 
@@ -159,7 +197,7 @@ def _messages(spans: list[Any]) -> list[Message]:
         known = len(found) if before == list(map(said, found)) else 0
         answer = [{"role": "assistant", **call.response}] if call.response else []
         found = [*found, *call.messages[known:], *answer]
-    return [Message(*message_text(one)) for one in found[:MOST_MESSAGES]]
+    return [Message(*message_text(one)) for one in found]
 
 
 def _part(columns: Sequence[Column]) -> list[Message]:

@@ -1,0 +1,93 @@
+"""A task's groups, and single calls of a long trace, as the server answers."""
+
+import re
+import urllib.parse
+import urllib.request
+
+import pytest
+
+import agl
+from agl.types import RolloutConfig
+
+from .long_trace import fill_with_long_trace
+from .stores import apart, call_span, reward_span
+
+
+def read(address):
+    with urllib.request.urlopen(address) as answer:
+        return re.sub(r"\s+", " ", answer.read().decode())
+
+
+def test_the_whole_text_of_any_call_of_a_long_trace(serve, tmp_path):
+    file = tmp_path / "long.db"
+    rollout_id = apart(fill_with_long_trace(file, 2_300, every=2))
+    address = f"{serve(file)}/s/long/rollouts/{rollout_id}"
+    call = f"{2_240 + 1:016x}"  # the 1,121st
+    assert read(f"{address}/raw?call={call}&message=0") == "question 2240"
+    assert read(f"{address}/raw?call={call}&message=answer") == "answer 2240"
+    assert f'"call_id": "{call}"' in read(f"{address}/why.json?call={call}&token=3")
+
+
+async def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0):
+    """Rollouts of one task, for each of these metadata; their ids."""
+    store = agl.SqliteLightningStore(file, durability="process")
+    user = [{"role": "user", "content": "q"}]
+    ids = []
+    for about in metadata:
+        for answer, reward in answers:
+            rollout = await store.start_rollout(
+                "t", mode="train", metadata=about, config=RolloutConfig()
+            )
+            of = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            before = [
+                agl.Span.from_attributes(name="tool", attributes={}, start_time=1.0, **of)
+                for _ in range(tools)
+            ]
+            spans = [*before, call_span(rollout, user, answer), reward_span(rollout, reward)]
+            await store.add_many_spans(spans)
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            ids.append(rollout.rollout_id)
+    await store.close()
+    return ids
+
+
+def rows_of(text):
+    body = text.partition('id="steps"')[2].partition("<tbody>")[2]
+    return [re.sub(r"<[^>]*>", " ", one).split() for one in body.split("</tr>")[:-1]]
+
+
+def test_groups_of_runs_are_not_mixed(serve, tmp_path):
+    file = tmp_path / "two.db"
+    about = [{"run": run, "step": 1, "group": group} for run in ("x", "y") for group in (0, 1)]
+    ids = apart(fill(file, about))
+    text = read(f"{serve(file)}/s/two/task?rollout={ids[2]}")
+    found = rows_of(text)
+    assert [one[:4] for one in found] == [
+        ["1", run, group, "2"] for run, group in (("y", "1"), ("y", "0"), ("x", "1"), ("x", "0"))
+    ]
+    side = text.partition('id="side"')[2].partition('id="steps"')[0]
+    assert set(re.findall(r"/rollouts/(ro-\w+)", side)) == {ids[2], ids[3]}
+
+
+@pytest.mark.parametrize("step", [True, -3, "x", {"a": 1}])
+def test_no_link_of_a_task_is_refused(serve, tmp_path, step):
+    file = tmp_path / "odd.db"
+    ids = apart(fill(file, [{"step": step}, {"step": 2}]))
+    base = serve(file)
+    text = read(f"{base}/s/odd/task?rollout={ids[0]}")
+    links = re.findall(r'href="(/s/odd/task[^"]*)"', text)
+    assert len(links) == 2
+    for link in links:
+        assert "side by side" in read(base + link.replace("&amp;", "&"))
+
+
+def test_columns_are_of_both_ends_and_calls_after_many_tools_are_found(serve, tmp_path):
+    file = tmp_path / "many.db"
+    answers = [(f"answer {n}", float(n < 8)) for n in range(16)]
+    ids = apart(fill(file, [{"step": 1}], answers, tools=0))
+    text = read(f"{serve(file)}/s/many/task?rollout={ids[0]}")
+    assert re.findall(r'<div class="reward">(\d)', text) == ["1"] * 4 + ["0"] * 4
+    assert "8 more are not beside each other: those between" in text
+    other = tmp_path / "tools.db"
+    ids = apart(fill(other, [{"step": 1}], tools=450))
+    assert "No model call is recorded" not in read(f"{serve(other)}/s/tools/task?rollout={ids[0]}")
