@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 10.0, 26.0
 """Units of the drawing that axes and their numbers take."""
@@ -37,6 +38,8 @@ class Chart:
     y_ticks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     says: str = ""
     """The chart in a sentence, for who does not see it."""
+    remark: str = ""
+    """That points are means of several steps, where they are."""
 
     @property
     def bottom(self) -> float:
@@ -65,18 +68,19 @@ def chart(
 
     Args:
         title: What is drawn.
-        series: Name, kind, and step -> value; a step without a value is a gap.
+        series: Name, kind, and step -> value. A step of None is a gap; one that is not
+            there is none: the line goes on to the next.
         width: Of the drawing.
         height: The same.
     """
     known = [
-        (name, kind, {x: y for x, y in sorted(points.items()) if _is_finite(y)})
+        (name, kind, {x: y if _is_finite(y) else None for x, y in sorted(points.items())})
         for name, kind, points in series
     ]
-    known = [one for one in known if one[2]]
+    known = [one for one in known if any(y is not None for y in one[2].values())]
     if not known:
         return None
-    xs = [x for _, _, points in known for x in points]
+    xs = [x for _, _, points in known for x, y in points.items() if y is not None]
     ys = [y for _, _, points in known for y in points.values() if y is not None]
     x_ticks, y_ticks = _ticks(min(xs), max(xs), 8, whole=True), _ticks(min(ys), max(ys), 5)
     x_low, x_high = float(min(xs)), float(max(xs))
@@ -92,13 +96,17 @@ def chart(
 
     lines: list[Line] = []
     for name, kind, points in known:
+        thin, size = _thin(points), _stretch(points)
+        of = "step" if size == 1 else f"mean of up to {size} values to step"
         placed = [
-            (place_x(x), place_y(y), f"{name}, step {x:g}: {_tidy(y)}") for x, y in _thin(points)
+            (place_x(x), place_y(y), f"{name}, {of} {x:g}: {_tidy(y)}")
+            for x, y in thin
+            if y is not None
         ]
-        path = " ".join(
-            f"{'M' if index == 0 else 'L'}{x} {y}" for index, (x, y, _) in enumerate(placed)
-        )
         dots = placed if len(placed) <= MOST_DOTS else []
+        if not dots:  # by itself between gaps, it has no line
+            dots = [one for one, lonely in zip(placed, _lonely(thin), strict=True) if lonely]
+        path = " ".join(f"{mark}{place_x(x)} {place_y(y)}" for mark, (x, y) in _drawn(thin))
         lines.append(Line(name, kind, path, dots))
     return Chart(
         title,
@@ -108,6 +116,11 @@ def chart(
         [(place_x(x), _tidy(x)) for x in x_ticks if x_low <= x <= x_high],
         [(place_y(y), _tidy(y)) for y in y_ticks],
         f"{title}. {'. '.join(_said(name, points) for name, _, points in known)}.",
+        "; ".join(
+            f"{name}: each point is the mean of up to {_stretch(points)} values"
+            for name, _, points in known
+            if _stretch(points) > 1
+        ),
     )
 
 
@@ -116,22 +129,50 @@ def _is_finite(value: object) -> bool:
 
 
 def _said(name: str, points: Mapping[int, float | None]) -> str:
-    first, last = next(iter(points.items())), list(points.items())[-1]
-    values = [y for y in points.values() if y is not None]
+    known = [(x, y) for x, y in points.items() if y is not None]
+    first, last = known[0], known[-1]
+    values = [y for _, y in known]
     return (
         f"{name}: from {_tidy(first[1])} at step {first[0]} to {_tidy(last[1])} at step {last[0]}, "
         f"lowest {_tidy(min(values))}, highest {_tidy(max(values))}"
     )
 
 
-def _thin(points: Mapping[int, float | None]) -> list[tuple[float, float]]:
-    """Not more than are drawn, each the mean of a stretch."""
-    pairs = [(float(x), y) for x, y in points.items() if y is not None]
-    size = math.ceil(len(pairs) / MOST_POINTS)
-    if size <= 1:
+def _stretch(points: Mapping[int, float | None]) -> int:
+    """So many steps are one point."""
+    return max(1, math.ceil(len(points) / MOST_POINTS))
+
+
+def _thin(points: Mapping[int, float | None]) -> list[tuple[float, float | None]]:
+    """Not more than are drawn, each the mean of a stretch; None where that has no value."""
+    pairs = [(float(x), y) for x, y in points.items()]
+    size = _stretch(points)
+    if size == 1:
         return pairs
-    parts = [pairs[at : at + size] for at in range(0, len(pairs), size)]
-    return [(part[-1][0], sum(y for _, y in part) / len(part)) for part in parts]
+    found: list[tuple[float, float | None]] = []
+    for part in (pairs[at : at + size] for at in range(0, len(pairs), size)):
+        known = [y for _, y in part if y is not None]
+        found.append((part[-1][0], sum(known) / len(known) if known else None))
+    return found
+
+
+def _drawn(thin: Sequence[tuple[float, float | None]]) -> list[tuple[str, tuple[float, float]]]:
+    """The points that have a value, each with whether a line leads to it: L, or M after a gap."""
+    found: list[tuple[str, tuple[float, float]]] = []
+    mark = "M"
+    for x, y in thin:
+        if y is None:
+            mark = "M"
+        else:
+            found.append((mark, (x, y)))
+            mark = "L"
+    return found
+
+
+def _lonely(thin: Sequence[tuple[float, float | None]]) -> list[bool]:
+    """Of each point that has a value, whether gaps are on both sides."""
+    marks = [*(mark for mark, _ in _drawn(thin)), "M"]
+    return [here == after == "M" for here, after in pairwise(marks)]
 
 
 def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:

@@ -1,0 +1,31 @@
+"""Curves say what they are of: gaps are gaps, and means are called so."""
+
+from agl_ui.charts import chart
+
+
+def test_a_step_without_a_value_is_a_gap():
+    drawn = chart("t", [("train", "train", {1: 0.0, 2: 1.0, 3: None, 4: 1.0, 5: float("nan")})])
+    assert drawn is not None
+    (line,) = drawn.lines
+    assert [one[0] for one in line.path.split(" ") if one[0].isalpha()] == ["M", "L", "M"]
+    assert len(line.dots) == 3
+    assert drawn.remark == ""
+    assert "to 1 at step 4" in drawn.says
+
+
+def test_a_point_between_gaps_is_seen_in_a_long_curve():
+    points = {step: 1.0 * step for step in range(300)} | {100: None, 102: None}
+    drawn = chart("t", [("train", "train", points)])
+    assert drawn is not None
+    assert [says for _, _, says in drawn.lines[0].dots] == ["train, step 101: 101"]
+    assert drawn.lines[0].path.count("M") == 3
+
+
+def test_means_of_neighbours_are_called_so():
+    drawn = chart("t", [("train", "train", dict.fromkeys(range(1_201), 1.0))])
+    assert drawn is not None
+    assert drawn.remark == "train: each point is the mean of up to 3 values"
+
+
+def test_nothing_is_drawn_of_nothing():
+    assert chart("t", [("train", "train", {1: None})]) is None
