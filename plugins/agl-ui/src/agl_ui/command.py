@@ -86,6 +86,7 @@ def command(
 
 async def _export(places: "Places", folder: Path, most: int) -> None:
     from agl.cli.shared import note
+    from agl.errors import AglError
     from agl_ui.exporting import ENTRY, Export
 
     export = Export(await places.newest(), folder, most)
@@ -102,5 +103,14 @@ async def _export(places: "Places", folder: Path, most: int) -> None:
         await places.close()
     if export.left_out:
         note(f"{export.left_out} rollouts are named and have no page; --rollouts takes more")
+    if export.beyond:
+        note(f"{export.beyond} other pages are named and left out, as there are so many")
     note(f"{number} pages; what tasks keep private, and keys, are not in them")
     click.echo(folder / ENTRY)
+    if export.failed:
+        named = ", ".join(f"{address} ({status})" for address, status in export.failed[:5])
+        more = f" and {len(export.failed) - 5} more" if len(export.failed) > 5 else ""
+        raise AglError(
+            f"--export: {len(export.failed)} pages of {number} could not be written as they are: "
+            f"{named}{more}. Each says why in the copy"
+        )

@@ -42,13 +42,17 @@ class Export:
     say: Callable[[int, int], None] = lambda done, known: None
     left_out: int = 0
     """Rollouts that are named on a page and have none."""
+    beyond: int = 0
+    """Other pages that are named, and are more than ``MOST_PAGES``."""
+    failed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Address and status of pages that could not be written as they are."""
     _names: dict[str, str | None] = field(default_factory=dict[str, str | None])
     """Address -> its file; None for one that is not written."""
     _waiting: deque[str] = field(default_factory=deque[str])
     _rollouts: int = 0
 
     async def write(self) -> int:
-        """Write everything; the number of pages.
+        """Write everything; the number of pages, those that failed among them.
 
         Raises:
             ConfigError: There are files in the folder already.
@@ -70,6 +74,8 @@ class Export:
         while self._waiting:
             address = self._waiting.popleft()
             answer = await _answer(table, address)
+            if answer.status_code != 200:
+                self.failed.append((address, answer.status_code))
             body = bytes(answer.body)
             if answer.headers["content-type"].startswith("text/html"):
                 text = _LINK.sub(lambda found: self._relative(address, found), body.decode())  # noqa: B023
@@ -117,6 +123,7 @@ class Export:
                 return None
             self._rollouts += 1
         elif len(self._names) - self._rollouts > MOST_PAGES:
+            self.beyond += 1
             return None
         elif is_rollout and f"{start}rollouts/{which.partition('/')[0]}" not in self._names:
             return None  # more of a rollout that is left out
