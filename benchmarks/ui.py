@@ -11,9 +11,10 @@ from the click to the first picture and to the end of loading, and from a scroll
 loading, and the seconds of CPU that the server took for it, which other work on the machine changes
 less. ``memory`` is an hour of watching at one change a second, run faster: the page's clock is
 moved on and the server looks more often; bytes and nodes are those after a garbage collection.
-``cost`` is a
-run that writes rollouts as fast as it can, in turn with and without a page that follows it;
-rollouts per second of its CPU, and the share of a core that the page's server took.
+``cost`` is a run, a process of its own that writes rollouts with their accounts and metrics as fast
+as it can, in turn without and with its page open in a browser, which shares the machine's cores:
+rollouts per second by the wall, what a turn with the page has less than the one before it, and the
+share of a core that the page's server took.
 
 A server is a process of its own, ``agl ui``, but for ``memory``. Medians, and the load of the
 machine beside them.
@@ -22,6 +23,7 @@ machine beside them.
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -29,7 +31,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -42,7 +43,10 @@ from tests.plugins.ui.long_trace import fill_with_long_trace
 from tests.plugins.ui.stores import apart, call_span, reward_span
 
 import agl
+from agl.types import Exclusion, LedgerItem, LedgerPart, RunStart
+from agl_learning.run_metrics import METRICS
 
+RUN, OF_A_STEP = "watched", 64
 USER = [{"role": "user", "content": "what is it?"}]
 
 
@@ -172,47 +176,82 @@ def measure_memory(folder: Path, changes: int) -> None:
 def measure_cost(folder: Path, seconds: float, rounds: int) -> None:
     """See the module."""
     file = folder / "store.db"
-    store = agl.SqliteLightningStore(file, durability="process")
-    apart(store.enqueue_rollout("first"))
+    apart(begin_run(file))
     rates: dict[bool, list[float]] = {False: [], True: []}
-    shares: list[float] = []
+    shares, asked = [], []
     with served(file) as (address, pid), browser() as page:
+        page.on("response", lambda answer: asked.append(answer.url))
         for number in range(2 * rounds):
             is_watched = number % 2 == 1
-            page.goto(f"{address}/s/{folder.name}/" if is_watched else "about:blank")
-            before, begin = cpu_of(pid), time.perf_counter()
-            found: list[float] = []
-            writer = threading.Thread(target=run_writer, args=(store, seconds, found))
-            writer.start()
-            while writer.is_alive():
-                page.wait_for_timeout(200)  # the browser goes on meanwhile
-            rates[is_watched] += found
+            page.goto("about:blank")
             if is_watched:
-                shares.append((cpu_of(pid) - before) / (time.perf_counter() - begin))
-    apart(store.close())
-    say("rollouts per CPU second, alone", rates[False])
-    say("rollouts per CPU second, watched", rates[True])
-    alone, watched = (statistics.median(rates[key]) for key in (False, True))
-    print(f"{'costs, %':<34}{100 * (1 - watched / alone):>12.2f}")
+                page.goto(f"{address}/s/{folder.name}/run/{RUN}")
+                page.locator("#live-mark[data-state=live]").wait_for()
+            asked.clear()
+            command = [sys.executable, __file__, "write", "--store", str(file)]
+            before, begin = cpu_of(pid), time.perf_counter()
+            with subprocess.Popen(
+                [*command, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True
+            ) as writer:
+                while writer.poll() is None:
+                    page.wait_for_timeout(200)  # the browser goes on meanwhile
+                share = (cpu_of(pid) - before) / (time.perf_counter() - begin)
+                assert writer.returncode == 0
+                assert writer.stdout is not None
+                rates[is_watched].append(float(writer.stdout.read()))
+            if is_watched:
+                shares.append(share)
+                # A page that has not followed costs nothing.
+                assert any(f"/run/{RUN}" in url for url in asked), asked
+    say("rollouts/s, alone", rates[False])
+    say("rollouts/s, watched", rates[True])
+    pairs = zip(rates[False], rates[True], strict=True)
+    say("costs, % of a turn before", [100 * (1 - watched / alone) for alone, watched in pairs])
     say("server, % of a core", [100 * share for share in shares])
 
 
-def run_writer(store: agl.LightningStore, seconds: float, rates: list[float]) -> None:
-    """Write for so long, and add the rate."""
-    rates.append(asyncio.run(write(store, seconds)))
+async def begin_run(file: Path) -> None:
+    """A store with a run under way, whose folder is the file's."""
+    store = agl.SqliteLightningStore(file, durability="process")
+    await store.begin_run(RunStart(run_id=RUN, algorithm="grpo", folder=str(file.parent)))
+    await store.close()
 
 
-async def write(store: agl.LightningStore, seconds: float) -> float:
-    """Rollouts per second of this thread's CPU."""
-    number, begin, cpu = 0, time.perf_counter(), time.thread_time()
+async def write(file: Path, seconds: float) -> float:
+    """Be the run: rollouts, their accounts and metrics; rollouts per second."""
+    store = agl.SqliteLightningStore(file, durability="process")
+    metrics = file.with_name(METRICS)
+    step = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    number, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        rollout = await store.start_rollout({"n": number}, mode="train", worker_id="w")
-        await store.add_many_spans([call_span(rollout, USER, "it"), reward_span(rollout, 1.0)])
-        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
-        await store.update_attempt(*ids, status="succeeded")
-        number += 1
-        await asyncio.sleep(0.02)  # an agent takes its time
-    return number / (time.thread_time() - cpu)
+        step += 1
+        about = {"metadata": {"run": RUN, "step": step}, "mode": "train", "worker_id": "w"}
+        for _ in range(OF_A_STEP):
+            rollout = await store.start_rollout({"n": number}, **about)
+            await store.add_many_spans([call_span(rollout, USER, "it"), reward_span(rollout, 1.0)])
+            ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+            await store.update_attempt(*ids, status="succeeded")
+            await store.add_ledger_parts([account(rollout.rollout_id, step)])
+            number += 1
+        with metrics.open("a") as lines:
+            lines.write(json.dumps({"step": step, "reward/mean": 1.0, "entropy": 1.0}) + "\n")
+    rate = number / (time.perf_counter() - begin)
+    await store.close()
+    return rate
+
+
+def account(rollout_id: str, step: int) -> LedgerPart:
+    """Of a rollout whose one call teaches nothing."""
+    of, call = {"rollout_id": rollout_id}, {"kind": "call", "call_id": "c"}
+    return LedgerPart(
+        **of,
+        run=RUN,
+        algorithm="grpo",
+        step=step,
+        mode="train",
+        items=[LedgerItem(kind="rollout", **of), LedgerItem(**of, **call)],
+        excluded=[Exclusion(**of, **call, reason="zero_advantage")],
+    )
 
 
 def cpu_of(pid: int) -> float:
@@ -230,14 +269,17 @@ def say(name: str, values: list[Any]) -> None:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["trace", "pages", "memory", "cost"])
+    parser.add_argument("what", choices=["trace", "pages", "memory", "cost", "write"])
     parser.add_argument("--spans", type=int, default=50_000)
-    parser.add_argument("--store", type=Path, help="of pages")
+    parser.add_argument("--store", type=Path, help="of pages and write")
     parser.add_argument("--rollout", help="of pages, the one that is opened")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--changes", type=int, default=3_600)
     parser.add_argument("--seconds", type=float, default=20.0)
     given = parser.parse_args()
+    if given.what == "write":  # by ``cost``
+        print(asyncio.run(write(given.store, given.seconds)))
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if given.what == "trace":
