@@ -1,6 +1,8 @@
 """MLflow: a run on a tracking server, or in a file of its own."""
 
+import csv
 import importlib
+import io
 import json
 import re
 import time
@@ -23,8 +25,8 @@ LONGEST_PARAM = 6_000
 class MLflow(Tracker):
     """Writes to an MLflow server, or where there is none, to ``mlflow.db`` and ``mlruns`` here.
 
-    Configuration is parameters and the whole of it ``config.json``. Rollouts are the table
-    ``rollouts.json``, prompts texts under ``prompts`` and versions of a prompt of the registry,
+    Configuration is parameters and the whole of it ``config.json``. Rollouts are a table
+    per step, ``rollouts/step-000001.csv``, prompts texts under ``prompts`` and versions of a prompt of the registry,
     checkpoints artefacts. A run that goes on is the same run there.
     """
 
@@ -85,9 +87,13 @@ class MLflow(Tracker):
         self._client.log_batch(self._run_id, metrics=sent)
 
     def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
+        # A file a step: MLflow's own tables are read and written whole for each line that comes.
         rows = [sample.as_row(step) for sample in samples]
-        table = {name: [row[name] for row in rows] for name in rows[0]}
-        self._client.log_table(self._run_id, table, "rollouts.json")
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+        self._client.log_text(self._run_id, text.getvalue(), f"rollouts/step-{step:06d}.csv")
 
     def log_prompt(self, step: int, prompt: Prompt) -> None:
         file = f"prompts/{_key(prompt.name)}/step-{step:06d}-{_key(prompt.version)}.txt"

@@ -29,7 +29,7 @@ class Trackio(Tracker):
     project: str = "agl"
     """Of Trackio."""
     name: str | None = None
-    """What the run is called; its id if left out."""
+    """What the run is called, before its id."""
     group: str | None = None
     """Of runs, in Trackio's list."""
     space_id: str | None = None
@@ -43,13 +43,14 @@ class Trackio(Tracker):
     def begin(self, about: RunAbout) -> None:
         trackio = self._trackio = importlib.import_module("trackio")
         _print_to_log()
-        self._name = self.name or about.run_id
+        # A run that goes on is found by its name alone, which so has to be its own.
+        self._name = about.run_id if self.name is None else f"{self.name} {about.run_id}"
         self._run = trackio.init(
             project=self.project,
             name=self._name,
             group=self.group,
             config={"algorithm_name": about.algorithm, **about.config},
-            resume="allow",
+            resume="allow" if about.generation > 1 else "never",
             space_id=self.space_id,
             server_url=self.server_url,
             embed=False,

@@ -1,5 +1,7 @@
 """MLflow's own client reads what a run wrote to a local database."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,13 @@ def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
     assert points(client, run, "reward/mean") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert points(client, run, "val/reward/mean") == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
-    table = json.loads(text(client, run, "rollouts.json"))
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    assert [row["step"] for row in rows] == [1, 1, 2, 2, 3, 3]
-    assert rows[2]["conversation"] == "user: Be kind. Is it?\n\nassistant: yes"
-    assert (rows[3]["reward"], rows[3]["error"]) == (None, "agent: no kindness")
+    files = [one.path for one in client.list_artifacts(run.info.run_id, "rollouts")]
+    assert files == [f"rollouts/step-00000{step}.csv" for step in (1, 2, 3)]
+    table = io.StringIO(text(client, run, files[1]), newline="")
+    rows = list(csv.DictReader(table))
+    assert [row["step"] for row in rows] == ["2", "2"]
+    assert rows[0]["conversation"].split() == "user: Be kind. Is it? assistant: yes".split()
+    assert (rows[1]["reward"], rows[1]["error"]) == ("", "agent: no kindness")
 
     assert text(client, run, "prompts/prompt/step-000001-prompt-2.txt") == PROMPTS[2]
     versions = [client.get_prompt_version("rooms.prompt", number) for number in ("1", "2", "3")]

@@ -70,6 +70,22 @@ def test_a_run_that_goes_on_is_one_run_in_trackio(tmp_path: Path, project: str) 
     assert [step for step, _ in logs(project, "first", "reward/mean")] == [1, 2, 3, 4]
 
 
+def test_two_runs_of_one_name_are_two_in_trackio_and_each_goes_on_as_itself(
+    tmp_path: Path, project: str
+) -> None:
+    def go(folder: str, first: int, **more: Any) -> None:
+        learner = Learner(steps=first, first=first)
+        tracked = agl_trackers.Trackio(project=project, name="ours")
+        fit(tracked, tmp_path / folder, learner, run=folder, **more)
+
+    go("a", 1)
+    go("b", 1)
+    go("a", 2, resume=True, force=True)
+    assert len(trackio.Api().runs(project)) == 2
+    assert [step for step, _ in logs(project, "ours a", "reward/mean")] == [1, 2]
+    assert [step for step, _ in logs(project, "ours b", "reward/mean")] == [1]
+
+
 def test_the_end_of_a_failed_run_is_an_alert_in_trackio(tmp_path: Path, project: str) -> None:
     with pytest.raises(AlgorithmError):
         fit(agl_trackers.Trackio(project=project), tmp_path, Fails(), run="first")

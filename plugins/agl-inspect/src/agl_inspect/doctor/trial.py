@@ -2,9 +2,9 @@
 
 The algorithm starts as it always does, so a model that it serves is served and its resources are
 published; the first rollout that it queues is run alone, the next few at once, and then everything
-is stopped. Only the store
-(in memory) and the strategy (one runner, in this process) are not those of the file, and what the
-algorithm writes goes to a folder that is removed.
+is stopped. Only the store (in memory) and the strategy (one runner, in this process) are not those
+of the file, its hooks are told of attempts only, so that no tracker shows the trial as a run, and
+what the algorithm writes goes to a folder that is removed.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, Rollout, Span
+from agl_inspect.doctor.hooks import OfAttempts
 from agl_learning.mixing import Ran, beside, ran
 from agl_learning.records import TrainedModel
 
@@ -138,7 +139,7 @@ def _run(
         store=store,
         strategy=SharedMemoryExecutionStrategy(graceful_delay=1.0),
         llm_proxy=built.get("gateway"),
-        hooks=checked.hooks,
+        hooks=[OfAttempts(hook) for hook in checked.hooks],
     )
     trial = Trial(name, plan.options if plan else {}, shares_process=_shares_process(checked))
     if isinstance(checked.agent, FunctionalLitAgent):
