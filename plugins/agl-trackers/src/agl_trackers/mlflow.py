@@ -25,9 +25,9 @@ LONGEST_PARAM = 6_000
 class MLflow(Tracker):
     """Writes to an MLflow server, or where there is none, to ``mlflow.db`` and ``mlruns`` here.
 
-    Configuration is parameters and the whole of it ``config.json``. Rollouts are a table
-    per step, ``rollouts/step-000001.csv``, prompts texts under ``prompts`` and versions of a prompt of the registry,
-    checkpoints artefacts. A run that goes on is the same run there.
+    Configuration is parameters and the whole of it ``config.json``. Rollouts are a table per step,
+    ``rollouts/step-000001.csv``, prompts texts under ``prompts`` and versions of a prompt of the
+    registry, checkpoints artefacts. A run that goes on is the same run there.
     """
 
     label: ClassVar[str] = "mlflow"

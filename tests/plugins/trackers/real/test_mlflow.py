@@ -59,7 +59,8 @@ def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
     table = io.StringIO(text(client, run, files[1]), newline="")
     rows = list(csv.DictReader(table))
     assert [row["step"] for row in rows] == ["2", "2"]
-    assert rows[0]["conversation"].split() == "user: Be kind. Is it? assistant: yes".split()
+    said = " ".join(rows[0]["conversation"].split())
+    assert said == "user: Be kind. Is it? assistant: yes"
     assert (rows[1]["reward"], rows[1]["error"]) == ("", "agent: no kindness")
 
     assert text(client, run, "prompts/prompt/step-000001-prompt-2.txt") == PROMPTS[2]
