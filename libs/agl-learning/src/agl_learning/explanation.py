@@ -338,8 +338,7 @@ def as_text(explanation: Explanation) -> str:
     if e.algorithm or e.step is not None:
         account = f"step {e.step} of {e.algorithm}"
     lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
-    for reward in e.rewards:
-        lines.append(f"reward     {reward.value:.4g} ({reward.name}), {_at(reward)}")
+    lines += [f"reward     {one.value:.4g} ({one.name}), {_at(one)}" for one in e.rewards]
     if not e.rewards and e.token is None:
         lines.append("reward     none was given")
     if e.siblings:
@@ -360,8 +359,7 @@ def as_text(explanation: Explanation) -> str:
             lines.append(_token_text(e.token))
         for call in row.calls:
             lines += call_text(call)
-    for call in e.excluded:
-        lines += call_text(call)
+    lines += [line for call in e.excluded for line in call_text(call)]
     return "\n".join(lines)
 
 
