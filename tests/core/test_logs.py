@@ -84,6 +84,23 @@ sys.exit(status)
 """
 
 
+@agl.rollout
+def hostile(task: str) -> float:
+    raise ValueError(f"{task}: \x1b]0;title\x07\x1b[2Jgone\n2026-01-01 1/1 forged")
+
+
+def test_what_an_agent_raises_is_one_line_that_no_terminal_obeys(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    setup_logging("INFO")
+    algorithm = Baseline(max_queue_length=1)
+    agl.Trainer(algorithm=algorithm, strategy="shm", n_runners=1).dev(hostile, ["Ada"])
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert r"agent: ValueError: Ada: \x1b]0;title\x07\x1b[2Jgone 2026-01-01 1/1 forged" in said
+
+
 def test_a_forked_process_logs_although_a_thread_held_the_terminal() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -10,7 +10,7 @@ import pytest
 from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Span
+from agl.types import Failure, Span
 
 from ...core.conftest import make_distribution  # noqa: F401, TID252
 from ...core.run_project import Agl, call_agl, make_project  # noqa: F401, TID252
@@ -51,6 +51,29 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
         "agl: the store has no rollout, attempt, call, span, task or run 'ro-nothing'. See: agl "
         "rollouts\n",
     )
+
+
+def test_an_error_is_shown_without_what_a_terminal_would_obey(
+    tmp_path: Path, agl: Agl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+
+    async def fill() -> None:
+        store = SqliteLightningStore(path)
+        started = await store.start_rollout({"q": 1})
+        error = Failure(boundary="agent", type="E", message="\x1b]0;title\x07\x1b[31mred\rgone")
+        ids = (started.rollout_id, started.attempt.attempt_id)
+        await store.update_attempt(*ids, status="failed", error=error)
+        await store.close()
+
+    asyncio.run(fill())
+    for colours in (False, True):
+        if colours:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+            monkeypatch.setenv("COLUMNS", "200")
+        shown = agl("rollouts", "--path", str(path)).out
+        assert r"E: \x1b]0;title\x07\x1b[31mred gone" in shown
+        assert "\x07" not in shown
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,7 @@ from typing import Any, Literal, get_args
 
 import agl
 from agl.algorithm.base import FastAlgorithm
-from agl.algorithm.infrastructure import (
-    InfrastructureFailures,
-    infrastructure_failure,
-)
+from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
@@ -108,13 +105,8 @@ class Baseline(FastAlgorithm):
     def _sum_up(self) -> None:
         rewards = [reward for reward in self.rewards.values() if reward is not None]
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
-        logger.info(
-            "Finished %d rollouts: %d succeeded, mean reward %s over %d.",
-            len(self.rewards),
-            self._num_succeeded,
-            mean,
-            len(rewards),
-        )
+        numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
+        logger.info("Finished %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
 
     async def _find_succeeded(self) -> dict[tuple[RolloutMode | None, int, int], Rollout]:
         """What has succeeded in earlier starts of the run, by mode, epoch and number of task."""
@@ -162,18 +154,16 @@ class Baseline(FastAlgorithm):
                 self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
             self._adapt(who, spans)
         self._num_shown += 1
-        given = "no reward" if reward is None else f"reward {reward:.4g}"
-        logger.log(
-            logging.INFO if error is None else logging.WARNING,
-            "%d/%d %s %s, %.1f s: %s%s",
-            self._num_shown,
-            self._num_tasks,
-            who,
-            f"succeeded, {given}" if ended.status == "succeeded" else ended.status,
-            (ended.end_time or ended.start_time) - ended.start_time,
-            shorten(" ".join(str(ended.input).split()), LONGEST_TASK),
-            f"; {error.boundary}: {error.type}: {error.message}" if error is not None else "",
-        )
+        went = ended.status
+        if went == "succeeded":
+            went += ", no reward" if reward is None else f", reward {reward:.4g}"
+        took = (ended.end_time or ended.start_time) - ended.start_time
+        why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"
+        task, why = (" ".join(text.split()) for text in (str(ended.input), why))
+        task = shorten(task, LONGEST_TASK)
+        said = (self._num_shown, self._num_tasks, who, went, took, task, why)
+        level = logging.INFO if error is None else logging.WARNING
+        logger.log(level, "%d/%d %s %s, %.1f s: %s%s", *said)
 
     def _adapt(self, who: str, spans: Sequence[Span]) -> None:
         try:

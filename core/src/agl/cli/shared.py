@@ -123,7 +123,9 @@ def table_text(
     """
     from rich.cells import cell_len
 
-    given = [["" if value is None else str(value) for value in row] for row in (columns, *rows)]
+    from agl.utils.text import printable
+
+    given = [["" if x is None else printable(str(x)) for x in row] for row in (columns, *rows)]
     if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):  # without rich, a line per row
         given = [[" ".join(one.splitlines()).expandtabs() for one in row] for row in given]
         wide = [max(map(cell_len, column)) for column in zip(*given, strict=True)]

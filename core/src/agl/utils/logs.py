@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import hide
-from agl.utils.text import capped, clean
+from agl.utils.text import capped, clean, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may h
 class _Formatter(logging.Formatter):
     # Who logs waits for the terminal or the file: an error of 80 MB would stop a runner.
     def format(self, record: logging.LogRecord) -> str:
-        return hide(clean(capped(super().format(record), LONGEST_RECORD)))
+        return printable(hide(clean(capped(super().format(record), LONGEST_RECORD))))
 
 
 class _Console(logging.Handler):

@@ -1,6 +1,7 @@
 """Text from agents and their exceptions: made fit to be stored and logged, and read as JSON."""
 
 import json
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, cast
@@ -11,6 +12,8 @@ LONGEST_TEXT = 65_536
 """Characters of an error's message, and of its traceback, that are kept."""
 DEEPEST_JSON = 200
 """Lists and objects within each other, at most, in JSON that is read."""
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and marks that turn the direction of what follows."""
 _NAME, _MODULE = (type.__dict__[name] for name in ("__qualname__", "__module__"))
 """A metaclass may hide these: what looks at a class of an agent's must not run its code."""
 
@@ -27,6 +30,11 @@ def clean(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out as escapes."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def capped(text: str, limit: int = LONGEST_TEXT) -> str:

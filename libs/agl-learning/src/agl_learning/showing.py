@@ -9,6 +9,7 @@ from typing import Any, cast
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
+from agl.utils.text import printable
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.records import ModelCall
 from agl_learning.traces import Part
@@ -20,10 +21,6 @@ MOST_CALLS = 100
 """Calls of a rollout whose messages are written out; ``--full`` shows all."""
 CLOSEST = 5
 """Rollouts that are named where a beginning is that of several."""
-_UNPRINTABLE = re.compile(
-    # Control characters, and marks that turn the direction of what follows: terminals obey both.
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
 
 
 @dataclass(frozen=True)
@@ -139,11 +136,6 @@ async def show(
 
 
 # --- as text
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey written out as escapes."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:

@@ -11,6 +11,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from agl.utils.text import printable
 from agl_inspect.report.curve import STYLE, svg_curve
 from agl_inspect.report.text import (
     counts_text,
@@ -22,7 +23,6 @@ from agl_inspect.report.text import (
     tokens_text,
 )
 from agl_learning.run_facts import RunFacts
-from agl_learning.showing import printable
 
 PLOTTED = {
     "entropy": "entropy: how undecided the model is, in nats",

@@ -9,9 +9,9 @@ from pathlib import Path
 from agl.plugins.registry import names_in
 from agl.runs.folders import RUNS, STORE
 from agl.runs.result import FailureCause
+from agl.utils.text import printable
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_learning.run_facts import HeldOut, RunFacts
-from agl_learning.showing import printable
 
 LABEL = 13
 """Columns of the names at the left."""

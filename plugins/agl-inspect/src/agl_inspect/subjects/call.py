@@ -8,9 +8,10 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Span
+from agl.utils.text import printable
 from agl_learning.explanation import CallLine, call_text, explain
 from agl_learning.records import ModelCall
-from agl_learning.showing import LONGEST_MESSAGE, cut, indented, message_text, printable, text_of
+from agl_learning.showing import LONGEST_MESSAGE, cut, indented, message_text, text_of
 
 
 @dataclass(frozen=True)
