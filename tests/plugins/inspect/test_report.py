@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agl
+from agl.errors import NotSupportedError
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
@@ -44,6 +46,22 @@ def test_result_counts_no_other_run_of_its_store(tmp_path: Path) -> None:
     for _ in range(2):
         result = agl.Trainer(store=store, strategy="shm", n_runners=1).dev(agent, ["works"])
         assert dict(result.rollouts) == {"succeeded": 1}
+
+
+class WithoutLedger(agl.InMemoryLightningStore):
+    async def query_ledger_parts(self, *_: Any, **__: Any) -> Any:
+        raise NotSupportedError("this store has no ledger")
+
+
+def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = agl.Trainer(store=WithoutLedger(), strategy="shm", n_runners=1)
+    with caplog.at_level("INFO", "agl"):
+        result = trainer.dev(agent, ["works"])
+    assert dict(result.rollouts) == {"succeeded": 1}
+    assert "ledger_summary of the run failed: NotSupportedError" in caplog.text
+    assert "1 succeeded" in capsys.readouterr().err
 
 
 async def test_page_shows_hostile_text_as_text(tmp_path: Path) -> None:

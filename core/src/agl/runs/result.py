@@ -232,16 +232,16 @@ async def tell(store: LightningStore, run_id: str, folder: Path, shows_result: b
 
 async def sum_up(store: LightningStore, result: RunResult) -> str:
     """What is said at the end of a run: agl-inspect's report, and the last steps of the ledger."""
-    said = str(result)
+    report = await _made("end_of_run", "agl_inspect.report.ending", store, result)
+    ledger = await _made("ledger_summary", "agl_learning.ledger_tables", store)
+    return "\n".join(filter(None, [report or str(result), ledger]))
+
+
+async def _made(name: str, module: str, *given: Any) -> str | None:
     try:
-        said = await load_from_library("end_of_run", "agl_inspect.report.ending")(store, result)
+        return await load_from_library(name, module)(*given)
     except MissingPluginError:
-        pass
+        return None
     except Exception as error:  # what was trained must not be lost for what is said of it
-        logger.warning("the report of the run could not be made: %r", error, exc_info=error)
-    try:
-        summary = load_from_library("ledger_summary", "agl_learning.ledger_tables")
-    except MissingPluginError:
-        return said
-    ledger = await summary(store)
-    return said if ledger is None else f"{said}\n{ledger}"
+        logger.warning("%s of the run failed: %r", name, error, exc_info=error)
+        return None
