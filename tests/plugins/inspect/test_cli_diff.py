@@ -9,7 +9,7 @@ import pytest
 
 import agl
 from agl.cli import main
-from agl.types import Span
+from agl.types import Failure, Span
 
 TASK = {"question": "2 + 3?"}
 
@@ -116,6 +116,8 @@ def test_programs_get_both_sides(
     assert [side["reward"] for side in told["rollouts"]] == [1.0, 0.0]
     assert told["rollouts"][1]["turns"][-1]["text"] == "no, 6"
     assert told["rollouts"][0]["tokens"] == 4
+    # No algorithm ever ran.
+    assert [(side["trained"], side["credit"]) for side in told["rollouts"]] == [(None, None)] * 2
 
 
 def test_rollouts_of_two_tasks_are_refused_until_it_is_asked_for(
@@ -136,3 +138,28 @@ def test_one_rollout_is_not_compared_with_itself(
     code, _, err = run(capsys, tmp_path, ids[0], ids[0])
     assert code == 2
     assert "give two" in err
+
+
+def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> list[str]:
+        store = agl.SqliteLightningStore(tmp_path / "store.db")
+        about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        first = await store.start_rollout(input=TASK, config=about)
+        error = Failure(boundary="agent", type="KeyError", message="'fruit'")
+        ids = (first.rollout_id, first.attempt.attempt_id)
+        await store.update_attempt(*ids, status="failed", error=error)
+        second = await store.start_attempt(first.rollout_id)
+        await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
+        await store.close()
+        return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
+
+    rollout_id, first, second = asyncio.run(fill())
+    code, out, _ = run(capsys, tmp_path, first, second)
+    assert code == 0
+    assert "A failed: agent: KeyError: 'fruit'" in out
+    assert "* attempt         1                           2" in out
+    assert run(capsys, tmp_path, first, rollout_id)[0] == 0
+    code, _, err = run(capsys, tmp_path, second, rollout_id)
+    assert (code, f"both are rollout '{rollout_id}', attempt 2; give two" in err) == (2, True)

@@ -36,10 +36,17 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
     for options, count in (
         (["--failed"], 1), (["--mode", "train"], 3), (["--mode", "val"], 0), (["--step", "7"], 0),
         (["--task", '"x": 0.5'], 1), (["--all", "--task", "boom", "--failed"], 1),
-        (["--task", "x", "--last", "2"], 2),
+        (["--task", "x", "--last", "2"], 2), (["--run", "2"], 3),
     ):  # fmt: skip
         found = json.loads(agl("rollouts", "--path", "out/store.db", "--json", *options).out)
         assert len(found) == count, options
+
+    for options, problem in (
+        (["--mode", "trian"], "'trian' is not one of"), (["--last", "0"], "0 is not in the range"),
+        (["--all", "--last", "3"], "say two things"), (["--run", "nosuch"], "no run 'nosuch' here"),
+    ):  # fmt: skip
+        refused = agl("rollouts", "--path", "out/store.db", *options)
+        assert (refused.code, problem in refused.err) == (2, True), (options, refused)
 
     rollout_id = listed[0]["rollout_id"]
     spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)

@@ -2,12 +2,20 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, RolloutConfig, RunStart, Span
+from agl_inspect.commands.show import LEARNED
+from agl_inspect.report.text import summary_text
+from agl_inspect.subjects import run as run_subject
 from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_id
 
 from .test_cli_explain import add, reward_span, step
@@ -127,12 +135,40 @@ def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
     last = asyncio.run(filled(fill))
     code, text = show("grpo-2026")
     assert (code, text.startswith("run      grpo-20261122: grpo, ")) == (0, True)
+    refused = show("grpo-2026", "--tokens", "--attempt", "3")
+    assert refused == (2, "agl: --attempt, --tokens does not go with run grpo-20261122\n")
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     assert [row[:-1] for row in rows] == [
         ["0", "train", "2", "0.5", "0", "1"],
         ["1", "train", "1", "1", "1", "1"],
     ]
     assert rows[1][-1] == last
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    monkeypatch.setattr(run_subject, "MOST", 10)
+    store = SqliteLightningStore(tmp_path / "s.db") if is_file else agl.InMemoryLightningStore()
+    lines = [{"step": n, "reward/mean": n / 10} for n in range(1, 6)]
+    lines.append({"step": 0, "val/reward/mean": 0.125})
+    lines.append({"step": 5, "val/reward/mean": 0.75})
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    await store.begin_run(RunStart(run_id="mine", algorithm="grpo", folder=str(tmp_path)))
+    for n in range(1, 6):
+        for _ in range(4):
+            await store.start_rollout("x", mode="train", metadata={"run": "mine", "step": n})
+    shown = await run_subject.show_run(store, "mine")
+    text = run_subject.run_text(shown, summary_text(shown.facts, 80, names=LEARNED))
+    rows = [line.split()[:3] for line in text.splitlines() if re.match(r"\d+ +train", line)]
+    assert rows == [["4", "train", "4"], ["5", "train", "4"]]  # of step 3 only two were read
+    assert "whole steps among the newest 10; those of one step" in text
+    assert "0.125 before -> 0.75 after step 5" in text
+    assert "0.1 -> 0.5 in training, over 5 steps" in text
+    monkeypatch.setattr(run_subject, "MOST", 500)
+    assert "newest" not in run_subject.run_text(await run_subject.show_run(store, "mine"), "")
+    await store.close()
 
 
 def test_nothing_named_is_the_newest_failure_and_else_the_newest(show: Any) -> None:  # noqa: F811

@@ -301,6 +301,7 @@ async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
     note = ""
     if looked_at < total and not (is_plain and wanted.sort == "time"):
         note = f"of the newest {looked_at} of {total} rollouts"
+    number = total if is_plain else len(found) if looked_at >= total else None
     if wanted.sort == "time" and wanted.most:
         found = found[: wanted.most]
-    return Listed(found[::-1], total if is_plain else None, note)
+    return Listed(found[::-1], number, note)

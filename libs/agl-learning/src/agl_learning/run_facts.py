@@ -14,7 +14,7 @@ from typing import Any
 
 from agl.errors import NotSupportedError
 from agl.runs.folders import shown_status
-from agl.runs.result import SUMMARY, RunResult, result_of
+from agl.runs.result import SUMMARY, RunResult, result_of, said_in
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
@@ -117,6 +117,7 @@ async def run_facts(
     *,
     run_id: str | None = None,
     result: RunResult | None = None,
+    is_quick: bool = False,
 ) -> RunFacts:
     """Work out how a run went.
 
@@ -125,6 +126,8 @@ async def run_facts(
         folder: Of the run; None takes that of its record.
         run_id: Which run; None takes the one of this folder, else the newest of the store.
         result: What is known of it already.
+        is_quick: Whether to leave out what only all its rollouts and accounts say: how many of
+            them there are, and why some failed.
 
     Returns:
         What is known; of a store without runs, what it has of rollouts.
@@ -134,12 +137,18 @@ async def run_facts(
         folder = result.folder
     if folder is None and run is not None and run.folder:
         folder = Path(run.folder)
+    if is_quick and run is not None:
+        folder = folder if folder is not None and folder.is_dir() else None
+        about = {"run_id": run.run_id, "algorithm": run.algorithm, "status": run.status}
+        result = replace(said_in(folder), folder=folder, **about)
     if result is None:
         result = await result_of(store, run.run_id if run else run_id or "", folder)
     lines = [] if result.folder is None else metric_lines(result.folder)
     series = _series(lines)
     held_out = _held_out(result, lines, series)
-    calls = _said_calls(result.folder) or await _calls(store, result.run_id)
+    calls = _said_calls(result.folder)
+    if not calls and not is_quick:
+        calls = await _calls(store, result.run_id)
     findings = [] if result.folder is None else read_findings(result.folder)
     facts = RunFacts(
         result=result,

@@ -7,7 +7,7 @@ import click
 from agl.cli.shared import print_json, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_inspect.subjects.finding import find
+from agl_inspect.subjects.finding import attempt_number, find
 from agl_inspect.subjects.pair import Pair, pair_text, show_pair
 from agl_learning.stores import open_store, store_options
 
@@ -30,18 +30,18 @@ def command(
 ) -> None:
     """Show where rollouts A and B of one task part, and what each earned.
 
-    A and B are ids of rollouts or of attempts, or the beginnings of ids. A star marks the lines
-    that are not the same.
+    A and B are ids of rollouts or of attempts, or the beginnings of ids; of a rollout it is the
+    last attempt. A star marks the lines that are not the same.
     """
 
     async def read(store: LightningStore) -> Pair:
-        ids: list[str] = []
-        for name in (first, second):
-            subject = await find(store, name)
+        a, b = await find(store, first), await find(store, second)
+        for name, subject in ((first, a), (second, b)):
             if not subject.rollout_id:
                 raise ConfigError(f"{name!r} is a {subject.kind}; agl diff compares two rollouts")
-            ids.append(subject.rollout_id)
-        return await show_pair(store, *ids, force=any_task)
+        numbers = await attempt_number(store, a), await attempt_number(store, b)
+        ids = a.rollout_id, b.rollout_id
+        return await show_pair(store, *ids, numbers=numbers, force=any_task)
 
     pair = read_and_close(open_store(path, url), read)
     if as_json:

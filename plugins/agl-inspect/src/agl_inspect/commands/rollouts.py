@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 
@@ -13,13 +14,15 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
+from agl.runs.finding import one_of
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
-from agl.types import Failure, Rollout, Span
+from agl.types import Failure, Rollout, RolloutMode, Span
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
+LAST = 20
 MOST_SPANS = 2_000
 """Of a rollout, the newest, among which its reward is looked for."""
 SORTS = {
@@ -31,11 +34,16 @@ SORTS = {
 
 @click.command("rollouts")
 @store_options
-@click.option("--last", default=20, show_default=True, help="At most so many, the newest last.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    help=f"At most so many, the newest last; default: {LAST}.",
+)
 @click.option("--all", "show_all", is_flag=True, help="All of them.")
 @click.option("--status", "statuses", multiple=True, help="Only of this status; repeat.")
 @click.option("--failed", is_flag=True, help="Only those that failed or were cancelled.")
-@click.option("--mode", help="Only of this mode: train, val, test.")
+@click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only of this mode.")
+@click.option("--run", "run_id", help="Only of this run; the beginning of its id is enough.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
 @click.option(
@@ -45,11 +53,12 @@ SORTS = {
 def command(
     path: Path | None,
     url: str | None,
-    last: int,
+    last: int | None,
     show_all: bool,
     statuses: tuple[str, ...],
     failed: bool,
     mode: str | None,
+    run_id: str | None,
     step: int | None,
     task: str | None,
     sort: str,
@@ -58,12 +67,15 @@ def command(
     """List the rollouts of a store, with reward and reason of failure; the newest last."""
     chosen = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
     check_statuses("rollouts", chosen)
-    most = None if show_all else max(last, 1)
+    if show_all and last is not None:
+        raise click.UsageError(f"--all and --last {last} say two things; give one")
+    most = None if show_all else last or LAST
     wanted = Wanted(chosen, mode, None, step, task, cast(Any, sort), most)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         hooks = HookCaller()
-        found = await listed(store, wanted)
+        run = None if run_id is None else one_of(await store.query_runs(), run_id).run_id
+        found = await listed(store, replace(wanted, run=run))
         rows = [await _row(store, rollout, hooks) for rollout in found.rollouts]
         if (key := SORTS[sort]) is not None:
             rows.sort(key=key)

@@ -1,19 +1,34 @@
 """``agl show``: a rollout, an attempt, a model call, a span, a task or a run as people read it."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import click
 
 from agl.cli.shared import note, print_json, read_and_close
+from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl_inspect.report.text import summary_text
 from agl_inspect.subjects.call import show_span, span_text
-from agl_inspect.subjects.finding import Subject, find, newest
+from agl_inspect.subjects.finding import Subject, attempt_number, find, newest
 from agl_inspect.subjects.run import run_text, show_run
 from agl_inspect.subjects.task import show_task, task_text
 from agl_learning.showing import MOST_CALLS, as_text, show
 from agl_learning.stores import open_store, store_options
 from agl_learning.traces import Part
+
+OPTIONS = {
+    "rollout": ["--attempt", "--step", "--tokens", "--full"],
+    "attempt": ["--step", "--tokens", "--full"],
+    "span": ["--step", "--tokens", "--full"],
+    "task": ["--full"],
+    "run": list[str](),
+}
+"""Kind of what is shown -> which of these say something of it."""
+
+LEARNED = ("held-out", "reward", "curve", "warning", "best", "model")
+"""What is shown of the summary that the run had at its end: it costs no look at all rollouts."""
 
 
 @click.command("show")
@@ -47,6 +62,10 @@ def command(
             note(f"{subject.name}, {which}")
         else:
             subject = await find(store, name)
+        given = {"--attempt": attempt, "--step": step, "--tokens": tokens, "--full": full}
+        _check_options(
+            subject, [option for option, value in given.items() if value not in (None, False)]
+        )
         match subject.kind:
             case "span":
                 ids = subject.rollout_id, subject.attempt_id, subject.span_id
@@ -54,16 +73,13 @@ def command(
                 return subject, span, span_text(span, tokens=tokens, full=full)
             case "task":
                 task = await show_task(store, subject.task)
-                return subject, task, task_text(task)
+                return subject, task, task_text(task, full=full)
             case "run":
                 run = await show_run(store, subject.name)
-                return subject, run, run_text(run)
+                width = shutil.get_terminal_size().columns
+                return subject, run, run_text(run, summary_text(run.facts, width, names=LEARNED))
             case _:
-                number = attempt
-                if subject.kind == "attempt":
-                    attempts = await store.query_attempts(subject.rollout_id)
-                    numbers = {one.attempt_id: one.sequence_id for one in attempts}
-                    number = numbers[subject.attempt_id]
+                number = attempt or await attempt_number(store, subject)
                 part = None if full else Part(most=MOST_CALLS)
                 shown = await show(store, subject.rollout_id, number, step, read=part)
                 return subject, shown, as_text(shown, tokens=tokens, full=full)
@@ -73,3 +89,10 @@ def command(
         print_json({"kind": subject.kind, **shown.as_json()})
     else:
         click.echo(text)
+
+
+def _check_options(subject: Subject, given: list[str]) -> None:
+    has = OPTIONS[subject.kind]
+    if wrong := [option for option in given if option not in has]:
+        others = f"; it has {', '.join(has)}" if has else ""
+        raise ConfigError(f"{', '.join(wrong)} does not go with {subject.text}{others}")

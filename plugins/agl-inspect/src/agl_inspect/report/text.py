@@ -3,7 +3,7 @@
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from agl.plugins.registry import names_in
@@ -21,16 +21,24 @@ LONGEST_MESSAGE = 200
 WIDEST_CURVE = 100
 
 
-def summary_text(facts: RunFacts, width: int, report: Path | None = None) -> str:
+def summary_text(
+    facts: RunFacts,
+    width: int,
+    report: Path | None = None,
+    names: Collection[str] | None = None,
+) -> str:
     """The summary of a run.
 
     Args:
         facts: Of the run.
         width: Columns of the terminal. Words longer than that, as paths may be, stay whole.
         report: Where the page with more of it lies.
+        names: Of the entries that are wanted; None for all.
     """
     lines: list[str] = []
     for name, text in _entries(facts, report):
+        if names is not None and name not in names:
+            continue
         if name == "curve":
             lines += ["", *_curve(facts, min(width, WIDEST_CURVE)), ""]
             continue

@@ -69,6 +69,14 @@ async def find(store: LightningStore, beginning: str) -> Subject:
     )
 
 
+async def attempt_number(store: LightningStore, subject: Subject) -> int | None:
+    """The number of the attempt that a subject is, or is of; None for a rollout."""
+    if not subject.attempt_id:
+        return None
+    attempts = await store.query_attempts(subject.rollout_id)
+    return {one.attempt_id: one.sequence_id for one in attempts}[subject.attempt_id]
+
+
 async def newest(store: LightningStore) -> tuple[Subject, str]:
     """The newest rollout that failed, else the newest; and which of the two it is.
 

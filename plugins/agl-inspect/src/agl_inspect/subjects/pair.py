@@ -31,14 +31,17 @@ class Side:
     status: str
     mode: str | None
     step: int | None
+    attempt: int | None
+    """Which of them is compared."""
     attempts: int
     reward: float | None
     credit: float | None
-    """Mean over its calls; None where none got any."""
+    """Mean over its calls; None where none got any, and where no algorithm accounted for it."""
     advantage: float | None
     """The same."""
     calls: int
-    trained: int
+    trained: int | None
+    """None where no algorithm has accounted for it."""
     tokens: int
     """That were sampled."""
     seconds: float | None
@@ -70,21 +73,33 @@ class Pair:
         }
 
 
-async def show_pair(store: LightningStore, first: str, second: str, *, force: bool = False) -> Pair:
-    """Read two rollouts.
+async def show_pair(
+    store: LightningStore,
+    first: str,
+    second: str,
+    *,
+    numbers: tuple[int | None, int | None] = (None, None),
+    force: bool = False,
+) -> Pair:
+    """Read two rollouts, or two attempts of one.
 
     Args:
         store: Where they are.
-        first: Id of one.
+        first: Id of one rollout.
         second: Of the other.
+        numbers: Of their attempts, from 1; None for the last.
         force: Also where they are of two tasks.
 
     Raises:
         ConfigError: They are one and the same, or of two tasks.
     """
-    if first == second:
-        raise ConfigError(f"both are rollout {first!r}; give two")
-    a, b = await show(store, first, read=Part()), await show(store, second, read=Part())
+    a, b = [
+        await show(store, name, number, read=Part())
+        for name, number in zip((first, second), numbers, strict=True)
+    ]
+    if first == second and a.attempt == b.attempt:
+        which = f", attempt {a.attempt.sequence_id}" if a.attempt and a.num_attempts > 1 else ""
+        raise ConfigError(f"both are rollout {first!r}{which}; give two")
     if a.rollout.input != b.rollout.input and not force:
         tasks = [cut(printable(text_of(one.rollout.input)), 60) for one in (a, b)]
         raise ConfigError(
@@ -107,17 +122,19 @@ def _side(shown: Shown) -> Side:
     own = [span for span in shown.chain.trace.spans
            if attempt and span.attempt_id == attempt.attempt_id]  # fmt: skip
     about = rollout.metadata or {}
+    is_accounted = shown.explanation.algorithm is not None
     return Side(
         rollout_id=rollout.rollout_id,
         status=rollout.status,
         mode=rollout.mode,
         step=about.get("step"),
+        attempt=attempt.sequence_id if attempt else None,
         attempts=shown.num_attempts,
         reward=find_final_reward(own),
-        credit=_mean([one.reward for one in fates if one.reward is not None]),
+        credit=_mean([one.reward for one in fates if is_accounted and one.reward is not None]),
         advantage=_mean([one.advantage for one in fates if one.advantage is not None]),
         calls=len(shown.calls),
-        trained=sum(one.excluded is None for one in fates),
+        trained=sum(one.excluded is None for one in fates) if is_accounted else None,
         tokens=sum(len(call.response_token_ids or ()) for call in shown.calls),
         seconds=attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
         model_seconds=sum(took),
@@ -135,7 +152,8 @@ ROWS = {
     "status": "status",
     "mode": "mode",
     "step": "step",
-    "attempts": "attempts",
+    "attempt": "attempt",
+    "attempts": "of attempts",
     "reward": "reward",
     "credit": "credit, mean",
     "advantage": "advantage, mean",

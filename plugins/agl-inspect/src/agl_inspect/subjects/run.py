@@ -1,4 +1,4 @@
-"""A run as its rollouts: a line per step."""
+"""A run: what its end says of learning, and its newest rollouts, a line per step."""
 
 import statistics
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from agl.runs.folders import shown_status
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_learning.listing import Wanted, listed
+from agl_learning.listing import Listed, Wanted, listed
+from agl_learning.run_facts import RunFacts, run_facts
 
 MOST = 500
 """Rollouts that are read, the newest of the run."""
@@ -27,6 +28,8 @@ class StepLine:
     rollouts: list[str] = field(default_factory=list[str])
     failed: int = 0
     rewards: list[float] = field(default_factory=list[float])
+    is_whole: bool = True
+    """Whether all rollouts of the step were read."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,20 @@ class ShownRun:
     """What is shown of a run."""
 
     run: Run
+    facts: RunFacts
+    """Without those that only all rollouts say."""
     steps: list[StepLine]
     is_cut: bool
     """Whether earlier rollouts were left out."""
+    note: str
+    """What was not looked at."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
             "run": self.run.model_dump(mode="json"),
+            "curve": self.facts.curve,
+            "held_out": [asdict(one) for one in self.facts.held_out],
             "steps": [asdict(step) for step in self.steps],
             "earlier_left_out": self.is_cut,
         }
@@ -66,7 +75,28 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         reward = await _reward(store, rollout.rollout_id)
         line.rewards += [] if reward is None else [reward]
     is_cut = newest.total is None or newest.total > len(newest.rollouts)
-    return ShownRun(run, list(lines.values()), is_cut)
+    if is_cut:
+        for step in {line.step for line in lines.values()}:
+            same = [line for line in lines.values() if line.step == step]
+            number = sum(len(line.rollouts) for line in same)
+            is_whole = await _number_of(store, newest, run_id, step) == number
+            for line in same:
+                line.is_whole = is_whole
+    facts = await run_facts(store, run_id=run_id, is_quick=True)
+    return ShownRun(run, facts, list(lines.values()), is_cut, newest.note)
+
+
+async def _number_of(
+    store: LightningStore, newest: Listed, run_id: str, step: int | None
+) -> int | None:
+    """How many rollouts a step has; None where nobody can say, and it may have more than were read.
+
+    A store that is no file counts none: of its steps that of the first one read may go on before.
+    """
+    if newest.total is not None and step is not None:
+        return (await listed(store, Wanted(run=run_id, step=step, most=1))).total
+    steps = [(rollout.metadata or {}).get("step") for rollout in newest.rollouts]
+    return None if step in (None, steps[0]) else steps.count(step)
 
 
 async def _reward(store: LightningStore, rollout_id: str) -> float | None:
@@ -79,20 +109,28 @@ async def _reward(store: LightningStore, rollout_id: str) -> float | None:
     return None
 
 
-def run_text(shown: ShownRun) -> str:
-    """Lines for people."""
-    return "\n".join(_lines(shown))
+def run_text(shown: ShownRun, learned: str) -> str:
+    """Lines for people; ``learned`` is what the end of the run said of that."""
+    return "\n".join(_lines(shown, learned))
 
 
-def _lines(shown: ShownRun) -> Iterator[str]:
+def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
     run = shown.run
     yield f"run      {run.run_id}: {run.algorithm}, {shown_status(run)}"
     if run.folder:
         yield f"folder   {run.folder}"
     if run.problem:
         yield f"problem  {run.problem}"
+    if learned:
+        yield from ("", learned.strip("\n"))
+    whole = [line for line in shown.steps if line.is_whole]
     if shown.is_cut:
-        yield f"rollouts the newest {MOST} of the run; agl rollouts --step shows earlier ones"
+        what = "whole steps among the" if whole else "the"
+        yield ""
+        yield f"rollouts {what} newest {MOST}; those of one step:"
+        yield f"         agl rollouts --run {run.run_id} --step N"
+    if shown.note:
+        yield f"         {shown.note}"
     yield ""
     columns = ["step", "mode", "rollouts", "failed", "reward", "lowest", "highest", "first rollout"]
     rows = [
@@ -107,7 +145,7 @@ def _lines(shown: ShownRun) -> Iterator[str]:
             ),
             line.rollouts[0],
         ]
-        for line in shown.steps
+        for line in whole or shown.steps
     ]
     yield table_text(columns, rows)
     yield "options, code and starts: agl runs show " + run.run_id

@@ -124,13 +124,13 @@ def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
     )
 
 
-def task_text(shown: ShownTask) -> str:
-    """Lines for people."""
-    return "\n".join(_lines(shown))
+def task_text(shown: ShownTask, *, full: bool = False) -> str:
+    """Lines for people; ``full`` cuts nothing."""
+    return "\n".join(_lines(shown, None if full else LONGEST))
 
 
-def _lines(shown: ShownTask) -> Iterator[str]:
-    yield f"task     {shown.task_id}: {cut(printable(text_of(shown.task)), LONGEST)}"
+def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
+    yield f"task     {shown.task_id}: {_cut(printable(text_of(shown.task)), longest)}"
     spread = shown.spread()
     if spread:
         low, high = spread["lowest"], spread["highest"]
@@ -150,11 +150,15 @@ def _lines(shown: ShownTask) -> Iterator[str]:
     yield table_text(columns, rows)
     for line in shown.lines:
         if line.problem:
-            yield f"{line.rollout_id}: {cut(printable(' '.join(line.problem.split())), LONGEST)}"
-    yield from _parting(shown)
+            yield f"{line.rollout_id}: {_cut(printable(' '.join(line.problem.split())), longest)}"
+    yield from _parting(shown, longest)
 
 
-def _parting(shown: ShownTask) -> Iterator[str]:
+def _cut(text: str, longest: int | None) -> str:
+    return text if longest is None else cut(text, longest)
+
+
+def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
     """The first turn that is not the same in all conversations."""
     said = [
         (line, turns) for line, turns in zip(shown.lines, shown.conversations, strict=True) if turns
@@ -174,7 +178,7 @@ def _parting(shown: ShownTask) -> Iterator[str]:
         ids = ", ".join(one.rollout_id for one in lines[:3])
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         yield f"  {ids}{more}; reward {rewards}"
-        body = cut(text, LONGEST).split("\n")
+        body = _cut(text, longest).split("\n")
         yield f"    {role:<10}{body[0]}".rstrip()
         yield from (f"{' ' * 14}{one}".rstrip() for one in body[1:])
 
