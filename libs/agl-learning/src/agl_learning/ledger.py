@@ -378,10 +378,7 @@ def _parts_behind(
 
 
 async def load_parts(
-    store: LightningStore,
-    rollouts: Sequence[Rollout] | None = None,
-    *,
-    step: int | None = None,
+    store: LightningStore, rollouts: Sequence[Rollout] | None = None, *, step: int | None = None
 ) -> list[LedgerPart]:
     """The accounts that count, in the order in which they were kept.
 
@@ -395,10 +392,7 @@ async def load_parts(
 
 
 async def load_ledger(
-    store: LightningStore,
-    rollouts: Sequence[Rollout] | None = None,
-    *,
-    step: int | None = None,
+    store: LightningStore, rollouts: Sequence[Rollout] | None = None, *, step: int | None = None
 ) -> Ledger:
     """The ledger of the accounts that ``load_parts`` gives; empty when there are none."""
     return Ledger.of_parts(await load_parts(store, rollouts, step=step))
