@@ -12,15 +12,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from agl.errors import LedgerError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
-from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import MEMORY
 from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import ledger_part_of
 from agl.types import (
@@ -34,6 +31,7 @@ from agl.types import (
     Rollout,
     Trained,
 )
+from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall, TrainingRow
 
 
@@ -350,8 +348,8 @@ async def each_part(
 
     A store's file is read by key. Elsewhere each page passes over those before it.
     """
-    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
-        with closing(open_to_read(Path(store.path), is_shared=True)) as file:
+    if (path := file_of(store)) is not None:
+        with closing(open_to_read(path, is_shared=True)) as file:
             last = -1
             while page := await asyncio.to_thread(_parts_behind, file, last, run, step, lost):
                 last = page[-1][0]

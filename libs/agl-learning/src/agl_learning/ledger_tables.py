@@ -78,7 +78,7 @@ async def read_accounts(
         if step is not None and not part.lost and not part.problem:
             accounts.parts.append(part)
     if run is None and step is None:
-        accounts.without = (await store.statistics()).get("total_rollouts", 0) - len(known)
+        accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
     return accounts
 
 

@@ -11,16 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
-from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import MEMORY
 from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
+from agl_learning.file_store import file_of
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000
@@ -95,8 +93,8 @@ class Listed:
 
 async def listed(store: LightningStore, wanted: Wanted) -> Listed:
     """The rollouts of a store that are wanted."""
-    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
-        with closing(open_to_read(Path(store.path))) as connection:
+    if (path := file_of(store)) is not None:
+        with closing(open_to_read(path)) as connection:
             ids, total = ids_in(connection, wanted)
         by_id: dict[str, Rollout] = {}
         for begin in range(0, len(ids), PAGE):

@@ -24,8 +24,14 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return path(url(function))
 
 
-def open_store(path: Path | None, url: str | None) -> "LightningStore":
-    """The store that the options name.
+def open_store(path: Path | None, url: str | None, *, to_write: bool = False) -> "LightningStore":
+    """The store that the options name; read beside the process that has it open.
+
+    Args:
+        path: Its file, or a run's folder.
+        url: Address of its server.
+        to_write: Take it for oneself. A store of an older agl is opened so, too, and brought up
+            to date.
 
     Raises:
         ConfigError: Both options, or no store there.
@@ -40,8 +46,10 @@ def open_store(path: Path | None, url: str | None) -> "LightningStore":
         # A person waits: an address where nobody is shall be named soon.
         return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     from agl.store.sqlite import SqliteLightningStore
+    from agl_learning.file_store import FileStore, is_readable
 
-    return SqliteLightningStore(newest_store() if path is None else store_file(path))
+    file = newest_store() if path is None else store_file(path)
+    return SqliteLightningStore(file) if to_write or not is_readable(file) else FileStore(file)
 
 
 def store_file(path: Path) -> Path:

@@ -16,8 +16,8 @@ from agl.store.access.rules import ALLOWED
 from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
 from agl.types import PaginatedResult, Run
+from agl_learning.file_store import FileStore
 from agl_learning.run_metrics import METRICS
-from agl_ui.file_store import FileStore
 from agl_ui.looking import Looking
 
 NEWEST = 50

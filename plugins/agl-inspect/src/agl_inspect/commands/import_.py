@@ -49,7 +49,7 @@ def open_or_make(path: Path | None, url: str | None) -> LightningStore:
     if path is None and url is None:
         raise click.UsageError("where to? Give --path FILE or --url URL")
     if path is None or url is not None or path.exists():
-        return open_store(path, url)
+        return open_store(path, url, to_write=True)
     if not path.parent.is_dir():
         raise click.UsageError(f"{path}: there is no folder {str(path.parent)!r}")
     return SqliteLightningStore(path)

@@ -11,7 +11,7 @@ from agl.errors import ConfigError
 from agl.runs.finding import last_time
 from agl_inspect.report.ending import write_report
 from agl_inspect.report.text import summary_text
-from agl_inspect.runs.known import file_of, find_run, known_runs, read_copy_of
+from agl_inspect.runs.known import file_of, find_run, known_runs, read_store_of
 from agl_learning.run_facts import run_facts
 
 
@@ -40,7 +40,7 @@ def command(
         found = known[-1]
     else:
         found = find_run(run, where)
-    facts = read_copy_of(found, where, lambda store: run_facts(store, run_id=found.run_id))
+    facts = read_store_of(found, where, lambda store: run_facts(store, run_id=found.run_id))
     if url is None:  # what was read is a copy
         facts = replace(facts, store_path=str(file_of(found, path)))
     if as_json:

@@ -10,7 +10,7 @@ from agl.emitter import find_final_reward
 from agl.runs.differences import flat
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_inspect.runs.known import Where, read_copy_of
+from agl_inspect.runs.known import Where, read_store_of
 from agl_learning.ledger import each_part
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import each_rollout
@@ -33,7 +33,7 @@ class Held:
 def compared(first: Run, second: Run, where: Where) -> dict[str, Any]:
     """What differs between two runs, and how both went; JSON values."""
     runs = first, second
-    held = [read_copy_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
+    held = [read_store_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
     metrics = [metrics_of(run) for run in runs]
     steps = sorted({*metrics[0].rewards, *metrics[1].rewards})
     both = [task for task in held[0].rewards if task in held[1].rewards]

@@ -20,6 +20,7 @@ from agl.runs.finding import one_of, open_to_read, runs_here, runs_in, stores_he
 from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
+from agl_learning.file_store import is_readable
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import open_store, store_file
 
@@ -51,7 +52,7 @@ async def _query(store: LightningStore) -> list[Run]:
     return list(await store.query_runs())
 
 
-def read_copy_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:
+def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:
     """What ``read`` finds in the store that has a run, which may be in use; it is left as it is.
 
     Raises:
@@ -60,9 +61,11 @@ def read_copy_of(run: Run, where: Where, read: Callable[[LightningStore], Awaita
     path, url = where
     if url is not None:
         return read_and_close(open_store(path, url), read)
-    with tempfile.TemporaryDirectory(prefix="agl-runs-") as scratch:
-        copy = copy_store(file_of(run, path), Path(scratch))
-        return read_and_close(open_store(copy, None), read)
+    file = file_of(run, path)
+    if is_readable(file):
+        return read_and_close(open_store(file, None), read)
+    with tempfile.TemporaryDirectory(prefix="agl-runs-") as scratch:  # of an older agl
+        return read_and_close(open_store(copy_store(file, Path(scratch)), None), read)
 
 
 def copy_store(file: Path, folder: Path) -> Path:
@@ -202,7 +205,7 @@ def delete_run(
     path, url = where
     if url is None:
         path = file_of(run, path)
-    deleted = read_and_close(open_store(path, url), delete)
+    deleted = read_and_close(open_store(path, url, to_write=True), delete)
     if deleted is not None and with_folder and run.folder is not None:
         shutil.rmtree(run.folder, ignore_errors=True)
     return deleted

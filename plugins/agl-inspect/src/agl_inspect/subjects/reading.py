@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import AttemptedRollout, Rollout
+from agl_learning.file_store import file_of
 from agl_learning.tasks import digest
 
 MOST: Final = 6
@@ -87,9 +87,8 @@ class Reading(Protocol):
 
 def reading_of(store: LightningStore) -> Reading:
     """How to ask this store."""
-    if isinstance(store, SqliteLightningStore) and Path(store.path).is_file():
-        return FileReading(Path(store.path))
-    return PagedReading(store)
+    path = file_of(store)
+    return PagedReading(store) if path is None else FileReading(path)
 
 
 def _statements() -> dict[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,12 +13,39 @@ from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation
 from agl.store.queries import query_of
+from agl.store.sqlite import SqliteLightningStore
+from agl.store.sqlite.file import APPLICATION_ID, MEMORY, SCHEMA_VERSION
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
 
 T = TypeVar("T")
 CACHE_KIB = 64 * 1024
 """A long trace fits; with SQLite's 2 MiB each look at it would read it several times."""
+
+
+def schema_of(connection: sqlite3.Connection) -> int | None:
+    """The version of the schema of a file that is open; None where it is no store."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return version if application == APPLICATION_ID else None
+
+
+def is_readable(file: Path) -> bool:
+    """Whether a ``FileStore`` reads this file."""
+    try:
+        with closing(open_to_read(file)) as connection:
+            return schema_of(connection) == SCHEMA_VERSION
+    except (sqlite3.Error, OSError, UnicodeDecodeError):
+        return False
+
+
+def file_of(store: LightningStore) -> Path | None:
+    """The file in which a store of this machine lies; None where there is none."""
+    if isinstance(store, FileStore):
+        return Path(store.path)
+    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
+        return Path(store.path)
+    return None
 
 
 class FileStore(LightningStore):
@@ -31,6 +59,7 @@ class FileStore(LightningStore):
     """
 
     def __init__(self, file: Path) -> None:
+        self.path = str(file)
         self._file, self._lock = file, threading.Lock()
         self._opened: tuple[Any, SqliteLookups] | None = None
 
@@ -78,8 +107,7 @@ class FileStore(LightningStore):
             except (sqlite3.Error, OSError) as error:
                 self._opened = None
                 raise StoreUnavailableError(
-                    f"{self._file}: cannot be read: {error}. If it was moved, start agl ui again "
-                    "with its new place"
+                    f"store {self.path!r}: cannot be read: {error}. Was it moved?"
                 ) from error
 
     def _lookups(self) -> SqliteLookups:
@@ -92,5 +120,17 @@ class FileStore(LightningStore):
                 self._opened[1].connection.close()
             connection = open_to_read(self._file, is_shared=True)
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            if (is_ours := schema_of(connection)) != SCHEMA_VERSION:
+                connection.close()
+                raise StoreUnavailableError(
+                    f"store {self.path!r}: "
+                    + (
+                        "not a store of agl"
+                        if is_ours is None
+                        else f"of another version of agl (schema {is_ours}, this one reads "
+                        f"{SCHEMA_VERSION}). An older one is brought up to date by: agl rollouts "
+                        "--path FILE"
+                    )
+                )
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]
