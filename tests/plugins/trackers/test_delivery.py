@@ -154,8 +154,8 @@ async def test_a_checkpoint_that_is_removed_before_its_upload_is_uploaded(
                 read[folder.name] = (folder / "parts" / "weights").read_text()
 
     with caplog.at_level(logging.WARNING, "agl.trackers"):
-        await save(Uploads(wait_seconds=120), tmp_path, 4)
-    assert read == {"step-1": "of step 1", "step-2": "of step 2"}
+        await save(Uploads(wait_seconds=120), tmp_path, 6)
+    assert read == {f"step-{step}": f"of step {step}" for step in (1, 2, 3, 4)}
     assert "2 as earlier checkpoints were not yet uploaded" in caplog.messages[-1]
     assert os.listdir(tmp_path) == []
 

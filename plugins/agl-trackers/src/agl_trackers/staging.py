@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-MOST = 2
+MOST = 4
 """That wait at once: each holds its room on the disk until it is uploaded."""
 
 
