@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import json
 import logging
 import re
@@ -538,6 +539,9 @@ def test_rounds_and_decision_are_metrics_and_a_run_that_goes_on_has_each_once(
         [evaluation] = told.evaluations
         assert evaluation["val/reward/mean"] == decision.challenger_mean
         assert (evaluation["step"], evaluation["val/gain/lower"]) == (3, decision.lower)
+        refused = dataclasses.replace(decision, accepted=False).metrics(3)
+        assert refused["val/reward/mean"] == decision.seed_mean  # what the run ends with
+        assert refused["val/reward/challenger"] == decision.challenger_mean
         lines = (tmp_path / "best" / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == [*told.steps, evaluation]
 

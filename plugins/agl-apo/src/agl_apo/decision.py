@@ -117,7 +117,9 @@ class Decision:
         """What trackers get, after so many rounds."""
         return {
             "step": step,
-            "val/reward/mean": self.challenger_mean,
+            # Of what the run ends with, as everywhere else.
+            "val/reward/mean": self.challenger_mean if self.accepted else self.seed_mean,
+            "val/reward/challenger": self.challenger_mean,
             "val/reward/seed": self.seed_mean,
             "val/gain": self.gain,
             "val/gain/lower": self.lower,
