@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from agl.errors import LedgerError
@@ -356,8 +357,8 @@ async def each_part(
                 for _, part in page:
                     yield part
         return
-    offset, filters = 0, {"run": run, "step": step, "lost": lost}
-    while len(found := await store.query_ledger_parts(**filters, limit=PAGE, offset=offset)):
+    offset, ask = 0, partial(store.query_ledger_parts, run=run, step=step, lost=lost, limit=PAGE)
+    while len(found := await ask(offset=offset)):
         for part in found:
             yield part
         offset += len(found)
