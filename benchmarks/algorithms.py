@@ -106,6 +106,7 @@ def train(
         "target_reward": 0.97,
         "eval_temperature": 0.5,
         "eval_copies": 4,
+        "eval_every": 5,
         "seed": seed,
         "device": "cpu",
         "torch_threads": 1,
