@@ -137,11 +137,12 @@ def draw(curves: Path, picture: Path) -> None:
     for panel, name in zip(panels.flat, names, strict=False):
         for run in sorted((run for run in runs if run["algorithm"] == name), key=_seed):
             steps, rewards = zip(*run["val_rewards"], strict=True)
-            panel.plot(steps, rewards, marker=".", label=f"seed {run['seed']}")
+            seed = run["seed"]
+            panel.plot(steps, rewards, marker=".", label=f"seed {seed}", color=f"C{seed}")
         panel.axhline(GOOD, color="grey", linewidth=0.8, linestyle=":")
         panel.set(title=name, ylim=(0, 1.02), xlabel="step", ylabel="held-out reward")
         panel.label_outer()
-    panels.flat[0].legend(fontsize="small")
+    max(panels.flat, key=lambda panel: len(panel.lines)).legend(fontsize="small")
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
     with rc_context({"svg.hashsalt": "agl"}):

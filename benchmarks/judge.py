@@ -8,7 +8,7 @@ is shown, and knows what a person knows of the house: what goes on in which room
 there last has found the cat. Prints, per seed, the held-out reward before and after, how often
 the judge was asked, and what the ledger has of that.
 
-Seed 0 of grpo, 45 steps: 0.05 to 1.00; asked 359 times, 359 booked.
+Seed 0 of grpo, 60 steps: 0.05 to 1.00; asked 479 times, 479 booked.
 """
 
 import argparse
