@@ -18,6 +18,7 @@ from agl.plugins.registry import load_from_library
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout
+from agl.utils.text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class FailureCause:
 
     def __str__(self) -> str:
         at = f" at {self.place}" if self.place else ""
-        return f"{self.number} x {self.boundary}: {self.type}{at}, as in: {self.message}"
+        text = f"{self.number} x {self.boundary}: {self.type}{at}, as in: {self.message}"
+        return printable(" ".join(text.split()))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,8 +109,7 @@ class RunResult:
         if self.mean_reward is not None:
             said.append(f"mean reward {_shown(self.mean_reward)}")
         if self.held_out_after is not None:
-            before_after = f"{_shown(self.held_out[0][1])} -> {_shown(self.held_out_after)}"
-            said.append(f"held-out {before_after}")
+            said.append(f"held-out {_shown(self.held_out[0][1])} -> {_shown(self.held_out_after)}")
         if self.trained is False:
             said.append("nothing trained")
         return f"<RunResult {about or 'of a run elsewhere'}: {', '.join(said)}>"
