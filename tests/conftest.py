@@ -1,7 +1,21 @@
 """For all tests."""
 
+import logging
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """What a test sets up of agl's log, as each command does, ends with the test."""
+    logger = logging.getLogger("agl")
+    level, propagates, handlers = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers[:] = propagates, handlers
