@@ -60,7 +60,7 @@ def test_calls_of_an_equal_group_are_not_booked_as_trained() -> None:
         model_versions=["0"],
     )
     ledger = Ledger()
-    _train(row, [equal[0]], 0, ledger)
+    _train(row, [equal[0]], 0, ledger, "rloo")
     assert not ledger.trained
     assert [one.reason for one in ledger.exclusions] == ["zero_advantage"]
 
