@@ -175,7 +175,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     config = SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=Options(**sampling, seed=0, val_kwargs=sampling)),
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
-        algorithm={},
+        algorithm=Options(adv_estimator="grpo"),
         trainer=SimpleNamespace(
             default_local_dir=tmp_path,
             resume_mode="auto",
