@@ -17,6 +17,7 @@ import pytest
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
+    NotSupportedError,
     StoreError,
     StoreUnavailableError,
     UnknownRecordError,
@@ -29,6 +30,7 @@ from agl.http.server import LightningStoreServer
 from agl.serving.server import ServerThread, bind
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
+from agl.store.queries import each_record
 from agl.types import LLM, PromptTemplate, Span
 
 
@@ -548,3 +550,16 @@ async def test_health_lists_what_this_server_adds(client):
     assert await client._transport.has("idempotency")
     answer = await StoreRoutes(InMemoryLightningStore()).health()
     assert set(json.loads(answer.body)["features"]) == set(wire.FEATURES)
+
+
+async def test_a_server_that_cannot_page_by_key_is_read_by_offset_and_never_for_ever(
+    client, monkeypatch
+):
+    """That of 0.3 passes over ``after``, and would give its first page again and again."""
+    monkeypatch.setattr("agl.store.queries.PAGE", 2)
+    ids = [(await client.enqueue_rollout(number)).rollout_id for number in range(5)]
+    features = frozenset(wire.FEATURES) - {"keys of pages"}
+    monkeypatch.setattr(client._transport, "_features", features)
+    assert [one.rollout_id async for one in each_record(client.query_rollouts)] == ids
+    with pytest.raises(NotSupportedError, match="keeps no keys of pages"):
+        await client.query_rollouts(after=ids[0])

@@ -149,7 +149,6 @@ async def change(project: Path, rollout_id: str) -> None:
         await store.close()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 0), (3, 2), (5, 4)])
 def test_a_step_trained_again_is_equal_bit_for_bit(
     agl_command: Agl, project: Path, step: int, begun_at: int
@@ -166,7 +165,6 @@ def test_a_step_trained_again_is_equal_bit_for_bit(
     assert digests(project / "out") == before
 
 
-@pytest.mark.timeout(600)
 def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, project: Path) -> None:
     changed = rollouts_of_step(project, 3)[1]
     asyncio.run(change(project, changed))
@@ -184,7 +182,6 @@ def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, pro
     assert replay(agl_command, project, 2)[0] == 0
 
 
-@pytest.mark.timeout(600)
 def test_changed_weights_before_the_step_are_the_first_difference(
     agl_command: Agl, project: Path
 ) -> None:
@@ -198,7 +195,6 @@ def test_changed_weights_before_the_step_are_the_first_difference(
     assert (code, found["first_difference"]) == (1, "weights after step 2")
 
 
-@pytest.mark.timeout(600)
 def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) -> None:
     code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
     assert (code, found["first_difference"]) == (1, "weights after step 3")
@@ -222,7 +218,6 @@ def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project:
     assert "What can be trained again: steps 1 to 1 and those after step 4" in err
 
 
-@pytest.mark.timeout(600)
 def test_a_damaged_checkpoint_is_left_out_for_the_one_before(
     agl_command: Agl, project: Path
 ) -> None:
@@ -231,7 +226,6 @@ def test_a_damaged_checkpoint_is_left_out_for_the_one_before(
     assert (code, found["begun_at"]) == (0, 2)
 
 
-@pytest.mark.timeout(600)
 def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(
     agl_command: Agl, project: Path
 ) -> None:
@@ -262,7 +256,6 @@ def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(
     sys.modules.pop("replay_judge")
 
 
-@pytest.mark.timeout(600)
 def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
     sys.path.insert(0, os.getcwd())
     from replay_agent import agent  # pyright: ignore[reportMissingImports]

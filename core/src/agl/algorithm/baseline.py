@@ -160,8 +160,7 @@ class Baseline(FastAlgorithm):
         took = (ended.end_time or ended.start_time) - ended.start_time
         why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"
         task, why = (" ".join(text.split()) for text in (str(ended.input), why))
-        task = shorten(task, LONGEST_TASK)
-        said = (self._num_shown, self._num_tasks, who, went, took, task, why)
+        said = (self._num_shown, self._num_tasks, who, went, took, shorten(task, LONGEST_TASK), why)
         level = logging.INFO if error is None else logging.WARNING
         logger.log(level, "%d/%d %s %s, %.1f s: %s%s", *said)
 

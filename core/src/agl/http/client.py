@@ -158,10 +158,11 @@ class LightningStoreClient(LightningStore):
             page = {name: arguments[name] for name in ("limit", "offset")}
             return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
-        if call.feature is not None and not await self._transport.has(call.feature):
+        feature = call.feature if arguments.get("after") is None else "keys of pages"
+        if feature is not None and not await self._transport.has(feature):
             raise NotSupportedError(
                 f"the store at {self.server_address} is of an older version and keeps no "
-                f"{call.feature}; run it with this version of agl-core"
+                f"{feature}; run it with this version of agl-core"
             )
         ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
         claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())

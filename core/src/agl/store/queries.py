@@ -204,11 +204,11 @@ def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResul
 
 
 async def each_record(
-    query: Callable[..., Awaitable[Sequence[Rollout]]], **filters: Any
-) -> AsyncGenerator[Rollout]:
-    """All rollouts that a store's ``query_rollouts`` finds, read page by page, each by its key."""
-    after: str | None = None
-    while len(page := await query(**filters, limit=PAGE, after=after)):
+    query: Callable[..., Awaitable[Sequence[T]]], **filters: Any
+) -> AsyncGenerator[T]:
+    """All that a store's ``query`` finds, read page by page in the order of the query."""
+    offset = 0
+    while len(page := await query(**filters, limit=PAGE, offset=offset)):
         for record in page:
             yield record
-        after = page[-1].rollout_id
+        offset += len(page)
