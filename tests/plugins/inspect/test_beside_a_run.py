@@ -9,6 +9,7 @@ import pytest
 
 import agl
 from agl.errors import StoreUnavailableError
+from agl.store.sqlite.file import SCHEMA_VERSION
 from agl_learning.file_store import FileStore
 
 AGL = str(Path(sys.executable).with_name("agl"))
@@ -47,6 +48,8 @@ async def test_a_file_of_another_schema_is_not_read_as_ours(tmp_path):
         connection.execute("PRAGMA user_version = 999")
     connection.close()
     beside = FileStore(path)
-    with pytest.raises(StoreUnavailableError, match="schema 999"):
+    with pytest.raises(StoreUnavailableError) as told:
         await beside.query_rollouts()
+    said = f"store {str(path)!r}: of schema 999, and this agl reads schema {SCHEMA_VERSION}"
+    assert str(told.value) == f"{said}. Run: pip install --upgrade agl-core"
     await beside.close()

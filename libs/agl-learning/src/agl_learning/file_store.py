@@ -30,6 +30,15 @@ def schema_of(connection: sqlite3.Connection) -> int | None:
     return version if application == APPLICATION_ID else None
 
 
+def _unfit(path: str, version: int | None) -> str:
+    if version is None:
+        return f"store {path!r}: not a store of agl"
+    what = f"store {path!r}: of schema {version}, and this agl reads schema {SCHEMA_VERSION}"
+    if version > SCHEMA_VERSION:
+        return f"{what}. Run: pip install --upgrade agl-core"
+    return f"{what}. Bring it up to date with: agl rollouts --path {path}"
+
+
 def is_readable(file: Path) -> bool:
     """Whether a ``FileStore`` reads this file."""
     try:
@@ -41,9 +50,7 @@ def is_readable(file: Path) -> bool:
 
 def file_of(store: LightningStore) -> Path | None:
     """The file in which a store of this machine lies; None where there is none."""
-    if isinstance(store, FileStore):
-        return Path(store.path)
-    if isinstance(store, SqliteLightningStore) and store.path != MEMORY:
+    if isinstance(store, FileStore | SqliteLightningStore) and store.path != MEMORY:
         return Path(store.path)
     return None
 
@@ -104,6 +111,9 @@ class FileStore(LightningStore):
         with self._lock:
             try:
                 return lookup(self._lookups())
+            except StoreUnavailableError:
+                self._opened = None
+                raise
             except (sqlite3.Error, OSError) as error:
                 self._opened = None
                 raise StoreUnavailableError(
@@ -120,17 +130,8 @@ class FileStore(LightningStore):
                 self._opened[1].connection.close()
             connection = open_to_read(self._file, is_shared=True)
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            if (is_ours := schema_of(connection)) != SCHEMA_VERSION:
+            if (version := schema_of(connection)) != SCHEMA_VERSION:
                 connection.close()
-                raise StoreUnavailableError(
-                    f"store {self.path!r}: "
-                    + (
-                        "not a store of agl"
-                        if is_ours is None
-                        else f"of another version of agl (schema {is_ours}, this one reads "
-                        f"{SCHEMA_VERSION}). An older one is brought up to date by: agl rollouts "
-                        "--path FILE"
-                    )
-                )
+                raise StoreUnavailableError(_unfit(self.path, version))
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]
