@@ -72,18 +72,18 @@ def _tree(history: "History") -> object:
 
     trees: dict[str | None, Tree] = {}
     for node in history.nodes.values():
-        parts = [node.candidate_id]
+        parts = [node.name]
         if node.mean is not None:
-            parts.append(f"{node.mean:.3f} over {node.evaluations}")
+            parts.append(f"{node.mean:.3f} over {node.num_evaluations}")
         if node.dropped:
             parts.append(f"dropped: {node.dropped}")
         if node.copies:
             parts.append(f"copies from train tasks {node.copies}")
-        if node.candidate_id == history.best and history.result is not None:
+        if node.name == history.best and history.result is not None:
             parts.append("<- best")
         parent = trees.get(node.parent)
         label = Text("  ".join(parts))
-        trees[node.candidate_id] = Tree(label) if parent is None else parent.add(label)
+        trees[node.name] = Tree(label) if parent is None else parent.add(label)
     return next(iter(trees.values()), "")
 
 

@@ -7,22 +7,8 @@ from agl.store.base import LightningStore
 from agl_apo.decision import Decision
 from agl_learning.prompt_runs import SEED, Candidate, PromptRun, PromptRuns
 
-
-@dataclass
-class Node:
-    """One candidate."""
-
-    candidate_id: str
-    parent: str | None = None
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-    dropped: str | None = None
-    """Why it was never tried."""
-    copies: list[int] = field(default_factory=list[int])
-    critique: str | None = None
-    """What led to it."""
-    mean: float | None = None
-    """Over its evaluations in the search, at the last round that saw it."""
-    evaluations: int = 0
+TOLD = ("parent", "texts", "dropped", "copies", "critique", "mean")
+"""What is told of a candidate, by the names that it has there."""
 
 
 @dataclass
@@ -31,7 +17,7 @@ class History:
 
     run: str
     algorithm: str
-    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    nodes: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
     rounds: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Per round: ``leader``, ``leader_mean`` and ``evaluations`` so far."""
     evaluations: int = 0
@@ -47,8 +33,15 @@ class History:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, in plain values."""
-        plain = asdict(self)
-        return {**plain, "nodes": list(plain["nodes"].values()), "best": self.best}
+        nodes = [
+            {
+                "candidate_id": one.name,
+                **{name: getattr(one, name) for name in TOLD},
+                "evaluations": one.num_evaluations,
+            }
+            for one in self.nodes.values()
+        ]
+        return {**asdict(self), "nodes": nodes, "best": self.best}
 
 
 async def read_histories(store: LightningStore) -> list[History]:
@@ -67,7 +60,7 @@ def _history(run: PromptRun) -> History:
     return History(
         run.name,
         run.algorithm,
-        {one.name: _node(one) for one in made},
+        {one.name: one for one in made},
         [
             {
                 "leader": one["beam"][0],
@@ -79,11 +72,4 @@ def _history(run: PromptRun) -> History:
         sum(e.is_counted for one in run.candidates.values() for e in one.evaluations.values()),
         None if run.decision is None else Decision(**run.decision),
         run.result,
-    )
-
-
-def _node(one: Candidate) -> Node:
-    return Node(
-        *(one.name, one.parent, one.texts, one.dropped, one.copies, one.critique, one.mean),
-        evaluations=one.num_evaluations,
     )
