@@ -8,7 +8,7 @@ from agl_learning.findings import read_findings
 from agl_learning.mixing import Call, Ran
 from agl_learning.prompts import prompt_metrics
 from agl_learning.report import Report
-from agl_learning.signs import is_unchanged, signs
+from agl_learning.signs import STEPS, Signs
 
 
 def step(number, **about):
@@ -28,6 +28,21 @@ def step(number, **about):
         "tokens/unknown": 1,
     }
     return {**metrics, **{name.replace("__", "/"): value for name, value in about.items()}}
+
+
+def watched(history, steps=100):
+    found = Signs(steps)
+    for one in history:
+        found.add(one)
+    return found
+
+
+def signs(history, steps):
+    return watched(history, steps).found()
+
+
+def is_unchanged(history):
+    return watched(history).is_unchanged
 
 
 def codes(*history, steps=100):
@@ -55,16 +70,7 @@ def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
     assert codes(*(step(n, **about) for n in (1, 2, 3))) == [code]
     assert codes(step(1, **about), step(2, **about), step(3)) == []
     assert codes(step(1, **about), steps=1) == [code]
-
-    # The metrics of agl-verl have ours under a name, and its own under others.
-    def of_verl(name):
-        return f"actor/{name}" if name in ("grad_norm", "entropy") else f"agl/{name}"
-
-    history = [
-        {name if name == "step" else of_verl(name): value for name, value in one.items()}
-        for one in (step(n, **about) for n in (1, 2, 3))
-    ]
-    assert codes(*history, steps=0) == [code]
+    assert codes(*(step(n, **about) for n in (1, 2, 3)), steps=0) == [code]
 
 
 @pytest.mark.parametrize(
@@ -79,11 +85,12 @@ def test_sign_of_the_tokenizer_is_seen_after_one_step(about, code):
     assert codes(step(1, **about)) == [code]
 
 
-def test_each_of_several_models_is_looked_at_for_itself():
+@pytest.mark.parametrize("two", ["two", "actor", "agl", "train"])
+def test_each_of_several_models_is_looked_at_for_itself(two):
     own = ("grad_norm", "entropy")
 
     def of_team(number, **other):
-        steps = {"one": step(number), "two": step(number, **other)}
+        steps = {"one": step(number), two: step(number, **other)}
         shared = {name: value for name, value in step(number).items() if name not in own}
         return shared | {
             f"{model}/{name}": value
@@ -95,15 +102,17 @@ def test_each_of_several_models_is_looked_at_for_itself():
     assert codes(*(of_team(n) for n in (1, 2, 3))) == []
     still = [of_team(n, grad_norm=0.0) for n in (1, 2, 3)]
     (found,) = signs(still, 100)
-    assert (found.code, found.model) == ("no_gradient", "two")
-    assert found.seen.startswith("model 'two': the gradient was 0 in steps 1 to 3, with 24 calls")
+    assert (found.code, found.model) == ("no_gradient", two)
+    assert found.seen.startswith(
+        f"model {two!r}: the gradient was 0 in steps 1 to 3, with 24 calls"
+    )
     assert not is_unchanged(still)
     assert is_unchanged([{**one, "one/grad_norm": 0.0} for one in still])
     lost = {"calls__trained": 0, "calls__excluded/no_token_ids": 8}
     (found,) = signs([of_team(n, **lost) for n in (1, 2, 3)], 100)
-    assert (found.code, found.model) == ("no_tokens", "two")
+    assert (found.code, found.model) == ("no_tokens", two)
     (found,) = signs([of_team(1, prompts__as_tokens=1)], 100)
-    assert (found.code, found.model) == ("same_prompts", "two")
+    assert (found.code, found.model) == ("same_prompts", two)
 
 
 def test_run_that_does_well_has_no_sign():
@@ -128,6 +137,20 @@ def test_gradient_of_zero_says_the_tokenizer_where_that_is_at_fault():
     assert "steps 1 to 3, with 24 calls trained" in gradient.seen
 
 
+def test_as_much_is_kept_of_many_steps_as_of_few():
+    found = watched(step(n, reward__mean=n / 1000) for n in range(1, 1001))
+    assert len(found._last) == STEPS
+    assert found.found() == []
+    for n in (1001, 1002, 1003):
+        found.add(step(n, reward__mean=0.001, **dict.fromkeys(("reward__std", "entropy"), 0.0)))
+    assert [one.code for one in found.found()] == ["no_entropy"]
+
+
+def test_what_is_no_number_is_no_sign():
+    odd = {"grad_norm": "x", "entropy": float("nan"), "calls__trained": 10**400}
+    assert codes(*(step(n, **odd) for n in (1, 2, 3))) == []
+
+
 def test_weights_are_unchanged_where_every_gradient_is_zero():
     assert is_unchanged([step(1, grad_norm=0.0), step(2, grad_norm=0.0)])
     assert not is_unchanged([step(1, grad_norm=0.0), step(2)])
@@ -147,10 +170,10 @@ async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
     with Report(Hooks(), "grpo", tmp_path, 5, 2, False) as again:
         again.go_back(2, False, ())
         await again.step(3, step(3, **broken))
-    assert [one.code for one in read_findings(tmp_path)] == ["same_prompts"]
+    assert [one.code for one in read_findings(tmp_path)[0]] == ["same_prompts"]
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "4 prompts of step 1 that differ reach the model as 1 sequence" in caplog.text
-    assert again.of_run()["warnings"] == [str(one) for one in read_findings(tmp_path)]
+    assert again.of_run()["warnings"] == [str(one) for one in read_findings(tmp_path)[0]]
     assert "weights_changed" not in again.of_run()
 
 

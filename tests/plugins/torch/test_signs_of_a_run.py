@@ -18,7 +18,7 @@ async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
 
     algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
     await line(says_red, algorithm, ["one", "two", "three"])
-    found = {one.code: one for one in read_findings(tmp_path / "run")}
+    found = {one.code: one for one in read_findings(tmp_path / "run")[0]}
     assert list(found) == ["same_prompts", "unknown_tokens", "no_gradient"]
     assert found["same_prompts"].step == 1
     assert "reach the model as 1 sequence of tokens" in caplog.text

@@ -13,6 +13,7 @@ from agl.errors import ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Credit, RolloutConfig, Span
+from agl_learning import run_metrics
 from agl_learning.collect import Collector
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.generations import Generation, begin_generation, read_generation
@@ -22,6 +23,7 @@ from agl_learning.weighing import estimator_of
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle
+from agl_verl.names import by_our_names
 from agl_verl.options import Options
 from agl_verl.run import Run
 
@@ -364,6 +366,17 @@ def test_versions_are_the_oldest_and_newest_weights(given, expected):
     assert versions(row([(2, 3)], given)) == expected
 
 
+def test_what_every_trainer_measures_has_one_name():
+    of_verl = {"actor/grad_norm": 1.0, "actor/lr": 2.0, "agl/reward/mean": 3.0}
+    assert by_our_names({**of_verl, "val-agl/reward/mean": 4.0, "val-core/x": 5.0}) == {
+        "grad_norm": 1.0,
+        "actor/lr": 2.0,
+        "reward/mean": 3.0,
+        "val/reward/mean": 4.0,
+        "val-core/x": 5.0,
+    }
+
+
 async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     told = []
 
@@ -383,7 +396,11 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
         for step in (7, 8, 9):
             if step == 8:
                 (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
-            await run.answer(Settle(step, {}, {"actor/lr": 1.0}))
+            await run.answer(Settle(step, {}, {"actor/lr": 1.0, "actor/grad_norm": 0.5}))
+    lines = run_metrics.metric_lines(tmp_path / "run")[0]
+    assert [line["grad_norm"] for line in lines] == [0.5] * 3
+    assert [line["calls/total"] for line in lines] == [0] * 3
+    assert run._rewards()["rewards"] == [None] * 3
     assert told == [
         ("step", 7, 2, 1.0),
         ("step", 8, 2, 1.0),

@@ -3,11 +3,12 @@
 Each is said once: as a warning, in ``findings.jsonl`` in the run's folder, and at the end.
 """
 
-import contextlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from agl_learning.json_lines import read_json_lines
 
 FINDINGS: Final = "findings.jsonl"
 """In a run's folder: a JSON object per finding."""
@@ -31,15 +32,19 @@ class Finding:
         return f"{self.seen}. Likely cause: {self.likely}. {self.advice}"
 
 
-def read_findings(folder: Path) -> list[Finding]:
-    """Those of a run; a line that cannot be read is left out."""
+def read_findings(folder: Path) -> tuple[list[Finding], str]:
+    """Those of a run, and which lines cannot be read and are left out, in words."""
     found: list[Finding] = []
-    with contextlib.suppress(OSError):
-        for line in (folder / FINDINGS).read_text("utf-8", "replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError):
-                said: dict[str, Any] = json.loads(line)
-                found.append(Finding(**said))
-    return found
+    read = read_json_lines(folder / FINDINGS)
+    for number, said in read.objects:
+        kinds = {name: int if name == "step" else str for name in said}
+        try:
+            if any(type(said[name]) is not kind for name, kind in kinds.items()):
+                raise TypeError
+            found.append(Finding(**said))
+        except TypeError:
+            read.leave_out(f"line {number}: no finding")
+    return found, read.unread
 
 
 def write_finding(folder: Path, finding: Finding) -> None:

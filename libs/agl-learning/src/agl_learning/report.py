@@ -1,6 +1,5 @@
 """What a run tells: a line of JSON per step, a progress bar, a summary."""
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -11,8 +10,10 @@ from agl.algorithm.base import Algorithm
 from agl.utils.files import make_private_folder, write_whole
 from agl_learning.findings import read_findings, write_finding
 from agl_learning.generations import Branch
+from agl_learning.json_lines import read_json_lines
 from agl_learning.progress import Bar
-from agl_learning.signs import is_unchanged, signs
+from agl_learning.run_metrics import METRICS
+from agl_learning.signs import Signs
 
 logger = logging.getLogger("agl.learning")
 
@@ -68,10 +69,9 @@ class Report:
         # Absolute: an agent in this process may change its folder.
         self.folder = folder = folder.absolute()
         make_private_folder(folder)
-        self.metrics_path = folder / "metrics.jsonl"
+        self.metrics_path = folder / METRICS
         self._steps = steps
-        self._seen: list[Mapping[str, Any]] = []
-        """Metrics of the training steps."""
+        self._signs = Signs(steps)
         self._show = show_progress
         self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
 
@@ -103,7 +103,7 @@ class Report:
             try:
                 number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
                 start = int(line["generation"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError):
                 continue
             if number > last.get(start, -1):
                 continue
@@ -111,14 +111,12 @@ class Report:
                 kept[number, is_evaluation, start] = line
         self.rewrite(kept[place] for place in sorted(kept))
 
-    def _read(self) -> list[Any]:
+    def _read(self) -> list[dict[str, Any]]:
         """The lines of the file; what is none of ours, or was cut off by a kill, is left out."""
-        lines: list[Any] = []
-        if self.metrics_path.exists():
-            for text in self.metrics_path.read_bytes().splitlines():
-                with contextlib.suppress(ValueError):
-                    lines.append(json.loads(text))
-        return lines
+        read = read_json_lines(self.metrics_path)
+        if read.unread:
+            logger.warning("%s", read.unread)
+        return [line for _, line in read.objects]
 
     def of_run(self) -> dict[str, Any]:
         """What the summary says by the metrics of the run.
@@ -131,14 +129,17 @@ class Report:
         evaluations = [line for line in self._read() if "val/rollouts/succeeded" in line]
         last: dict[str, Any] = evaluations[-1] if evaluations else {}
         copies = {name: value for name, value in last.items() if "@" in name}
-        warnings = [str(finding) for finding in read_findings(self.folder)]
-        changed = {"weights_changed": False} if is_unchanged(self._seen) else {}
+        warnings = [str(finding) for finding in read_findings(self.folder)[0]]
+        changed = {"weights_changed": False} if self._signs.is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
         lines = list(lines)
-        self._seen = [line for line in lines if not any(k.startswith("val/") for k in line)]
+        self._signs = Signs(self._steps)
+        for line in lines:
+            if isinstance(line.get("step"), int) and not any(k.startswith("val/") for k in line):
+                self._signs.add(line)
         text = "".join(map(_text, lines))
         if text or self.metrics_path.exists():
             write_whole(self.metrics_path, text)
@@ -164,15 +165,15 @@ class Report:
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
-        self._seen.append(metrics)
+        self._signs.add(metrics)
         self._warn()
         if not again:
             await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
 
     def _warn(self) -> None:
         """Say once, in the log and in the folder, what keeps the run from learning."""
-        said = {(one.code, one.model) for one in read_findings(self.folder)}
-        for finding in signs(self._seen, self._steps):
+        said = {(one.code, one.model) for one in read_findings(self.folder)[0]}
+        for finding in self._signs.found():
             if (finding.code, finding.model) not in said:
                 logger.warning("step %d: %s", finding.step, finding)
                 write_finding(self.folder, finding)

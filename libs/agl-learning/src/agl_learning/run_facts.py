@@ -20,7 +20,7 @@ from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
 from agl_learning.findings import Finding, read_findings
 from agl_learning.ledger_tables import Sums, excluded, read_accounts
-from agl_learning.run_metrics import metric_lines
+from agl_learning.run_metrics import MetricLine, metric_lines
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class RunFacts:
     """Reason -> model calls, most frequent first."""
     findings: list[Finding] = field(default_factory=list[Finding])
     """Why nothing, or not much, could be learned."""
+    unread: str = ""
+    """What of its metrics and findings cannot be read, and is left out; "" where all was read."""
     checkpoint: str | None = None
     best_checkpoint: str | None = None
     best_reward: float | None = None
@@ -108,6 +110,7 @@ class RunFacts:
             "best_reward": self.best_reward,
             "failures": [asdict(one) for one in result.failures],
             "findings": [asdict(one) for one in self.findings],
+            "unread": self.unread or None,
         }
 
 
@@ -143,13 +146,13 @@ async def run_facts(
         result = replace(said_in(folder), folder=folder, **about)
     if result is None:
         result = await result_of(store, run.run_id if run else run_id or "", folder)
-    lines = [] if result.folder is None else metric_lines(result.folder)
+    lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
+    findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
     series = _series(lines)
-    held_out = _held_out(result, lines, series)
+    held_out = _held_out(result, series)
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
         calls = await _calls(store, result.run_id)
-    findings = [] if result.folder is None else read_findings(result.folder)
     facts = RunFacts(
         result=result,
         run=run,
@@ -162,6 +165,7 @@ async def run_facts(
         calls_trained=calls["calls", "trained"],
         excluded=dict(excluded(calls, "calls").most_common()),
         findings=findings,
+        unread="; ".join(filter(None, [unread, lost])),
         checkpoint=result.checkpoint,
         best_checkpoint=result.best_checkpoint,
         store_path=_path_of(store),
@@ -184,19 +188,12 @@ def _is_in(run: Run, folder: Path) -> bool:
     return run.folder is not None and os.path.abspath(folder) == run.folder
 
 
-def _series(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """By name; those that agl-verl marks as ours have the names that they have elsewhere."""
+def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
     series: dict[str, dict[int, float]] = {}
     for line in lines:
-        step = line.get("step")
-        if not isinstance(step, int):
-            continue
         for name, value in line.items():
-            if name in ("step", "generation") or isinstance(value, bool):
-                continue
-            if isinstance(value, int | float):
-                name = name.removeprefix("agl/").replace("val-agl/", "val/")
-                series.setdefault(name, {})[step] = float(value)
+            if name not in ("step", "generation"):
+                series.setdefault(name, {})[line["step"]] = float(value)
     return {name: sorted(by_step.items()) for name, by_step in series.items()}
 
 
@@ -207,11 +204,7 @@ def _curve(
     return sorted((found | dict(series.get("reward/mean", ()))).items())
 
 
-def _held_out(
-    result: RunResult,
-    lines: Iterable[Mapping[str, Any]],
-    series: Mapping[str, list[tuple[int, float]]],
-) -> list[HeldOut]:
+def _held_out(result: RunResult, series: Mapping[str, list[tuple[int, float]]]) -> list[HeldOut]:
     found = {step: HeldOut(step, reward) for step, reward in result.held_out}
     counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or ())
     for step, reward in series.get("val/reward/mean", ()):

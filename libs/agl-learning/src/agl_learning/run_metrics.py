@@ -1,17 +1,16 @@
 """How far a run is, and how its rewards went, from what its algorithm wrote into its folder."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from agl.types import Run
+from agl_learning.json_lines import JsonLines, is_number, read_json_lines
 
 METRICS: Final = "metrics.jsonl"
 """A JSON object per step or evaluation, each with ``step``."""
-_REWARDS: Final = ("reward/mean", "agl/reward/mean")
-_VAL_REWARDS: Final = ("val/reward/mean", "val-agl/reward/mean")
+MetricLine = dict[str, Any]
+"""``step``, a whole number, and finite numbers by name."""
 
 
 @dataclass
@@ -24,6 +23,8 @@ class RunMetrics:
     """Step -> mean reward; None where no rollout of it has one."""
     val_rewards: dict[int, float | None] = field(default_factory=dict[int, float | None])
     """The same of evaluations."""
+    unread: str = ""
+    """What of the file cannot be read, and is left out; "" where all was read."""
 
     @property
     def last_reward(self) -> float | None:
@@ -37,38 +38,41 @@ class RunMetrics:
 
 def metrics_of(run: Run) -> RunMetrics:
     """Read the metrics in a run's folder; nothing where they are not here."""
-    found = RunMetrics()
-    for line in lines_of(run):
-        step: Any = line.get("step")
-        if not isinstance(step, int):
-            continue
+    lines, unread = metric_lines(Path(run.folder)) if run.folder else ([], "")
+    found = RunMetrics(unread=unread)
+    for line in lines:
+        step: int = line["step"]
         found.step = max(step, found.step or 0)
-        for names, rewards in ((_REWARDS, found.rewards), (_VAL_REWARDS, found.val_rewards)):
-            for name in names:
-                if name in line:
-                    rewards[step] = line[name]
+        for name, rewards in (
+            ("reward/mean", found.rewards),
+            ("val/reward/mean", found.val_rewards),
+        ):
+            if name in line:
+                rewards[step] = line[name]
     return found
 
 
-def lines_of(run: Run) -> Iterator[dict[str, Any]]:
+def lines_of(run: Run) -> list[MetricLine]:
     """The lines of a run's metrics, one per step or evaluation; none where they are not here."""
-    return _lines(Path(run.folder) / METRICS) if run.folder else iter(())
+    return metric_lines(Path(run.folder))[0] if run.folder else []
 
 
-def metric_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the metrics in a run's folder; what is none, or cut off, is left out."""
-    return list(_lines(folder / METRICS))
+def metric_lines(folder: Path) -> tuple[list[MetricLine], str]:
+    """The lines of the metrics in a run's folder, and what was left out of them, in words."""
+    read = read_json_lines(folder / METRICS)
+    return [line for at in read.objects if (line := _numbers(read, *at)) is not None], read.unread
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return
-    for line in text.splitlines():
-        try:
-            value: Any = json.loads(line)
-        except ValueError:
-            continue  # the last one of a process that was killed
-        if isinstance(value, dict):
-            yield value
+def _numbers(read: JsonLines, number: int, values: dict[str, Any]) -> MetricLine | None:
+    step: Any = values.get("step")
+    if not isinstance(step, int) or not is_number(step):
+        read.leave_out(f"line {number}: no step")
+        return None
+    line: MetricLine = {}
+    for name, value in values.items():
+        if is_number(value):
+            line[name] = value
+        # Without an area, text is no metric: it describes the step, as ``version`` does.
+        elif isinstance(value, int | float) or ("/" in name and value is not None):
+            read.leave_out(f"line {number}: {name!r} is no finite number")
+    return line

@@ -6,11 +6,13 @@ sign: equal rewards and certain answers are as they should be where the reward h
 several models are trained, each is looked at for itself.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agl_learning.findings import Finding
+from agl_learning.json_lines import is_number
 
 STEPS: Final = 3
 """So many steps in a row must look alike before it is said; fewer where the run has fewer."""
@@ -22,7 +24,7 @@ Metrics = Mapping[str, Any]
 
 OF_MODELS: Final = ("calls/", "prompts/", "tokens/")
 """Metrics of all models together that each of several has for itself, too, after its name."""
-_OF_A_MODEL = "/calls/trained"
+_OF_A_MODEL: Final = "/calls/trained"
 
 TOKENIZER = (
     "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
@@ -34,44 +36,85 @@ LOOK_AT_TOKENIZER = (
 )
 
 
-def signs(history: Sequence[Metrics], steps: int) -> list[Finding]:
-    """What is seen after the last step that may keep the run from learning.
+@dataclass
+class _Means:
+    """Of the mean rewards of all steps."""
+
+    number: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    most: float = 0.0
+
+    def add(self, mean: float) -> None:
+        if not self.number:
+            self.first = self.most = mean
+        self.number, self.last, self.most = self.number + 1, mean, max(self.most, mean)
+
+    @property
+    def have_risen(self) -> bool:
+        """Whether the last is above the first, by 95 % of the most that any was."""
+        return self.last > self.first and self.last >= self.most - 0.05 * (self.most - self.first)
+
+
+class Signs:
+    """Watches the training steps of a run for what may keep it from learning.
+
+    Of all steps it keeps the last few whole, and of the others what is needed of their rewards.
 
     Args:
-        history: Metrics of all training steps so far, in order.
         steps: How many the run is to have; 0 where nobody knows.
     """
-    if not history:
-        return []
-    return [
-        replace(one, model=model, seen=f"model {model!r}: {one.seen}" if model else one.seen)
-        for model, own in _by_model(history).items()
-        for one in _signs(own, steps)
-    ]
 
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
+        self._means: dict[str, _Means] = {"": _Means()}
+        """Model -> of its rewards; "" of all together."""
+        self._norms: set[bool] = set()
+        """Whether gradients were 0."""
 
-def _signs(history: Sequence[Metrics], steps: int) -> list[Finding]:
-    last = history[-max(1, min(STEPS, steps or STEPS)) :]
-    if len(last) < min(STEPS, steps or STEPS):
-        last = last[-1:]
-        found = [look(last) for look in AT_ONCE]
-    else:
-        found = [look(last) for look in (*AT_ONCE, _no_gradient)]
-        if not _has_risen(history):
-            found += [look(last) for look in (_equal_rewards, _no_entropy)]
-        found += [look(last) for look in (_no_tokens, _no_calls)]
-    return [one for one in found if one is not None]
+    def add(self, step: Metrics) -> None:
+        """Take in the metrics of the next step; what is no number is left out."""
+        known = {name: value for name, value in step.items() if is_number(value)}
+        self._last.append(known)
+        for name in known:
+            if name.endswith(_OF_A_MODEL):
+                model = name.removesuffix(_OF_A_MODEL)
+                self._means.setdefault(model, replace(self._means[""]))
+        for model, means in self._means.items():
+            own = _own(known, model)
+            if "reward/mean" in own:
+                means.add(own["reward/mean"])
+            if "grad_norm" in own:
+                self._norms.add(own["grad_norm"] == 0)
 
+    def found(self) -> list[Finding]:
+        """What is seen after the last step."""
+        if not self._last:
+            return []
+        models = self._means.keys() - {""}
+        return [
+            replace(one, model=model, seen=f"model {model!r}: {one.seen}" if model else one.seen)
+            for model in sorted(models or {""})
+            for one in self._of_model([_own(step, model) for step in self._last], model)
+        ]
 
-def is_unchanged(history: Sequence[Metrics]) -> bool:
-    """Whether no step has changed the weights, although calls were trained: every gradient was 0.
+    def _of_model(self, last: Sequence[Metrics], model: str) -> list[Finding]:
+        enough = min(STEPS, self._steps or STEPS)
+        if len(last) < enough:
+            found = [look(last[-1:]) for look in AT_ONCE]
+        else:
+            last = last[-max(1, enough) :]
+            found = [look(last) for look in (*AT_ONCE, _no_gradient)]
+            if not self._means[model].have_risen:
+                found += [look(last) for look in (_equal_rewards, _no_entropy)]
+            found += [look(last) for look in (_no_tokens, _no_calls)]
+        return [one for one in found if one is not None]
 
-    Args:
-        history: Metrics of all training steps.
-    """
-    steps = [step for own in _by_model(history).values() for step in own]
-    norms = [step["grad_norm"] for step in steps if "grad_norm" in step]
-    return bool(norms) and not any(norms)
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether no step has changed the weights, although calls were trained."""
+        return self._norms == {True}
 
 
 def _same_prompts(last: Sequence[Metrics]) -> Finding | None:
@@ -210,32 +253,14 @@ def _number(step: Metrics, name: str) -> float:
     return step.get(name) or 0
 
 
-def _by_our_names(step: Metrics) -> dict[str, Any]:
-    """By the names of agl-torch; other trainers say before them which part has measured them."""
-    named: dict[str, Any] = {}
-    for name, value in step.items():
-        part, _, rest = name.partition("/")
-        named[rest if rest and part in ("agl", "actor", "train") else name] = value
-    return named
-
-
-def _by_model(history: Sequence[Metrics]) -> dict[str, list[dict[str, Any]]]:
-    """Of each model that has calls of its own, its metrics; "" where there is but one model."""
-    ours = [_by_our_names(step) for step in history]
-    models = {
-        name.removesuffix(_OF_A_MODEL) for step in ours for name in step if _OF_A_MODEL in name
-    }
-    if not models:
-        return {"": ours}
-    found: dict[str, list[dict[str, Any]]] = {}
-    for model in sorted(models):
-        at = f"{model}/"
-        found[model] = [
-            {name: value for name, value in step.items() if not name.startswith((*OF_MODELS, at))}
-            | {name.removeprefix(at): value for name, value in step.items() if name.startswith(at)}
-            for step in ours
-        ]
-    return found
+def _own(step: Mapping[str, float], model: str) -> dict[str, float]:
+    """What a step says of a model; all of it for "", which is the one model that there is."""
+    if not model:
+        return dict(step)
+    at = f"{model}/"
+    shared = {name: value for name, value in step.items() if not name.startswith((*OF_MODELS, at))}
+    own = {name.removeprefix(at): value for name, value in step.items() if name.startswith(at)}
+    return shared | own
 
 
 def _first_reason(step: Metrics) -> str | None:
@@ -245,11 +270,3 @@ def _first_reason(step: Metrics) -> str | None:
     beginning = "calls/excluded/"
     counts = {name: count for name, count in step.items() if name.startswith(beginning) and count}
     return max(counts, key=lambda name: counts[name]).removeprefix(beginning) if counts else None
-
-
-def _has_risen(history: Sequence[Metrics]) -> bool:
-    """Whether the last mean reward is above the first one, by 95 % of the most that any was."""
-    means = [step["reward/mean"] for step in history if step.get("reward/mean") is not None]
-    if len(means) < 2:
-        return False
-    return means[-1] > means[0] and means[-1] >= max(means) - 0.05 * (max(means) - means[0])

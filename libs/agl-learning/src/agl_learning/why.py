@@ -222,11 +222,8 @@ def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> S
     metrics: dict[str, float] = {}
     for line in lines_of(run) if run is not None else ():
         if line.get("step") == part.step and "val/reward/mean" not in line:
-            metrics = {
-                name: float(value)
-                for name, value in line.items()
-                if isinstance(value, int | float) and name.startswith(METRICS)
-            }
+            found = {name: value for name, value in line.items() if name.startswith(METRICS)}
+            metrics = {name: float(value) for name, value in found.items()}
     return Step(
         run=part.run,
         algorithm=part.algorithm,

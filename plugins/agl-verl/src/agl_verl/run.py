@@ -1,7 +1,6 @@
 """One run of ``VERL`` in the algorithm's process: answers verl, publishes the model, notes."""
 
 import contextlib
-import json
 import logging
 import time
 from pathlib import Path
@@ -22,10 +21,12 @@ from agl_learning.generations import (
 )
 from agl_learning.records import TrainedModel
 from agl_learning.report import Report
+from agl_learning.run_metrics import metric_lines
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits
 from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Settled, Validated
+from agl_verl.names import by_our_names
 from agl_verl.options import NAME
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
 
@@ -260,16 +261,13 @@ class Run:
 
     def _rewards(self) -> dict[str, list[Any]]:
         """Of the steps and of the validations, of earlier starts too."""
-        path = self._report.metrics_path
-        begun = self._generation is not None and path.exists()
-        text = path.read_text("utf-8") if begun else ""
-        lines = [json.loads(line) for line in text.splitlines()]
+        lines = [] if self._generation is None else metric_lines(self._folder)[0]
         return {
-            "rewards": [line.get("agl/reward/mean") for line in lines if "agl/calls/total" in line],
+            "rewards": [line.get("reward/mean") for line in lines if "calls/total" in line],
             "val_rewards": [
-                (line["step"], line.get("val-agl/reward/mean"))
+                (line["step"], line.get("val/reward/mean"))
                 for line in lines
-                if "val-agl/rollouts/succeeded" in line
+                if "val/rollouts/succeeded" in line
             ],
         }
 
@@ -324,7 +322,7 @@ class Run:
         """What is written of a step or an evaluation; the summary is made of it."""
         assert self._generation is not None
         about = {"step": ended.step, "generation": self._generation.number}
-        return {**about, **ended.metrics, **metrics}
+        return {**about, **by_our_names({**ended.metrics, **metrics})}
 
     def _latest_checkpoint(self) -> int:
         """The step of the checkpoint that verl wrote last, 0 where there is none here."""

@@ -162,7 +162,7 @@ def check(ended: Ended, steps: list[int], *, learning: int | None = None) -> Non
     assert ended.code == 0, ended.log[-4000:]
     assert ended.left == [], "processes outlived the run"
     assert ended.values("training/global_step") == steps
-    norms = ended.values("actor/grad_norm")
+    norms = ended.values("grad_norm")
     assert len(norms) == len(steps)
     assert all(math.isfinite(norm) for norm in norms)
     assert all(norm > 0 for norm in norms[:learning]), norms

@@ -42,7 +42,7 @@ def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
     first = run(tmp_path, steps=4, validate=True, cpu=cpu)
     check(first, [1, 2, 3, 4])
     check_asynchronous_weights(first, least_stale=1)
-    validated = [line["step"] for line in first.metrics if "val-agl/reward/mean" in line]
+    validated = [line["step"] for line in first.metrics if "val/reward/mean" in line]
     assert sorted(set(validated)) == [0, 4]
     trainer = {"save_freq": 1, "resume_mode": "auto"}
     second = run(tmp_path, steps=5, cpu={**cpu, "trainer": trainer})
@@ -172,6 +172,6 @@ def test_thirty_steps_learn(tmp_path):
     )
     check(ended, list(range(1, 31)), learning=10)
     check_weights(ended)
-    rewards = ended.values("agl/reward/mean")
+    rewards = ended.values("reward/mean")
     assert rewards[0] < 0.25  # 10 of the 101 tokens are digits
     assert sum(rewards[-3:]) / 3 > 0.9, rewards

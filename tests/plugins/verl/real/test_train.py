@@ -116,7 +116,7 @@ def test_grpo_learns_and_weights_arrive_after_every_step(tmp_path):
     assert max(line[DIFF] for line in run.steps) < MAX_DIFF
     rewards = run.summary["rewards"]
     assert mean(rewards[-4:]) > mean(rewards[:4]) + 0.1, rewards
-    assert all(line["agl/rollouts/succeeded"] == 64 for line in run.steps)
+    assert all(line["rollouts/succeeded"] == 64 for line in run.steps)
     assert all(line["training/off_policy/trajectory_staleness/max"] == 0 for line in run.steps)
 
 
@@ -146,12 +146,12 @@ def test_failed_rollouts_and_a_dead_runner_are_no_zeros_and_no_end(tmp_path):
     )
     succeeded(run, 3)
     assert (tmp_path / "died").exists()
-    assert sum(line["agl/rollouts/failed"] for line in run.steps) > 0
+    assert sum(line["rollouts/failed"] for line in run.steps) > 0
     for line in run.steps:
-        rewards = line["agl/reward/mean"]
+        rewards = line["reward/mean"]
         assert 0 <= rewards <= 1
         # Failed ones made no call here, so they have no rows; a zero would be one.
-        assert line["agl/rollouts/succeeded"] + line["agl/rollouts/failed"] == 64
+        assert line["rollouts/succeeded"] + line["rollouts/failed"] == 64
 
 
 @pytest.mark.long

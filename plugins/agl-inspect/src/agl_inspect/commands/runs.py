@@ -39,11 +39,11 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     if as_json:
         print_json(rows)
         return
-    cells = [[*[*row.values()][:-1], near(row["folder"] or "")] for row in rows]
+    cells = [[*[*row.values()][:-2], near(row["folder"] or "")] for row in rows]
     print_table(COLUMNS, cells, less=["folder", "starts", "begun"], cut=True)
-    for run in runs:
-        if run.problem:
-            note(f"{run.run_id}: {run.problem}")
+    for run, row in zip(runs, rows, strict=True):
+        for said in filter(None, (run.problem, row["unread"])):
+            note(f"{run.run_id}: {said}")
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -57,6 +57,7 @@ def _row(run: Run) -> dict[str, Any]:
         "reward": metrics.last_reward,
         "begun": when(run.create_time),
         "folder": run.folder,
+        "unread": metrics.unread or None,
     }
 
 

@@ -70,6 +70,8 @@ def _body(facts: RunFacts) -> Iterator[str]:
             f'<div class="warning"><strong>{_text(finding.seen)}.</strong> Likely cause: '
             f"{_text(finding.likely)}. {_text(finding.advice)}</div>"
         )
+    if facts.unread:
+        yield f'<div class="warning">{_text(facts.unread)}</div>'
     yield from _curve(facts)
     yield from _calls(facts)
     yield from _failures(facts)

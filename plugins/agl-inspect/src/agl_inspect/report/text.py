@@ -81,6 +81,8 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "", f"and {len(result.failures) - MOST_FAILURES} more causes, all in the report"
     for finding in facts.findings:
         yield "warning", str(finding)
+    if facts.unread:
+        yield "unread", facts.unread
     if facts.best_checkpoint and facts.best_checkpoint != facts.checkpoint:
         yield "best", f"{near(facts.best_checkpoint)} (held-out {number(facts.best_reward)})"
     if facts.checkpoint:

@@ -43,6 +43,7 @@ def compared(first: Run, second: Run, where: Where) -> dict[str, Any]:
         "code": _differing(*(_code(run) for run in runs)),
         "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
         "totals": _side_by_side(*(_totals(each) for each in held)),
+        "unread": [each.unread or None for each in metrics],
         "tasks": [[task, *(_mean(each.rewards[task]) for each in held)] for task in both],
     }
 
@@ -57,6 +58,9 @@ def print_comparison(found: dict[str, Any]) -> None:
             note(f"{key}: the same")
     if found["rewards"]:
         print_table(["step", *runs], [_rounded(row) for row in found["rewards"]])
+    for run_id, unread in zip(runs, found["unread"], strict=True):
+        if unread:
+            note(f"{run_id}: {unread}")
     tasks = found["tasks"]
     if tasks:
         print_table(

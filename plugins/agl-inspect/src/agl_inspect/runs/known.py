@@ -137,6 +137,7 @@ def print_run(run: Run, derived: list[str]) -> None:
         "seed": run.seed,
         "step": metrics.step,
         "reward": metrics.last_reward,
+        "unread": metrics.unread or None,
         "agent": code.agent,
         "commit": code.commit,
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
