@@ -22,6 +22,8 @@ MOST = 20_000
 """So many are read back; of a run with more, the newest steps, but at least ``BARS``."""
 BARS = 60
 """Steps that the picture has."""
+MOST_STEP = 10_000_000
+"""No run has more."""
 
 
 @dataclass
@@ -92,6 +94,8 @@ async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
         last_step: Of it, as far as its metrics say; None where they do not.
     """
     known: Known = place.memory.setdefault("accounts", Known())
+    if last_step is not None and not 0 <= last_step < MOST_STEP:
+        last_step = None  # of metrics that are odd
     async with known.lock:
         num_read = known.num_read
         runs = await place.runs()
@@ -118,7 +122,7 @@ async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
 
 async def _last_step(place: Place, known: Known, run: str, last_step: int | None) -> int:
     """The last step of a run; -1 where it has none, and then the newest accounts are read."""
-    if last_step is not None:
+    if last_step is not None and await _size(place, run, last_step):
         return last_step
     newest = await place.store.query_rollouts(sort_order="desc", limit=NEWEST)
     abouts = [one.metadata or {} for one in newest]
@@ -127,14 +131,16 @@ async def _last_step(place: Place, known: Known, run: str, last_step: int | None
         ids = [one.rollout_id for one in newest]
         for part in await place.store.query_ledger_parts(rollout_id_in=ids):
             known.add(part)
-    return max([-1, *known.steps_of(run), *steps])
+    found = [*known.steps_of(run), *steps]
+    return max(found) if found else -1 if last_step is None else last_step
 
 
 async def _read_new(place: Place, known: Known, run: str, last_step: int | None) -> None:
     """The last step that was read may have been under way, and others come after it."""
     if not (steps := known.steps_of(run)):
         return
-    step, last = max(steps), last_step or 0
+    step = max(steps)
+    last = min(last_step or 0, step + AT_ONCE)  # what metrics say may be odd
     while (size := await _size(place, run, step)) or step <= last:
         if size != known.sizes[run, step]:
             await _read(place, known, run, step)

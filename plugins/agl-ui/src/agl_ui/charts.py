@@ -74,7 +74,7 @@ def chart(
         height: The same.
     """
     known = [
-        (name, kind, {x: y if _is_finite(y) else None for x, y in sorted(points.items())})
+        (name, kind, {x: finite(points[x]) for x in sorted(points) if finite(x) is not None})
         for name, kind, points in series
     ]
     known = [one for one in known if any(y is not None for y in one[2].values())]
@@ -87,12 +87,10 @@ def chart(
     y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
 
     def place_x(x: float) -> float:
-        share = 0.5 if x_high == x_low else (x - x_low) / (x_high - x_low)
-        return round(LEFT + share * (width - LEFT - RIGHT), 1)
+        return round(LEFT + _share(x, x_low, x_high) * (width - LEFT - RIGHT), 1)
 
     def place_y(y: float) -> float:
-        share = 0.5 if y_high == y_low else (y - y_low) / (y_high - y_low)
-        return round(height - BOTTOM - share * (height - TOP - BOTTOM), 1)
+        return round(height - BOTTOM - _share(y, y_low, y_high) * (height - TOP - BOTTOM), 1)
 
     lines: list[Line] = []
     for name, kind, points in known:
@@ -124,8 +122,22 @@ def chart(
     )
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def finite(value: object) -> float | None:
+    """What a file gives, where it is a number that can be drawn; else None."""
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # a whole number that no float is as large as
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Where a value lies in a range, from 0 to 1."""
+    if high == low:
+        return 0.5
+    if math.isinf(high - low):
+        value, low, high = value / 4, low / 4, high / 4
+    return (value - low) / (high - low)
 
 
 def _said(name: str, points: Mapping[int, float | None]) -> str:
@@ -152,7 +164,7 @@ def _thin(points: Mapping[int, float | None]) -> list[tuple[float, float | None]
     found: list[tuple[float, float | None]] = []
     for part in (pairs[at : at + size] for at in range(0, len(pairs), size)):
         known = [y for _, y in part if y is not None]
-        found.append((part[-1][0], sum(known) / len(known) if known else None))
+        found.append((part[-1][0], sum(y / len(known) for y in known) if known else None))
     return found
 
 
@@ -179,6 +191,8 @@ def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[f
     """Round numbers that enclose a range, or lie in it where they are whole."""
     if high == low:
         return [float(low)]
+    if max(-low, high) > 1e300 or (high - low) / most < 1e-300:  # round ones are none of these
+        return [float(low), float(high)]
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     for factor in (1, 2, 5, 10):
         if (high - low) / (step * factor) <= most:
@@ -189,7 +203,7 @@ def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[f
         first = math.ceil(low / step)
         return [round(n * step, 9) for n in range(first, math.floor(high / step) + 1)]
     first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    return [n * step for n in range(first, last + 1)]
 
 
 def _tidy(value: float | None) -> str:

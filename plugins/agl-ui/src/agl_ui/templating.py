@@ -50,7 +50,7 @@ def environment() -> jinja2.Environment:
         "cut": cut,
         "pretty": pretty,
         "mark": lambda status: STATUS_MARKS.get(status, "off"),
-        "count": lambda value: f"{value:,}".replace(",", "\u2009"),
+        "count": count,
         "q": lambda value: quote(str(value), safe=""),
         "query": query,
     }
@@ -67,6 +67,12 @@ def number(value: Any, digits: int = 4) -> str:
         return "nan"
     text = f"{value:.{digits}g}" if isinstance(value, float) else str(value)
     return text.replace("-", "−") if "e" not in text else text
+
+
+def count(value: float) -> str:
+    """A number of things, with its thousands apart."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return (f"{value:,.0f}" if is_whole else f"{value:,}").replace(",", "\u2009")
 
 
 def seconds(value: float | None) -> str:

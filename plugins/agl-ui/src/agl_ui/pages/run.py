@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from agl_learning.ledger_tables import excluded
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_learning.showing import place_of
 from agl_ui.accounts import BARS, accounts_of
-from agl_ui.charts import Chart, Part, chart, shares
+from agl_ui.charts import Chart, Part, chart, finite, shares
 from agl_ui.pages.page import Page
 from agl_ui.places import Place, Places
 
@@ -78,8 +79,8 @@ async def overview(request: Request, places: Places) -> Page:
     place = places.get(request.path_params["key"])
     runs = await place.runs()
     root = request.scope.get("root_path", "").rstrip("/")
-    target = f"run/{runs[0].run_id}" if runs else "rollouts"
-    back = RedirectResponse(f"{root}/s/{place.key}/{target}", 303)
+    target = f"run/{quote(runs[0].run_id, safe='')}" if runs else "rollouts"
+    back = RedirectResponse(f"{root}/s/{quote(place.key, safe='')}/{target}", 303)
     return Page("", {}, answer=back)
 
 
@@ -118,7 +119,7 @@ async def write(request: Request, places: Places) -> Page:
         "budget": {
             name.removeprefix(BUDGET): limit
             for name, limit in flat(run.config).items()
-            if name.startswith(BUDGET)
+            if name.startswith(BUDGET) and finite(limit) is not None
         },
         "rate": _rate(lines),
         "counts": counts,
@@ -168,7 +169,7 @@ def causes_of(attempts: Sequence[Attempt]) -> list[Cause]:
 
 def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
     """First and last value of a curve."""
-    known = [value for value in rewards.values() if value is not None]
+    known = [one for one in map(finite, rewards.values()) if one is not None]
     return (known[0], known[-1]) if len(known) > 1 else None
 
 
@@ -176,30 +177,34 @@ def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
     """The other metrics, each small, with its last value."""
     found: list[tuple[Chart, float | None]] = []
     for name, title in SMALL.items():
-        points = {line["step"]: line[name] for line in lines if name in line and "step" in line}
+        points = {
+            line["step"]: line[name]
+            for line in lines
+            if name in line and isinstance(line.get("step"), int)
+        }
         drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
         if drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
     return found
 
 
-def _spent(lines: list[dict[str, Any]]) -> dict[str, int]:
+def _spent(lines: list[dict[str, Any]]) -> dict[str, float]:
     """What agents took in all starts; what judges and the algorithm itself ask is not in it."""
-    found: dict[str, int] = {}
+    found: dict[str, float] = {}
     for title, metrics in SPENT.items():
         keys = {prefix + metric for metric in metrics for prefix in ("", "val/")}
-        values = [line[key] for line in lines for key in keys & line.keys()]
-        if values:
-            found[title] = sum(values)
+        values = [finite(line[key]) for line in lines for key in keys & line.keys()]
+        if known := [one for one in values if one is not None]:
+            found[title] = sum(known)
     return found
 
 
 def _rate(lines: list[dict[str, Any]]) -> float | None:
     """Rollouts per second of the last step that says so."""
     for line in reversed(lines):
-        seconds, number = line.get("time/step"), line.get("rollouts/succeeded")
+        seconds, number = finite(line.get("time/step")), finite(line.get("rollouts/succeeded"))
         if seconds and number is not None:
-            return (number + (line.get("rollouts/failed") or 0)) / seconds
+            return (number + (finite(line.get("rollouts/failed")) or 0)) / seconds
     return None
 
 
@@ -222,7 +227,3 @@ def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]
         bars.append(Bar(step, mode, total, trained, parts, [(n, c) for n, c in why.items() if c]))
     return bars, kinds
 
-
-def run_links(base: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Name and address of runs."""
-    return [(run.run_id, f"{base}/run/{run.run_id}") for run in runs]
