@@ -28,7 +28,7 @@ def test_a_page_that_cannot_be_read_is_named_and_fails_the_export(tmp_path):
         [AGL, "ui", str(file), "--export", str(tmp_path / "copy")], capture_output=True, text=True
     )
     assert done.returncode == 1, done.stderr
-    assert f"rollouts/{rollout_id} (503)" in done.stderr
+    assert f"rollouts/{rollout_id} (damaged records)" in done.stderr
     assert (tmp_path / "copy" / "index.html").exists()
 
 

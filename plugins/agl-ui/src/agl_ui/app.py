@@ -15,8 +15,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 import agl
-from agl.errors import AglError, ConfigError, InvalidQueryError, UnknownRecordError
+from agl.errors import (
+    AglError,
+    ConfigError,
+    DamagedRecordError,
+    InvalidQueryError,
+    UnknownRecordError,
+)
 from agl_ui.live import events
+from agl_ui.looking import SPARED, Spared
 from agl_ui.pages import acts, parts, prompts, rollout, rollouts, run, runs, task
 from agl_ui.pages.page import Page
 from agl_ui.places import Places
@@ -104,6 +111,7 @@ async def _nothing(request: Request, places: Places) -> Page:
 
 def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        SPARED.set(spared := Spared())
         try:
             page = await write(request, places)
         except (UnknownRecordError, ConfigError) as error:
@@ -113,13 +121,16 @@ def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Respons
             page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=400)
         except AglError as error:
             logger.warning("%s: %s", request.url.path, error)
-            about = {"title": "The store cannot be read", "text": str(error)}
+            is_one = isinstance(error, DamagedRecordError)
+            title = "A record of the store is damaged" if is_one else "The store cannot be read"
+            about = {"title": title, "text": str(error)}
             page = Page("error.html", about, status=503)
         except Exception as error:  # one page; the others go on
             page = _fault(request, error)
         if isinstance(page.answer, Response):
             page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
             return page.answer
+        page.problems = list(spared.problems)
         try:
             html = await run_in_threadpool(render, request, page)
         except Exception as error:  # what is stored is odder than a template thought
@@ -167,11 +178,13 @@ def render(request: Request, page: Page) -> bytes:
         "trail": page.trail,
         "state": page.state,
         "about": page.about,
+        "problems": page.problems,
         "is_static": False,
         "acts": acts.acts_of(request, page),
         **page.values,
     }
-    if request.scope.get("agl-ui-static"):  # a copy, which nothing keeps live
+    if (damage := request.scope.get("agl-ui-static")) is not None:  # a copy, which stays as it is
+        damage += page.problems
         context |= {"is_static": True, "state": "", "policy": STATIC_POLICY}
     html = environment().get_template(page.template).render(context)
     return html.encode("utf-8", "backslashreplace")

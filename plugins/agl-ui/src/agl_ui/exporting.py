@@ -44,8 +44,8 @@ class Export:
     """Rollouts that are named on a page and have none."""
     beyond: int = 0
     """Other pages that are named, and are more than ``MOST_PAGES``."""
-    failed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """Address and status of pages that could not be written as they are."""
+    failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Pages that could not be written as they are: address, and status or what is wrong."""
     _names: dict[str, str | None] = field(default_factory=dict[str, str | None])
     """Address -> its file; None for one that is not written."""
     _waiting: deque[str] = field(default_factory=deque[str])
@@ -73,9 +73,11 @@ class Export:
         done = 0
         while self._waiting:
             address = self._waiting.popleft()
-            answer = await _answer(table, address)
-            if answer.status_code != 200:
-                self.failed.append((address, answer.status_code))
+            damage: list[str] = []
+            answer = await _answer(table, address, damage)
+            if answer.status_code != 200 or damage:
+                why = "damaged records" if damage else str(answer.status_code)
+                self.failed.append((address, why))
             body = bytes(answer.body)
             if answer.headers["content-type"].startswith("text/html"):
                 text = _LINK.sub(lambda found: self._relative(address, found), body.decode())  # noqa: B023
@@ -141,7 +143,8 @@ def _file_name(address: str, ending: str) -> str:
     return f"{plain[:60]}-{digest}{ending}"
 
 
-async def _answer(table: list[Route], address: str) -> Response:
+async def _answer(table: list[Route], address: str, damage: list[str]) -> Response:
+    """The answer of an address; ``damage`` gets what the page passed over."""
     parts = urlsplit(address)
     path = parts.path
     scope = {
@@ -153,7 +156,7 @@ async def _answer(table: list[Route], address: str) -> Response:
         "headers": [],
         "scheme": "http",
         "server": ("copy", 80),
-        "agl-ui-static": True,
+        "agl-ui-static": damage,
     }
     for route in table:
         match, more = route.matches(scope)

@@ -1,13 +1,36 @@
-"""A store as one sees it who may look and nothing else."""
+"""A store as one sees it who may look and nothing else; one damaged record hides no other."""
 
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
-from agl.errors import NotAllowedError
+from agl.errors import AglError, DamagedRecordError, NotAllowedError
 from agl.store.access.readers import visible
 from agl.store.access.rules import ALLOWED
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
+from agl.store.queries import PAGE
+from agl.types import PaginatedResult
+
+MOST_DAMAGED = 50
+"""Records that one question passes over; a store with more of them is said to be damaged."""
+
+
+@dataclass
+class Spared:
+    """What a page passes over, and says."""
+
+    problems: dict[str, None] = field(default_factory=dict[str, None])
+    """In their order, each once."""
+    spans: bool = False
+    """Whether spans are passed over as well. Who reads a reward must not: without the last one an
+    earlier one would count."""
+
+
+SPARED: ContextVar[Spared | None] = ContextVar("SPARED", default=None)
+"""Of the page that is being written; None where damage is to be told by an error."""
 
 
 class Looking(ForwardingStore):
@@ -29,7 +52,55 @@ class Looking(ForwardingStore):
 
         Raises:
             NotAllowedError: It would change something.
+            DamagedRecordError: A record is not what was stored, and is not to be passed over.
         """
         if operation.name not in ALLOWED["reader"] and operation.name != "close":
             raise NotAllowedError(f"a page over a store may not {operation.name}")
-        return visible(await super().call(operation, arguments))
+        spared = SPARED.get()
+        try:
+            return await self._ask(operation, arguments)
+        except DamagedRecordError:
+            if spared is None or operation.kind is None:
+                raise
+            if operation.kind == "spans" and not spared.spans:
+                raise
+        return await self._spare(operation, arguments, spared)
+
+    async def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        try:
+            return visible(await super().call(operation, arguments))
+        except AglError:
+            raise
+        except ValueError as error:  # it holds what no record of its kind can
+            why = " ".join(str(error).split())[:300]
+            what = (operation.kind or operation.name).replace("_", " ")
+            raise DamagedRecordError(f"one of the store's {what} cannot be read: {why}") from error
+
+    async def _spare(
+        self, operation: Operation, arguments: dict[str, Any], spared: Spared
+    ) -> PaginatedResult[Any]:
+        """The answer of a query without those records that are damaged; what they are is noted."""
+        limit, begin = arguments.get("limit", -1), arguments.get("offset", 0)
+        items: list[Any] = []
+        at, size, total, damaged = begin, PAGE, 0, 0
+        while limit == -1 or at < begin + limit:
+            size = size if limit == -1 else min(size, begin + limit - at)
+            try:
+                page = await self._ask(operation, {**arguments, "limit": size, "offset": at})
+            except DamagedRecordError as error:
+                if size > 1:
+                    size = max(1, size // 8)
+                    continue
+                damaged += 1
+                if damaged > MOST_DAMAGED:
+                    raise
+                spared.problems[str(error)] = None
+                at, size = at + 1, PAGE
+                continue
+            items += page
+            at, total = at + len(page), page.total
+            if len(page) < size:
+                break
+        total = max(total, len(items) + damaged)
+        make: Callable[..., Any] = PaginatedResult[Any].model_construct
+        return make(items=items, limit=limit, offset=begin, total=total)

@@ -20,6 +20,7 @@ STATUS_MARKS = {
     "requeuing": "wait",
     "idle": "wait",
     "failed": "bad",
+    "damaged": "bad",
     "died": "bad",
     "timeout": "bad",
     "unresponsive": "bad",

@@ -27,6 +27,8 @@ class Page:
     """The rollout that it is about, and whose changes alone it follows; empty for the store."""
     status: int = 200
     answer: Response | None = None
+    problems: list[str] = field(default_factory=list[str])
+    """Records that were passed over, as they are damaged."""
 
 
 def whole_number(request: Request, name: str, default: int | None = None) -> int | None:

@@ -20,6 +20,7 @@ from agl_learning.why import why
 from agl_learning.why_parts import Why
 from agl_ui.images import decoded
 from agl_ui.live import state_of
+from agl_ui.looking import SPARED
 from agl_ui.pages.conversation import (
     COLOURS,
     MOST_CHARACTERS,
@@ -41,6 +42,8 @@ SANDBOX = "default-src 'none'; sandbox"
 async def write(request: Request, places: Places) -> Page:
     """The page of one rollout."""
     place = places.get(request.path_params["key"])
+    if spared := SPARED.get():
+        spared.spans = True  # the page says that what counted may be among them
     given = request.query_params
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     rollout = await find_rollout(place.store, request.path_params["rollout_id"])

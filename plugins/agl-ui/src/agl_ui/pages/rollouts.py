@@ -27,6 +27,8 @@ SORTS = {
 }
 """Name in the address -> label, field, order."""
 STATUSES = ("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing")
+DAMAGED: Any = "damaged"
+"""Status of one that cannot be read."""
 MOST_OF_A_STEP = 2_000
 """Rollouts of one step that are read, to be sorted by their rewards."""
 LAST_SPANS, SPANS_LOOKED_AT = 8, 50
@@ -139,7 +141,12 @@ async def _query(
 
 async def _in_order(place: Place, ids: list[str]) -> list[Rollout]:
     found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
-    return [found[one] for one in ids if one in found]
+    return [found.get(one) or _unread(one) for one in ids]
+
+
+def _unread(rollout_id: str) -> Rollout:
+    """Stands in the place of one that is damaged, which the page has said."""
+    return Rollout.model_construct(rollout_id=rollout_id, input="", start_time=0, status=DAMAGED)
 
 
 async def rows_of(place: Place, rollouts: Any) -> list[Row]:
@@ -148,6 +155,8 @@ async def rows_of(place: Place, rollouts: Any) -> list[Row]:
 
 
 async def _row(place: Place, rollout: Rollout) -> Row:
+    if rollout.status == DAMAGED:
+        return Row(rollout, None, None, "this record is damaged; see above")
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None or rollout.status in ("queuing", "preparing"):
         return Row(rollout, attempt, None)
