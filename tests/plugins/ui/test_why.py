@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.parse
@@ -13,6 +14,7 @@ import pytest
 import agl
 
 from .grouped import TOKENS, fill_with_group
+from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
 
 OF_PPO = (
@@ -94,3 +96,19 @@ def test_what_nobody_accounted_for_is_open(serve, tmp_path, status):
     assert "no algorithm has accounted for it" in words
     assert "not trained" not in words
     assert "excluded" not in words
+
+
+@pytest.mark.parametrize("turn", ["1", "621"])
+def test_the_command_under_why_tells_of_the_same_token(serve, tmp_path, turn):
+    file = tmp_path / "long.db"
+    rollout_id = apart(fill_with_long_trace(file, 2_300, every=2))
+    call = f"{2 * int(turn) + 1:016x}"
+    address = f"{serve(file)}/s/long/rollouts/{rollout_id}"
+    text = read(f"{address}?turn={turn}&call={call}&token=3")
+    command = shlex.split(re.search(r"<code>agl (explain [^<]*)</code>", text)[1])
+    agl_ = Path(sys.executable).with_name("agl")
+    done = subprocess.run([agl_, *command, "--path", str(file)], capture_output=True, check=True)
+    told = json.loads(done.stdout)
+    assert (told["why"]["call_id"], told["why"]["place"]) == (call, 3)
+    shown = json.loads(read(f"{address}/why.json?turn={turn}&call={call}&token=3"))
+    assert shown["bin"]["row"] is None  # the page has read some of the calls

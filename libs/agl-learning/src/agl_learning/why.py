@@ -69,6 +69,8 @@ async def why(
             f"agl show {chain.rollout.rollout_id} --tokens"
         )
     line, row, position = _line_of(chain, call_id, place)
+    if not chain.trace.is_whole:  # rows are numbered within what was read
+        row = position = None
     run = await _run_of(store, chain.part)
     part, item = chain.part, _item_of(chain.part, call_id)
     of_step = {} if part is None else await _of_step(store, part)

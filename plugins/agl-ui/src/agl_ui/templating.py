@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -54,6 +55,7 @@ def environment() -> jinja2.Environment:
         "count": count,
         "q": lambda value: quote(str(value), safe=""),
         "query": query,
+        "sh": lambda value: shlex.quote(str(value)),
     }
     return found
 
