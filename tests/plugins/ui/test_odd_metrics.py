@@ -16,7 +16,9 @@ from .stores import apart
 ODD = {
     "extremes": [{"step": 0, "reward/mean": 1e308}, {"step": 1, "reward/mean": -1e308}],
     "the smallest": [{"step": 0, "reward/mean": 0.0}, {"step": 1, "reward/mean": 5e-324}],
-    "whole numbers beyond all floats": [{"step": 0, "reward/mean": 10**400, "calls/total": 10**400}],
+    "whole numbers beyond all floats": [
+        {"step": 0, "reward/mean": 10**400, "calls/total": 10**400}
+    ],
     "steps beyond all floats": [{"step": 10**400, "entropy": 1}, {"step": 1, "entropy": 2}],
     "a step of a thousand million": [{"step": 10**9, "reward/mean": 1}],
     "texts": [

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse
 from agl.errors import ConfigError
 from agl.runs.differences import flat
 from agl.runs.folders import shown_status
-from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout, Run
+from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout
 from agl_learning.ledger_tables import excluded
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_learning.showing import place_of
@@ -226,4 +226,3 @@ def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]
         parts = shares({"trained": trained, **why}, kinds, whole)
         bars.append(Bar(step, mode, total, trained, parts, [(n, c) for n, c in why.items() if c]))
     return bars, kinds
-
