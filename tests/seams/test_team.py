@@ -11,8 +11,10 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
+from agl_learning.explanation import explain
 from agl_learning.findings import read_findings
 from agl_learning.ledger_tables import as_json, read_accounts
+from agl_learning.why import why
 
 pytest.importorskip("torch")
 
@@ -114,3 +116,28 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
     calls = as_json(accounts.total)["calls"]
     assert (calls["total"], calls["trained"]) == (summary["calls"], summary["calls_trained"])
     assert sum(calls["excluded"].values()) + calls["trained"] == calls["total"]
+
+
+def test_a_token_is_explained_by_the_algorithm_of_its_model(tmp_path):
+    store = agl.InMemoryLightningStore()
+    train(tmp_path / "run", store, steps=1)
+
+    async def terms_by_model():
+        (run,) = await store.query_runs()
+        recorded = run.config["algorithm"]["models"]["one"]
+        assert (recorded["model"], recorded["learning_rate"]) == ("<function>", 1e-3)
+        rollout = (await store.query_rollouts())[0]
+        chain = await explain(store, rollout.rollout_id)
+        return {
+            call.served_model: {
+                term.name: term.because for term in (await why(store, chain, call.call_id, 0)).terms
+            }
+            for call in chain.calls.values()
+        }
+
+    told = asyncio.run(terms_by_model())
+    assert "baseline" in told["one"], told
+    assert "reinforce_plus_plus" in told["other"]["estimator"]
+    for one in told.values():
+        assert "the ratio is 1" in one["clip"]
+        assert "its model alone" in one["length"]

@@ -60,21 +60,11 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
-    """The options that an algorithm has, without secrets, as JSON gives back what it holds."""
-    options: dict[str, Any] = {"type": name_of(algorithm)}
-    for option in schema_of(type(algorithm)).options:
-        value = getattr(algorithm, option.name, None)
-        if _is_plain(value):
-            options[option.name] = value
-    return json.loads(json.dumps(redact(options)))
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))  # pyright: ignore[reportUnknownArgumentType]
-    return isinstance(value, str | int | float | bool | None)
+    """The options that an algorithm has, without secrets, as JSON; of functions, that it is one."""
+    options = schema_of(type(algorithm)).options
+    given = {option.name: getattr(algorithm, option.name, None) for option in options}
+    redacted = redact({"type": name_of(algorithm), **given})
+    return json.loads(json.dumps(redacted, default=lambda value: f"<{type(value).__name__}>"))
 
 
 def code_of(agent: "LitAgent[Any]") -> RunCode:

@@ -95,7 +95,7 @@ async def why(
         bin=_bin(part, line, row, position),
         step=None if part is None else _step(part, call, run, batch),
     )
-    options = _options(run)
+    options = _options(run, call)
     found = replace(found, terms=terms_of(found, options, batch))
     if again and part is not None and item is not None:
         found = replace(found, again=await recompute(store, run, options, parts, item))
@@ -138,9 +138,11 @@ async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
     return next((run for run in await store.query_runs() if run.run_id == part.run), None)
 
 
-def _options(run: Run | None) -> dict[str, Any]:
+def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
+    """Those of the algorithm that trains the model of the call."""
     found: Any = run.config.get("algorithm") if run is not None else None
-    return {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
+    options = {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
+    return {**options, **options.get("models", {}).get(call.served_model, {})}
 
 
 async def _of_step(store: LightningStore, part: LedgerPart) -> dict[str, LedgerPart]:
@@ -222,10 +224,11 @@ def _batch(chain: Chain, of_step: Mapping[str, LedgerPart]) -> Batch:
 
 def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> Step:
     metrics: dict[str, float] = {}
+    of_model = f"{call.served_model}/"  # where several models are trained
     for line in lines_of(run) if run is not None else ():
         if line.get("step") == part.step and "val/reward/mean" not in line:
-            found = {name: value for name, value in line.items() if name.startswith(METRICS)}
-            metrics = {name: float(value) for name, value in found.items()}
+            own = {name.removeprefix(of_model): value for name, value in line.items()}
+            metrics = {name: float(own[name]) for name in own if name.startswith(METRICS)}
     return Step(
         run=part.run,
         algorithm=part.algorithm,

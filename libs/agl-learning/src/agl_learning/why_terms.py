@@ -47,7 +47,7 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained: mask 1"))
     terms.append(_staleness(found))
-    if "clip_low" in options or "clip_high" in options or _step_metric(found, "clip_fraction"):
+    if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
         terms.append(_clip(found, options))
     terms.append(_length(found, found.advantage, options, batch))
     return tuple(terms)
@@ -142,7 +142,9 @@ def _step_metric(found: Why, name: str) -> float | None:
 def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
     mean, number = options.get("loss_mean", "rollout"), batch.num_rollouts
     weight: float | None = None
-    if mean == "rollout" and number and batch.num_tokens:
+    if "models" in options:
+        why = f"by loss_mean {mean!r}, over the calls of its model alone; agl replay has them"
+    elif mean == "rollout" and number and batch.num_tokens:
         weight = 1.0 / (batch.num_tokens * number)
         why = f"1 / ({batch.num_tokens} sampled tokens of its rollout * {number} rollouts)"
     elif mean == "constant" and number and options.get("loss_constant"):
