@@ -1,6 +1,8 @@
 """What the server answers, without a browser."""
 
 import json
+import re
+import sqlite3
 import time
 import urllib.error
 import urllib.parse
@@ -15,6 +17,12 @@ from agl.types import RunStart
 from .stores import apart
 
 
+def first_of(file):
+    """The id of a rollout with two spans and one call."""
+    with sqlite3.connect(file) as store:
+        return store.execute("SELECT rollout_id FROM rollout ORDER BY n LIMIT 1").fetchone()[0]
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -25,11 +33,21 @@ from .stores import apart
         ("/s/failures/rollouts?size=x", 400),
         ("/s/failures/rollouts?sort=x", 400),
         ("/s/failures/rollouts?sort=reward", 400),
+        ("/compare?run=nope", 404),
+        ("/compare?runs=failures", 400),
+        ("/?x=1", 400),
+        ("/s/failures/prompts?run=x", 400),
+        ("/s/failures/rollouts/FIRST?call=zz", 404),
+        ("/s/failures/rollouts/FIRST?turn=999", 404),
+        ("/s/failures/rollouts/FIRST?spans=99999", 404),
+        ("/s/failures/rollouts/FIRST?again=0", 400),
+        ("/s/failures/runners?from=9", 400),
+        ("/s/failures/resources?from=x", 400),
     ],
 )
 def test_what_is_not_there_is_said(serve, failures, path, status):
     with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(serve(failures) + path)
+        urllib.request.urlopen(serve(failures) + path.replace("FIRST", first_of(failures)))
     assert told.value.code == status
     assert '<p class="lead">' in told.value.read().decode()
 
@@ -108,7 +126,40 @@ def test_a_runner_that_gives_no_sign_is_not_called_idle(tmp_path, serve, monkeyp
     now = time.time() + later
     monkeypatch.setattr("agl_ui.pages.parts.time", SimpleNamespace(time=lambda: now))
     with urllib.request.urlopen(f"{serve(path)}/s/failures/runners") as answer:
-        assert f"1 of 1, those heard of last first: {said}." in answer.read().decode()
+        assert f"1 of 1, those heard of last first; {said}." in answer.read().decode()
+
+
+def test_runners_snapshots_and_settings_beyond_one_page_are_reached(tmp_path, serve):
+    path = tmp_path / "many.db"
+
+    async def begin():
+        store = agl.SqliteLightningStore(path, durability="process")
+        for number in range(70):
+            await store.update_worker(f"w-{number:02}")
+            await store.add_resources({"p": agl.PromptTemplate(template=f"t-{number:02}")})
+        for number in range(9):
+            await store.begin_run(RunStart(run_id=f"run-{number}", algorithm="grpo"))
+        await store.close()
+
+    apart(begin())
+    address = serve(path)
+    for tab, names, said in (
+        ("runners", [f"w-{n:02}" for n in range(70)], "1 to 50 of 70 runners"),
+        ("resources", [f"t-{n:02}" for n in range(70)], "1 to 50 of 70 snapshots"),
+        ("settings", [f"run-{n}" for n in range(9)], "1 to 5 of 9 runs"),
+    ):
+        page, seen = f"/s/many/{tab}", ""
+        while page:
+            with urllib.request.urlopen(address + page) as answer:
+                text = answer.read().decode()
+            assert said in text or "from=" in page
+            seen += text
+            found = re.search(r'rel="next" href="([^"]*)"', text)
+            page = f"/s/many/{tab}{found[1]}" if found else ""
+        assert [name for name in names if name not in seen] == []
+    runs = "&".join(f"run=many/run-{number}" for number in range(9))
+    with urllib.request.urlopen(f"{address}/compare?{runs}") as answer:
+        assert "left out: run-0." in answer.read().decode()
 
 
 @pytest.mark.parametrize("others", ['x={"a": 1}; ', "x=a b; ", "x=1, 2; ", "foo; ", "u@v=1; ", ""])
@@ -133,6 +184,13 @@ def test_an_act_that_is_none_is_refused(serve, failures, body):
         urllib.request.urlopen(request)
     assert told.value.code == 400
     assert "expected one of cancel, requeue" in told.value.read().decode()
+
+
+def test_colours_that_there_are_not_are_refused(serve, failures):
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(f"{serve(failures)}/theme/neon")
+    assert told.value.code == 404
+    told.value.close()
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example"])

@@ -51,6 +51,12 @@ _EXPRESSIONS: Final = {
 }
 """The first three as in the schema of the store, or the indexes are not used."""
 
+_BY: Final = {
+    "ended": ("coalesce(r.end_time, 9e999)", "DESC", "<"),
+    "status": ("r.status", "ASC", ">"),
+}
+"""Order -> what is sorted by, as its index has it; direction; what holds of what is behind."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -190,11 +196,44 @@ def page_in(
         sql = _sql("newest", where=within, order="ASC" if oldest_first else "DESC", index="")
         ids += [row[0] for row in connection.execute(sql, values)]
     ids = ids if wanted.most is None else ids[: wanted.most]
-    if total <= MANY:
-        return ids, total
+    return ids, total if total <= MANY else None if beginning else _count_many(connection, wanted)
+
+
+def ordered_in(
+    connection: sqlite3.Connection,
+    wanted: Wanted,
+    by: Literal["ended", "status"],
+    *,
+    after: str | None = None,
+) -> tuple[list[str], int | None]:
+    """The same as ``page_in`` by another order: the last ended first, or by status.
+
+    What has not ended comes first; of the same time or status, the older rollout.
+    """
+    field, order, sign = _BY[by]
+    where, values = _where(wanted)
+    values |= {"most": MANY + 1}
+    total = connection.execute(_sql("count_some", where=where), values).fetchone()[0]
+    if wanted.step is not None or total <= MANY:
+        field = f"+{field}"  # found by what is wanted, and then sorted
+    else:  # most of what the index of the order has is wanted
+        where, values = _where(wanted, {"mode"} if by == "status" else {"status", "mode"})
+    if after is not None:
+        values["after"] = number_of(after)
+        sql = f"SELECT {field} FROM rollout r WHERE r.n = :after"
+        (values["value"],) = connection.execute(sql, {"after": values["after"]}).fetchone() or [0]
+        where += f" AND {field} {sign}= :value AND ({field} {sign} :value OR r.n > :after)"
+    values["most"] = -1 if wanted.most is None else wanted.most
+    rows = connection.execute(_sql("by_field", where=where, field=field, order=order), values)
+    ids = [row[0] for row in rows]
+    return ids, total if total <= MANY else _count_many(connection, wanted)
+
+
+def _count_many(connection: sqlite3.Connection, wanted: Wanted) -> int | None:
+    """How many there are, where an index counts them."""
     plain = replace(wanted, most=None)
-    is_indexed = not beginning and plain in (Wanted(wanted.statuses), Wanted(mode=wanted.mode))
-    return ids, _count(connection, plain) if is_indexed else None
+    is_indexed = plain in (Wanted(wanted.statuses), Wanted(mode=wanted.mode))
+    return _count(connection, plain) if is_indexed else None
 
 
 def _count(connection: sqlite3.Connection, wanted: Wanted) -> int:

@@ -10,6 +10,9 @@ WITH found AS MATERIALIZED (SELECT r.n FROM rollout r {index} WHERE {where})
 SELECT r.rollout_id, (SELECT count(*) FROM found) FROM rollout r
 WHERE r.n IN (SELECT n FROM found ORDER BY n DESC LIMIT :most) ORDER BY r.n DESC;
 
+-- name: by_field
+SELECT r.rollout_id FROM rollout r WHERE {where} ORDER BY {field} {order}, r.n LIMIT :most;
+
 -- name: count
 SELECT count(*) FROM rollout r {index} WHERE {where};
 

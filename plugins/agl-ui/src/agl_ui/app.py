@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +25,7 @@ from agl.errors import (
 from agl_ui.live import events
 from agl_ui.looking import SPARED, Spared
 from agl_ui.pages import acts, parts, prompts, rollout, rollouts, run, runs, task
-from agl_ui.pages.page import Page
+from agl_ui.pages.page import Page, check_query
 from agl_ui.places import Places
 from agl_ui.templating import environment
 
@@ -64,17 +64,25 @@ STATIC = {
     "ui.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-STATIC_PAGES: dict[str, set[str]] = {
-    "run": set(),
-    "rollouts": {"step", "status", "after"},
-    "rollout": {"attempt", "call", "message"},
-    "task": {"rollout", "step"},
-    "prompts": {"run", "candidate", "against", "split"},
-    "resources": set(),
-    "runners": set(),
-    "settings": set(),
+ROLLOUT = {"attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token", "again"}
+"""What the address of a rollout's page may say."""
+QUERIES: dict[str, set[str]] = {
+    "/": set(),
+    "/compare": {"run*"},
+    "/s/{key}/": set(),
+    "/s/{key}/run/{run_id}": set(),
+    "/s/{key}/prompts": {"run", "candidate", "against", "split"},
+    "/s/{key}/task": {"rollout", "step"},
+    "/s/{key}/resources": {"size", "from"},
+    "/s/{key}/runners": {"from"},
+    "/s/{key}/settings": {"from"},
+    "/s/{key}/rollouts": {"status*", "mode", "step", "id", "sort", "size", "after"},
+    "/s/{key}/rollouts/{rollout_id}": ROLLOUT,
+    "/s/{key}/rollouts/{rollout_id}/raw": {"attempt", "call", "message", "image"},
+    "/s/{key}/rollouts/{rollout_id}/spans": {"attempt", "from"},
+    "/s/{key}/rollouts/{rollout_id}/why.json": ROLLOUT,
 }
-"""Pages that a copy without a server has -> what their addresses may say; see ``exporting``."""
+"""Pages -> what their addresses may say."""
 Write = Callable[[Request, Places], Awaitable[Page]]
 
 
@@ -96,7 +104,7 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/rollouts/{rollout_id}/spans": rollout.spans,
         "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
     }
-    found = [Route(path, _page(write, places)) for path, write in pages.items()]
+    found = [Route(path, _page(write, places, QUERIES[path])) for path, write in pages.items()]
     found.append(Route("/s/{key}/events", events(places)))
     found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _act(places), methods=["POST"]))
     found.append(Route("/theme/{name}", _theme))
@@ -109,10 +117,14 @@ async def _nothing(request: Request, places: Places) -> Page:
     raise ConfigError(f"there is no page {request.url.path[:200]!r}")
 
 
-def _page(write: Write, places: Places) -> Callable[[Request], Awaitable[Response]]:
+def _page(
+    write: Write, places: Places, names: Collection[str] | None = None
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         SPARED.set(spared := Spared())
         try:
+            if names is not None:
+                check_query(request, names)
             page = await write(request, places)
         except (UnknownRecordError, ConfigError) as error:
             page = Page("error.html", {"title": "Not found", "text": str(error)}, status=404)
@@ -175,7 +187,6 @@ def render(request: Request, page: Page) -> bytes:
         "place": page.place,
         "base": f"{root}/s/{quote(page.place.key, safe='')}" if page.place else root,
         "tab": page.tab,
-        "trail": page.trail,
         "state": page.state,
         "about": page.about,
         "problems": page.problems,
@@ -193,15 +204,16 @@ def render(request: Request, page: Page) -> bytes:
 async def _theme(request: Request) -> Response:
     """Keep the choice in a cookie, and go back."""
     name, back = request.path_params["name"], request.query_params.get("back", "")
+    if name not in THEMES:
+        said = f"there are no such colours; expected {', '.join(THEMES)}"
+        return Response(said, 404, HEADERS, media_type="text/plain")
     root = request.scope.get("root_path", "").rstrip("/")
     # Only to a page of this server: no scheme, and no host after two slashes.
     if not back.startswith("/") or back.startswith(("//", "/\\")) or "\\" in back:
         back = f"{root}/"
     answer = RedirectResponse(back, 303, HEADERS)
-    if name in THEMES:
-        answer.set_cookie(
-            "agl-theme", name, max_age=31_536_000, path=root or "/", httponly=True, samesite="lax"
-        )
+    kept: dict[str, Any] = {"path": root or "/", "httponly": True, "samesite": "lax"}
+    answer.set_cookie("agl-theme", name, max_age=31_536_000, **kept)
     return answer
 
 

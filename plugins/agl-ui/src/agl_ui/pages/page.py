@@ -1,5 +1,6 @@
 """What a page hands over to be drawn."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,6 @@ class Page:
     place: Place | None = None
     tab: str = ""
     """Which of the store's tabs it belongs to."""
-    trail: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Pages above it: name and address."""
     state: str = ""
     """Of the store when it was drawn; empty for a page that does not change."""
     about: str = ""
@@ -29,6 +28,28 @@ class Page:
     answer: Response | None = None
     problems: list[str] = field(default_factory=list[str])
     """Records that were passed over, as they are damaged."""
+
+
+def check_query(request: Request, names: Collection[str]) -> None:
+    """Refuse what an address says and its page does not know.
+
+    Args:
+        request: What is asked.
+        names: What the page knows; one with a ``*`` after it may be given several times.
+
+    Raises:
+        HTTPException: It says something else, or one thing twice.
+    """
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        number = given.count(name)
+        if f"{name}*" not in names and (name not in names or number > 1):
+            text = f"{name[:50]} is given {number} times; expected once"
+            if name not in names:
+                known = ", ".join(one.removesuffix("*") for one in sorted(names)) or "nothing"
+                text = f"{name[:50]}={request.query_params[name][:50]!r}: there is no {name[:50]} "
+                text += f"here; this page knows {known}"
+            raise HTTPException(400, text)
 
 
 def whole_number(request: Request, name: str, default: int | None = None) -> int | None:

@@ -1,16 +1,23 @@
-"""Resources, runners and settings of a store."""
+"""Resources, runners and settings of a store.
+
+Their pages go by number: the contract has no keys for these records, and the newest are what is
+looked at.
+"""
 
 import math
 import time
 from collections import Counter
+from dataclasses import dataclass
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.runs.differences import flat
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Places
 
-PAGE = 50
+PAGE, RUNS = 50, 5
+"""Records, and runs with all their options, on one page."""
 SILENT_SECONDS = 60.0
 """A runner gives a sign of life every few seconds; of one that is silent for longer, what it last
 said of itself is old. By the clock of this page's server, as no store says its own."""
@@ -21,10 +28,11 @@ async def resources(request: Request, places: Places) -> Page:
     place = places.get(request.path_params["key"])
     state = await place.state()
     size = min(whole_number(request, "size", PAGE) or PAGE, 500)
-    found = await place.store.query_resources(sort_order="desc", limit=size)
+    first = whole_number(request, "from", 0) or 0
+    found = await place.store.query_resources(sort_order="desc", limit=size, offset=first)
     values = {
         "title": "Resources",
-        "total": found.total,
+        "part": _part(first, size, len(found), found.total),
         "snapshots": [
             (
                 one,
@@ -40,8 +48,9 @@ async def runners(request: Request, places: Places) -> Page:
     """Workers, the last that were heard of first."""
     place = places.get(request.path_params["key"])
     state = await place.state()
+    first = whole_number(request, "from", 0) or 0
     found = await place.store.query_workers(
-        sort_by="last_heartbeat_time", sort_order="desc", limit=PAGE
+        sort_by="last_heartbeat_time", sort_order="desc", limit=PAGE, offset=first
     )
     since = time.time() - SILENT_SECONDS
     heard = [one.last_heartbeat_time or 0.0 for one in found]
@@ -53,7 +62,7 @@ async def runners(request: Request, places: Places) -> Page:
     values = {
         "title": "Runners",
         "workers": workers,
-        "total": found.total,
+        "part": _part(first, PAGE, len(found), found.total),
         "counts": counts,
         "until": until,  # in so many seconds, one more may be silent
     }
@@ -63,5 +72,37 @@ async def runners(request: Request, places: Places) -> Page:
 async def settings(request: Request, places: Places) -> Page:
     """Options and versions of the newest runs."""
     place = places.get(request.path_params["key"])
-    runs = [(run, flat(run.config)) for run in (await place.runs())[:5]]
-    return Page("settings.html", {"title": "Settings", "runs": runs}, place, "settings")
+    first, runs = whole_number(request, "from", 0) or 0, await place.runs()
+    values = {
+        "title": "Settings",
+        "part": _part(first, RUNS, len(runs[first : first + RUNS]), len(runs)),
+        "runs": [(run, flat(run.config)) for run in runs[first : first + RUNS]],
+    }
+    return Page("settings.html", values, place, "settings")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which records are shown."""
+
+    first: int
+    """From 0."""
+    last: int
+    """The one behind them."""
+    total: int
+    before: int | None
+    """Where the page before begins."""
+    after: int | None
+    """Where the next one begins."""
+
+
+def _part(first: int, size: int, number: int, total: int) -> Part:
+    """Which are shown of all.
+
+    Raises:
+        HTTPException: The address asks for what is behind the last one.
+    """
+    if first and first >= total:
+        raise HTTPException(400, f"from={first}: there are {total}, and the first one is 0")
+    after = first + size if first + size < total else None
+    return Part(first, first + number, total, max(0, first - size) if first else None, after)

@@ -47,6 +47,8 @@ async def write(request: Request, places: Places) -> Page:
     given = request.query_params
     runs = list(known.runs.values())[::-1]
     values: dict[str, Any] = {"title": "Prompts", "known": known, "runs": runs, "run": None}
+    if not runs and "run" in given:
+        raise HTTPException(400, f"run={given['run'][:100]!r}: this store has no prompt run")
     if not runs:
         return Page("prompts.html", values, place, "prompts", state=state)
     run = known.runs.get(given["run"]) if "run" in given else runs[0]

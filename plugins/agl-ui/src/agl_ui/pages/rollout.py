@@ -64,11 +64,21 @@ async def write(request: Request, places: Places) -> Page:
     found = None
     if token is not None:
         found = await why(place.store, shown.chain, call_id, token, again="again" in given)
+    if given.get("again", "1") != "1":
+        raise HTTPException(400, f"again={given['again'][:50]!r}: expected 1")
+    if turn > max(1, _num_turns(shown)):
+        raise ConfigError(f"turn={turn}: there are {_num_turns(shown)} model calls")
+    if call_id and shown.chain.trace.is_whole and call_id not in shown.chain.calls:
+        raise ConfigError(f"call={call_id[:50]!r}: rollout {rollout.rollout_id!r} has no such call")
     begin = whole_number(request, "tokens", (token or 0) // MOST_TOKENS * MOST_TOKENS) or 0
     first = _first_turn(shown, turn, call_id if found else "")
     spans = None
     if attempt is not None:
-        spans = await window(place, attempt, whole_number(request, "spans", 0) or 0)
+        spans = await window(place, attempt, at := whole_number(request, "spans", 0) or 0)
+        if at and at >= spans.total:
+            raise ConfigError(
+                f"spans={at}: the attempt has {spans.total} spans, the first one is 0"
+            )
     address = f"rollouts/{quote(rollout.rollout_id, safe='')}"
     names = ("attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token")
     values = {
@@ -98,10 +108,8 @@ async def write(request: Request, places: Places) -> Page:
         "most": MOST_CHARACTERS,
         "address": address,
     }
-    trail = [("Rollouts", "/rollouts")]
-    return Page(
-        "rollout.html", values, place, "rollouts", trail, state=state, about=rollout.rollout_id
-    )
+    about = rollout.rollout_id
+    return Page("rollout.html", values, place, "rollouts", state=state, about=about)
 
 
 def _first_turn(shown: Shown, asked: int, call_id: str) -> int:

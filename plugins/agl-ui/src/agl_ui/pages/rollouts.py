@@ -1,7 +1,9 @@
 """The table of rollouts: filtered, sorted and paged by the store."""
 
 import asyncio
+import contextlib
 import math
+import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -9,11 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.emitter import find_final_reward
-from agl.errors import DamagedRecordError
+from agl.errors import DamagedRecordError, NotSupportedError
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD
-from agl.store.queries import check_statuses
+from agl.store.queries import check_statuses, each_record
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
-from agl_learning.listing import MANY, Wanted, ids_in, page_in
+from agl_learning.listing import MANY, NEWEST, Listed, Wanted, ids_in, ordered_in, page_in
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Place, Places
 
@@ -21,9 +23,9 @@ SIZES = (25, 50, 100, 200)
 SORTS = {
     "newest": ("Newest first", None, "desc"),
     "oldest": ("Oldest first", None, "asc"),
-    "ended": ("Last ended first", "end_time", "desc"),
+    "ended": ("Not ended, then last ended", "end_time", "desc"),
     "status": ("By status", "status", "asc"),
-    "reward": ("Highest reward, of a step", None, "asc"),
+    "reward": ("Highest rewards of a step", None, "asc"),
 }
 """Name in the address -> label, field, order."""
 STATUSES = ("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing")
@@ -81,15 +83,29 @@ async def write(request: Request, places: Places) -> Page:
         raise HTTPException(
             400, "sorting by reward needs a step: rewards lie in spans, which no index orders"
         )
-    found, total = await _query(place, chosen, size, step)
-    rows = await rows_of(place, found)
+    beginning = chosen["id"]
+    if beginning and chosen["sort"] not in ("newest", "oldest"):
+        raise HTTPException(
+            400,
+            f"sort={chosen['sort']} with id={beginning[:50]!r}: no index has both. Leave the order "
+            "or the beginning of an id away",
+        )
+    if chosen["after"]:
+        await _check_after(place, chosen["after"])
+    statuses = [*chosen["status"]] or None
+    wanted = Wanted(statuses, chosen["mode"] or None, step=step, most=size)
+    ask = _by_index if place.asked is not None else _by_contract
+    found = await ask(place, wanted, chosen["sort"], beginning, chosen["after"] or None)
+    rows = await rows_of(place, found.rollouts)
     if chosen["sort"] == "reward":
         rows.sort(key=lambda row: -math.inf if row.reward is None else row.reward, reverse=True)
-        rows = rows[:size]
+    rows = rows[:size]
+    is_more = len(rows) == size and (found.total is None or found.total > size)
     values = {
         "title": "Rollouts",
         "rows": rows,
-        "total": total,
+        "total": found.total,
+        "note": found.note,
         "many": MANY,
         "size": size,
         "chosen": chosen,
@@ -97,51 +113,77 @@ async def write(request: Request, places: Places) -> Page:
         "sizes": sorted({*SIZES, size}),
         "statuses": STATUSES,
         "modes": get_args(RolloutMode),
-        "next": rows[-1].rollout.rollout_id if len(rows) == size else "",
+        "next": rows[-1].rollout.rollout_id if is_more and chosen["sort"] != "reward" else "",
         "is_first": not chosen["after"],
     }
     return Page("rollouts.html", values, place, "rollouts", state=state)
 
 
-async def _query(
-    place: Place, chosen: dict[str, Any], size: int, step: int | None
-) -> tuple[list[Rollout], int | None]:
-    """The rollouts of the page, and how many there are; None for more than ``MANY``."""
-    _, field, order = SORTS[chosen["sort"]]
-    beginning = f"ro-{chosen['id'].removeprefix('ro-')}" if chosen["id"] else ""
-    wanted = Wanted(chosen["status"] or None, chosen["mode"] or None, step=step, most=size)
-    if place.asked is not None and chosen["sort"] == "reward" and not beginning:
-        best = replace(wanted, sort="reward")
-        ids, total = await place.asked.ask(lambda found: ids_in(found, best))
-        return await _in_order(place, ids), total
-    if place.asked is not None and field is None and chosen["sort"] != "reward":
-        about = {"after": chosen["after"] or None, "oldest_first": order == "asc"}
-        ids, total = await place.asked.ask(
-            lambda found: page_in(found, wanted, beginning=beginning, **about)
-        )
-        return await _in_order(place, ids), total
-    filters: dict[str, Any] = {
-        "status_in": wanted.statuses,
-        "mode": wanted.mode,
-        "rollout_id_contains": beginning or None,
-        "sort_by": field,
-        "sort_order": order,
-        "limit": size,
-        "after": chosen["after"] or None,
-    }
-    if step is not None:
-        parts = await place.store.query_ledger_parts(step=step, limit=MOST_OF_A_STEP)
-        filters["rollout_id_in"] = [part.rollout_id for part in parts]
-    if chosen["sort"] == "reward":
-        filters |= {"limit": MOST_OF_A_STEP, "after": None}
-    used = {name: value for name, value in filters.items() if value is not None}
-    page = await place.store.query_rollouts(**used)
-    return list(page), page.total
+async def _check_after(place: Place, rollout_id: str) -> None:
+    with contextlib.suppress(DamagedRecordError):  # it is there
+        if await place.store.get_rollout_by_id(rollout_id) is None:
+            raise HTTPException(400, f"after={rollout_id[:50]!r}: the store has no such rollout")
 
 
-async def _in_order(place: Place, ids: list[str]) -> list[Rollout]:
+async def _by_index(
+    place: Place, wanted: Wanted, sort: str, beginning: str, after: str | None
+) -> Listed:
+    """The rollouts of the page, from a store's file."""
+
+    def look(found: sqlite3.Connection) -> tuple[list[str], int | None]:
+        if sort == "reward":
+            return ids_in(found, replace(wanted, sort="reward"))
+        if sort in ("ended", "status"):
+            return ordered_in(found, wanted, sort, after=after)
+        is_whole = "ro-".startswith(beginning) or beginning.startswith("ro-")
+        name = beginning if is_whole else f"ro-{beginning}"
+        return page_in(found, wanted, beginning=name, after=after, oldest_first=sort == "oldest")
+
+    assert place.asked is not None
+    ids, total = await place.asked.ask(look)
     found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
-    return [found.get(one) or _unread(one) for one in ids]
+    return Listed([found.get(one) or _unread(one) for one in ids], total)
+
+
+async def _by_contract(
+    place: Place, wanted: Wanted, sort: str, beginning: str, after: str | None
+) -> Listed:
+    """The same from a store of which no more can be asked than what every store answers."""
+    filters = {"status_in": wanted.statuses, "mode": wanted.mode}
+    used: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    _, field, order = SORTS[sort]
+    if wanted.step is None and not beginning:
+        with contextlib.suppress(NotSupportedError):  # of 0.3, which has no keys of pages
+            key = {} if after is None else {"after": after}
+            how = {"sort_by": field, "sort_order": order, "limit": wanted.most, **key}
+            page = await place.store.query_rollouts(**used, **how)
+            return Listed(list(page), page.total)
+    if beginning:
+        used["rollout_id_contains"] = beginning
+    found: dict[str, Rollout] = {}
+    looked_at = 0
+    async for one in each_record(place.store.query_rollouts, **used, sort_order="desc"):
+        looked_at += 1
+        names = (one.rollout_id, one.rollout_id.removeprefix("ro-"))
+        if wanted.fits(one) and any(name.startswith(beginning) for name in names):
+            found[one.rollout_id] = one
+        if looked_at == NEWEST:
+            break
+    rollouts = list(found.values())
+    if sort != "newest":
+        rollouts.reverse()
+    if sort == "ended":
+        rollouts.sort(key=lambda one: -math.inf if one.end_time is None else -one.end_time)
+    if sort == "status":
+        rollouts.sort(key=lambda one: one.status)
+    total = len(rollouts)
+    note = f"of the newest {NEWEST} rollouts" if looked_at == NEWEST else ""
+    if sort == "reward":
+        note = f"of the newest {MOST_OF_A_STEP} of the step" if total > MOST_OF_A_STEP else note
+        return Listed(rollouts[-MOST_OF_A_STEP:], total, note)
+    ids = [one.rollout_id for one in rollouts]
+    begin = ids.index(after) + 1 if after in ids else 0
+    return Listed(rollouts[begin : begin + (wanted.most or 0)], total, note)
 
 
 def _unread(rollout_id: str) -> Rollout:

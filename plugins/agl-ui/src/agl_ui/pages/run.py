@@ -93,7 +93,7 @@ async def write(request: Request, places: Places) -> Page:
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None:
         raise ConfigError(f"the store {place.title} has no run {run_id!r}")
-    metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), list(lines_of(run))))
+    metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), lines_of(run)))
     counts, causes, accounts = await asyncio.gather(
         _counts(place), _causes(place), accounts_of(place, run_id, metrics.step)
     )
@@ -169,7 +169,7 @@ def causes_of(attempts: Sequence[Attempt]) -> list[Cause]:
 
 def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
     """First and last value of a curve."""
-    known = [one for one in map(finite, rewards.values()) if one is not None]
+    known = [value for value in rewards.values() if value is not None]
     return (known[0], known[-1]) if len(known) > 1 else None
 
 
@@ -177,11 +177,7 @@ def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
     """The other metrics, each small, with its last value."""
     found: list[tuple[Chart, float | None]] = []
     for name, title in SMALL.items():
-        points = {
-            line["step"]: line[name]
-            for line in lines
-            if name in line and isinstance(line.get("step"), int)
-        }
+        points = {line["step"]: line[name] for line in lines if name in line}
         drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
         if drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
@@ -193,18 +189,18 @@ def _spent(lines: list[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for title, metrics in SPENT.items():
         keys = {prefix + metric for metric in metrics for prefix in ("", "val/")}
-        values = [finite(line[key]) for line in lines for key in keys & line.keys()]
-        if known := [one for one in values if one is not None]:
-            found[title] = sum(known)
+        values = [float(line[key]) for line in lines for key in keys & line.keys()]
+        if values:
+            found[title] = sum(values)
     return found
 
 
 def _rate(lines: list[dict[str, Any]]) -> float | None:
     """Rollouts per second of the last step that says so."""
     for line in reversed(lines):
-        seconds, number = finite(line.get("time/step")), finite(line.get("rollouts/succeeded"))
+        seconds, number = line.get("time/step"), line.get("rollouts/succeeded")
         if seconds and number is not None:
-            return (number + (finite(line.get("rollouts/failed")) or 0)) / seconds
+            return (number + line.get("rollouts/failed", 0)) / seconds
     return None
 
 

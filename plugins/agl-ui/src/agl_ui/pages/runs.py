@@ -6,7 +6,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from agl.errors import AglError
+from agl.errors import AglError, ConfigError
 from agl.runs.folders import shown_status
 from agl.types import Run
 from agl_learning.run_metrics import RunMetrics, metrics_of
@@ -65,14 +65,19 @@ async def write(request: Request, places: Places) -> Page:
 
 async def compare(request: Request, places: Places) -> Page:
     """Those that ``run`` names, as ``STORE/RUN``."""
-    wanted = request.query_params.getlist("run")[:MOST_OVERLAID]
+    wanted = dict.fromkeys(request.query_params.getlist("run"))
     found, _ = await rows(places)
-    chosen = [row for row in found if f"{row.place.key}/{row.run.run_id}" in wanted]
+    known = {f"{row.place.key}/{row.run.run_id}": row for row in found}
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"run={name[:100]!r}: there is no such run here")
+    all_chosen = [row for name, row in known.items() if name in wanted]
+    chosen, left_out = all_chosen[:MOST_OVERLAID], all_chosen[MOST_OVERLAID:]
     train = [(r.run.run_id, f"line{n}", r.metrics.rewards) for n, r in enumerate(chosen)]
     val = [(r.run.run_id, f"line{n}", r.metrics.val_rewards) for n, r in enumerate(chosen)]
     charts = [chart("Mean reward per step", train), chart("Held-out reward", val)]
     options = _options([row.run for row in chosen])
-    values = {"title": "Runs compared", "rows": chosen, "options": options}
+    values = {"title": "Runs compared", "rows": chosen, "options": options, "left_out": left_out}
     return Page("compare.html", {**values, "charts": [one for one in charts if one]})
 
 
