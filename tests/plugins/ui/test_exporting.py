@@ -1,15 +1,22 @@
 """A copy says what is not in it, and fails where a page could not be written."""
 
+import html
+import re
 import sqlite3
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 from pathlib import Path
+
+import pytest
 
 import agl_ui.exporting
 from agl_ui.exporting import Export
 from agl_ui.places import file_place
 
 from .grouped import fill_with_group
+from .long_trace import fill_with_long_trace
 from .stores import apart
 
 AGL = Path(sys.executable).with_name("agl")
@@ -45,5 +52,69 @@ def test_pages_beyond_the_limit_are_counted(tmp_path, monkeypatch):
         return export
 
     export = apart(write())
-    assert export.beyond > 0
+    assert export.left_out["others"] > 0
     assert export.failed == []
+
+
+def links_of(copy):
+    """Page -> the files that it leads to, beside those that each has."""
+    found = {}
+    for file in copy.glob("*.html"):
+        links = re.findall(r' href="([^"#]+)', file.read_text())
+        found[file.name] = {html.unescape(one) for one in links}
+    return found
+
+
+@pytest.mark.parametrize("name", ["a#b?c%20 d", "plain"])
+def test_a_name_with_marks_of_addresses_is_exported_and_has_its_tab(tmp_path, serve, name):
+    home = tmp_path / name
+    home.mkdir()
+    apart(fill_with_group(home / "store.db"))
+    copy = tmp_path / "copy"
+    done = subprocess.run(
+        [AGL, "ui", str(home), "--export", str(copy)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(copy.glob("*.html"))) > 10, done.stderr
+    for links in links_of(copy).values():
+        assert [one for one in links if not (copy / urllib.parse.unquote(one)).is_file()] == []
+    key = urllib.parse.quote(name, safe="")
+    with urllib.request.urlopen(f"{serve(home / 'store.db')}/s/{key}/") as answer:
+        assert "Run r" in re.sub("<[^>]*>", "", answer.read().decode())
+
+
+def test_a_copy_says_why_of_trained_tokens_up_to_a_limit_that_is_printed(tmp_path):
+    file = tmp_path / "store.db"
+    apart(fill_with_group(file))
+    for most, why, said in (("4", 4, "2 trained tokens have no page"), ("6", 6, "")):
+        copy = tmp_path / f"copy{most}"
+        done = subprocess.run(
+            [AGL, "ui", str(file), "--export", str(copy), "--tokens", most],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        pages = [one.read_text() for one in copy.glob("*.html")]
+        assert sum('id="why"' in one for one in pages) == why
+        assert said in done.stderr
+        assert ("no page" in done.stderr) == bool(said)
+        assert not any("<form" in one for one in pages)
+    text = next(one for one in pages if "Sampled tokens" in one and 'id="why"' not in one)
+    assert len(re.findall(r'<a class="p\d" href="[^"]*#why"', text)) == 3
+
+
+def test_a_copy_has_all_calls_and_spans_of_a_long_trace(tmp_path):
+    file = tmp_path / "long.db"
+    rollout_id = apart(fill_with_long_trace(file, 700, every=5))
+    copy = tmp_path / "copy"
+    done = subprocess.run(
+        [AGL, "ui", str(file), "--export", str(copy)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    text = "".join(one.read_text() for one in copy.glob(f"rollouts-{rollout_id}*.html"))
+    calls = {f"question {number}" for number in range(0, 700, 5)}
+    assert {one for one in calls if f">{one}<" not in text} == set()
+    assert {n for n in range(699) if n % 5 and f">tool.search {n}<" not in text} == set()
+    # Each window once, and not each with each: 3 of calls, 7 of spans, of which one is on both.
+    assert len(list(copy.glob(f"rollouts-{rollout_id}*.html"))) <= 2 * (3 + 7)
+    assert " data-left-out" in text

@@ -18,6 +18,7 @@ from .stores import apart
 FILTERS = {
     "all": Wanted(),
     "a step": Wanted(step=1),
+    "a step of a run": Wanted(step=1, run="odd"),
     "a step and a mode": Wanted(step=1, mode="val"),
     "a mode": Wanted(mode="train"),
     "statuses": Wanted(["queuing", "succeeded"]),
@@ -35,6 +36,7 @@ def file(tmp_path_factory):
         store = agl.SqliteLightningStore(path, durability="process")
         for number in range(40):
             about = {"mode": ("train", "val")[number % 3 == 0], "metadata": {"step": number % 4}}
+            about["metadata"]["run"] = ("even", "odd")[number // 4 % 2]
             if number % 5 == 0:
                 await store.enqueue_rollout(number, **about)
                 continue
@@ -119,6 +121,7 @@ async def test_an_id_is_looked_for_by_its_beginning_alone(file):
         ("sort=reward&step=1&id=1", "no index has both"),
         ("after=nope", "the store has no such rollout"),
         ("after=nope&sort=status", "the store has no such rollout"),
+        ("run=r", "no index has runs alone"),
         ("step=1&step=2", "step is given 2 times"),
         ("foo=bar", "there is no foo"),
     ],

@@ -76,7 +76,7 @@ QUERIES: dict[str, set[str]] = {
     "/s/{key}/resources": {"size", "from"},
     "/s/{key}/runners": {"from"},
     "/s/{key}/settings": {"from"},
-    "/s/{key}/rollouts": {"status*", "mode", "step", "id", "sort", "size", "after"},
+    "/s/{key}/rollouts": {"status*", "mode", "step", "run", "id", "sort", "size", "after"},
     "/s/{key}/rollouts/{rollout_id}": ROLLOUT,
     "/s/{key}/rollouts/{rollout_id}/raw": {"attempt", "call", "message", "image"},
     "/s/{key}/rollouts/{rollout_id}/spans": {"attempt", "from"},

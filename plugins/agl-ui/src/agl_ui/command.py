@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="With --export: so many rollouts get a page.",
 )
+@click.option(
+    "--tokens",
+    default=200,
+    show_default=True,
+    type=click.IntRange(0),
+    help="With --export: of so many trained tokens, why they got what they got.",
+)
 def command(
     store: str | None,
     host: str,
@@ -45,6 +52,7 @@ def command(
     browse: bool,
     folder: Path | None,
     most: int,
+    tokens: int,
 ) -> None:
     """Show runs, rollouts, conversations and tokens in a browser.
 
@@ -79,17 +87,17 @@ def command(
     else:
         places = Places(file_place(store_file(Path(store)).absolute()))
     if folder is not None:
-        asyncio.run(_export(places, folder, most))
+        asyncio.run(_export(places, folder, most, tokens))
     else:
         asyncio.run(serve(places, host, port, is_open=is_open, browse=browse))
 
 
-async def _export(places: "Places", folder: Path, most: int) -> None:
+async def _export(places: "Places", folder: Path, most: int, tokens: int) -> None:
     from agl.cli.shared import note
     from agl.errors import AglError
     from agl_ui.exporting import ENTRY, Export
 
-    export = Export(await places.newest(), folder, most)
+    export = Export(await places.newest(), folder, most, tokens)
     try:
         with click.progressbar(length=1, label="pages", file=sys.stderr) as bar:
 
@@ -101,10 +109,13 @@ async def _export(places: "Places", folder: Path, most: int) -> None:
             number = await export.write()
     finally:
         await places.close()
-    if export.left_out:
-        note(f"{export.left_out} rollouts are named and have no page; --rollouts takes more")
-    if export.beyond:
-        note(f"{export.beyond} other pages are named and left out, as there are so many")
+    for kind, more in {
+        "rollouts": "rollouts are named and have no page; --rollouts takes more",
+        "tokens": "trained tokens have no page that says why; --tokens takes more",
+        "others": "other pages are named and left out, as there are so many",
+    }.items():
+        if export.left_out[kind]:
+            note(f"{export.left_out[kind]} {more}")
     note(f"{number} pages; what tasks keep private, and keys, are not in them")
     click.echo(folder / ENTRY)
     if export.failed:

@@ -3,11 +3,11 @@
 import hashlib
 import html
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,14 +15,34 @@ from starlette.routing import Match, Route
 
 from agl.errors import ConfigError
 from agl.utils.files import make_private_folder
-from agl_ui.app import STATIC, STATIC_PAGES, asset, routes
+from agl_ui.app import STATIC, asset, routes
 from agl_ui.places import Place, Places
 
 MOST_PAGES = 5_000
-"""Beside those of rollouts."""
+"""Beside those of rollouts, and of tokens."""
 ENTRY = "index.html"
 KEPT = [name for name in STATIC if not name.endswith(".js")]
 _LINK = re.compile(r' href="([/?][^"]*)"')
+PAGES: dict[str, set[str]] = {
+    "run": set(),
+    "rollouts": {"step", "run", "status", "after"},
+    "task": {"rollout", "step"},
+    "prompts": {"run", "candidate", "against", "split"},
+    "resources": {"from"},
+    "runners": {"from"},
+    "settings": {"from"},
+}
+"""Pages of a store that a copy has -> what their addresses may say."""
+OF_A_ROLLOUT = {
+    "why": {"attempt", "turn", "call", "token"},
+    "spans": {"attempt", "spans"},
+    "conversation": {"attempt", "turn"},
+    "call": {"attempt", "turn"},
+    "tokens": {"attempt", "turn", "call", "tokens"},
+    "": {"attempt"},
+}
+"""Place on a rollout's page that a link leads to -> what is kept of the link, so that a copy has
+each window once, and not each with each."""
 
 
 @dataclass
@@ -33,23 +53,29 @@ class Export:
         place: The store.
         folder: Where; a new one, or one that is empty.
         most_rollouts: Pages of rollouts at most: those that other pages name first.
+        most_tokens: Pages that say why of a token at most; the same.
         say: Is told how many pages are written and are known to come.
     """
 
     place: Place
     folder: Path
     most_rollouts: int
+    most_tokens: int = 0
     say: Callable[[int, int], None] = lambda done, known: None
-    left_out: int = 0
-    """Rollouts that are named on a page and have none."""
-    beyond: int = 0
-    """Other pages that are named, and are more than ``MOST_PAGES``."""
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Pages that are named and are not written, as there are so many: of ``rollouts``, of
+    ``tokens``, and ``others``."""
     failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Pages that could not be written as they are: address, and status or what is wrong."""
     _names: dict[str, str | None] = field(default_factory=dict[str, str | None])
     """Address -> its file; None for one that is not written."""
     _waiting: deque[str] = field(default_factory=deque[str])
-    _rollouts: int = 0
+    _num: Counter[str] = field(default_factory=Counter[str])
+    """Pages of each kind that are written."""
+
+    @property
+    def _most(self) -> dict[str, int]:
+        return {"rollouts": self.most_rollouts, "tokens": self.most_tokens, "others": MOST_PAGES}
 
     async def write(self) -> int:
         """Write everything; the number of pages, those that failed among them.
@@ -66,8 +92,8 @@ class Export:
             (self.folder / name).write_bytes(asset(name))
         table = routes(Places(self.place))
         runs = await self.place.runs()
-        base = f"/s/{self.place.key}/"
-        first = f"{base}run/{runs[0].run_id}" if runs else f"{base}rollouts"
+        base = self._base
+        first = f"{base}run/{quote(runs[0].run_id, safe='')}" if runs else f"{base}rollouts"
         self._names |= {first: ENTRY, base: ENTRY, "/": ENTRY}
         self._waiting.append(first)
         done = 0
@@ -89,49 +115,64 @@ class Export:
             self.say(done, done + len(self._waiting))
         return done
 
+    @property
+    def _base(self) -> str:
+        return f"/s/{quote(self.place.key, safe='')}/"
+
     def _relative(self, page: str, found: re.Match[str]) -> str:
         """A link of a page as it stands in the copy: to a file beside, or to nothing."""
         address, _, mark = urljoin(page, html.unescape(found[1])).partition("#")
         if address.startswith("/static/"):
             return f' href="{urlsplit(address).path.removeprefix("/static/")}"'
-        name = self._name_of(address)
+        name = self._name_of(address, mark)
         if name is None:
-            return ' data-left-out title="not in this copy"'
+            return " data-left-out"
         return f' href="{name}{"#" if mark else ""}{html.escape(mark)}"'
 
-    def _name_of(self, address: str) -> str | None:
+    def _name_of(self, address: str, mark: str) -> str | None:
         parts = urlsplit(address)
-        pairs = sorted(pair for pair in parse_qsl(parts.query) if pair[1])
-        address = f"{unquote(parts.path)}{'?' if pairs else ''}{urlencode(pairs)}"
+        path = "/".join(quote(unquote(one), safe="") for one in parts.path.split("/"))
+        query = {name: value for name, value in parse_qsl(parts.query) if value}
+        page, _, which = path.removeprefix(self._base).partition("/")
+        if page == "rollouts" and which and "/" not in which:
+            of = OF_A_ROLLOUT.get(mark.partition("-")[0], OF_A_ROLLOUT[""])
+            is_of_token = {"call", "token"} <= query.keys()
+            of = OF_A_ROLLOUT["why"] if is_of_token and mark in ("why", "") else of
+            dropped = query.keys() - of
+            query = {name: value for name, value in query.items() if name in of}
+            if query.get("turn") == "1":  # as it begins
+                del query["turn"]
+            if dropped & {"colour", "span", "step", "again"}:
+                return None
+        address = f"{path}{'?' if query else ''}{urlencode(sorted(query.items()))}"
         if address not in self._names:
-            self._names[address] = self._chosen(address, dict(pairs))
+            self._names[address] = self._chosen(path, query)
             if self._names[address] is not None:
                 self._waiting.append(address)
         return self._names[address]
 
-    def _chosen(self, address: str, query: dict[str, str]) -> str | None:
-        start = f"/s/{self.place.key}/"
-        path = address.partition("?")[0]
-        if not path.startswith(start):
+    def _chosen(self, path: str, query: dict[str, str]) -> str | None:
+        """The file of an address; None where it is not in the copy."""
+        if not path.startswith(self._base):
             return None
-        page, _, which = path.removeprefix(start).partition("/")
-        is_rollout = page == "rollouts" and bool(which)
-        allowed = STATIC_PAGES.get("rollout" if is_rollout else page)
-        if allowed is None or not query.keys() <= allowed:
-            return None
-        if is_rollout and "/" not in which and not query:
-            if self._rollouts >= self.most_rollouts:
-                self.left_out += 1
+        page, _, which = path.removeprefix(self._base).partition("/")
+        rollout, _, more = which.partition("/")
+        if is_rollout := page == "rollouts" and bool(which):
+            if more not in ("", "raw"):
                 return None
-            self._rollouts += 1
-        elif len(self._names) - self._rollouts > MOST_PAGES:
-            self.beyond += 1
+            if query and self._names.get(f"{self._base}rollouts/{rollout}") is None:
+                return None  # more of a rollout that is left out
+        elif page not in PAGES or not query.keys() <= PAGES[page]:
             return None
-        elif is_rollout and f"{start}rollouts/{which.partition('/')[0]}" not in self._names:
-            return None  # more of a rollout that is left out
-        return _file_name(
-            address.removeprefix(start), ".txt" if which.endswith("/raw") else ".html"
-        )
+        kind = "tokens" if "token" in query else "others"
+        kind = "rollouts" if is_rollout and not query else kind
+        if self._num[kind] >= self._most[kind]:
+            self.left_out[kind] += 1
+            return None
+        self._num[kind] += 1
+        name = f"{path.removeprefix(self._base)}{'?' if query else ''}"
+        name += urlencode(sorted(query.items()))
+        return _file_name(name, ".txt" if more == "raw" else ".html")
 
 
 def _file_name(address: str, ending: str) -> str:
@@ -146,7 +187,7 @@ def _file_name(address: str, ending: str) -> str:
 async def _answer(table: list[Route], address: str, damage: list[str]) -> Response:
     """The answer of an address; ``damage`` gets what the page passed over."""
     parts = urlsplit(address)
-    path = parts.path
+    path = unquote(parts.path)
     scope = {
         "type": "http",
         "method": "GET",

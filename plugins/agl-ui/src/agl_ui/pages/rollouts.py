@@ -69,6 +69,7 @@ async def write(request: Request, places: Places) -> Page:
         "mode": given.get("mode", ""),
         "id": given.get("id", "").strip(),
         "step": given.get("step", "").strip(),
+        "run": given.get("run", ""),
         "sort": given.get("sort", "newest"),
         "size": given.get("size", "50"),
         "after": given.get("after", ""),
@@ -83,6 +84,10 @@ async def write(request: Request, places: Places) -> Page:
         raise HTTPException(
             400, "sorting by reward needs a step: rewards lie in spans, which no index orders"
         )
+    if chosen["run"] and step is None:
+        raise HTTPException(
+            400, f"run={chosen['run'][:50]!r} without a step: no index has runs alone"
+        )
     beginning = chosen["id"]
     if beginning and chosen["sort"] not in ("newest", "oldest"):
         raise HTTPException(
@@ -93,7 +98,7 @@ async def write(request: Request, places: Places) -> Page:
     if chosen["after"]:
         await _check_after(place, chosen["after"])
     statuses = [*chosen["status"]] or None
-    wanted = Wanted(statuses, chosen["mode"] or None, step=step, most=size)
+    wanted = Wanted(statuses, chosen["mode"] or None, chosen["run"] or None, step, most=size)
     ask = _by_index if place.asked is not None else _by_contract
     found = await ask(place, wanted, chosen["sort"], beginning, chosen["after"] or None)
     rows = await rows_of(place, found.rollouts)
