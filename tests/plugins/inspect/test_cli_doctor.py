@@ -296,7 +296,7 @@ def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -
             ["agent=doctor_agents:raises"],
             "attempt_failed",
             "error",
-            "ValueError: no such room (File ",
+            "ValueError: no such room (doctor_agents.py:",
             "return a low reward instead of raising",
         ),
         (

@@ -12,7 +12,7 @@ from agl.cli import main
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
-from agl_learning.showing import place_of, printable
+from agl_learning.showing import printable
 
 from .test_cli_explain import add, call_span, reward_span, step
 
@@ -135,14 +135,6 @@ def test_what_is_not_there_is_said(show: Any) -> None:
 def test_terminals_get_nothing_to_obey() -> None:
     odd = "a\tb\nc \x07\x9b\u2066\u200f é 日"
     assert printable(odd) == "a\tb\nc \\x07\\x9b\\u2066\\u200f é 日"
-
-
-def test_place_of_an_error_is_the_agents_and_not_a_packages() -> None:
-    frames = [("/a/agent.py", 3), ("/v/site-packages/openai/_base.py", 9)]
-    text = "".join(f'  File "{path}", line {line}, in f\n    x\n' for path, line in frames)
-    assert place_of(text) == "/a/agent.py:3"
-    assert place_of(text.partition("\n    x\n")[2]) == "/v/site-packages/openai/_base.py:9"
-    assert place_of(None) is None
 
 
 def test_long_trace_is_cut_and_says_where_the_rest_is(show: Any) -> None:

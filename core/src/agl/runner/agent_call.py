@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from agl.errors import AglError, InvalidRecordError, RolloutTimeoutError
+from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
 from agl.runner import agent_threads
 from agl.runner.agent_threads import AgentLoop, AgentThreads, TaskOwner, current_call
 from agl.runner.result import Outcome, ReadResult, set_traceback, traceback_of
@@ -189,6 +189,11 @@ class AgentCall(TaskOwner):
             return Outcome(result=self._read(result))
         except InvalidRecordError as error:
             return Outcome(error=error, boundary="store")
+        except AgentResultError as error:
+            function = getattr(getattr(self._method, "__self__", None), "function", self._method)
+            if at := getattr(function, "__code__", None):
+                error.add_note(f'  File "{at.co_filename}", line {at.co_firstlineno}')
+            raise
 
     def _raised(self, error: BaseException) -> Outcome:
         if self.was_disturbed and issubclass(type(error), asyncio.CancelledError):

@@ -5,10 +5,12 @@ import logging
 import os
 import re
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +27,8 @@ logger = logging.getLogger(__name__)
 SUMMARY: Final = "summary.json"
 """In a run's folder: what a training says of itself at its end."""
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
-_OF_OTHERS = re.compile(r"site-packages|dist-packages|lib/python3|[/\\]agl(_\w+)?[/\\]|^<")
-"""Files that no agent's author has written."""
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+_AGL = re.compile(r"(.*[/\\](agl(?:_\w+)?))[/\\]")
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,9 @@ class RunResult:
         """That of the last evaluation, which is not the first; None where there is none."""
         return self.held_out[-1][1] if len(self.held_out) > 1 else None
 
-    @property
-    def _counts(self) -> str:
-        return ", ".join(f"{n} {status}" for status, n in self.rollouts.items()) or "no rollouts"
-
     def __repr__(self) -> str:
         about = " ".join(filter(None, [self.run_id, self.algorithm, self.status]))
-        said = [self._counts]
+        said = [f"{n} {status}" for status, n in self.rollouts.items()] or ["no rollouts"]
         if self.mean_reward is not None:
             said.append(f"mean reward {_shown(self.mean_reward)}")
         if self.held_out_after is not None:
@@ -142,8 +140,8 @@ async def result_of(store: LightningStore, run_id: str, folder: Path | None) -> 
             continue
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store):
-            new = _cause(error, rollout.rollout_id)
-            key = new.boundary, new.type, new.place
+            key = error.boundary, error.type, place_of(error.traceback)
+            new = FailureCause(*key, message=error.message, rollout_id=rollout.rollout_id)
             known = causes.get(key)
             causes[key] = new if known is None else replace(known, number=known.number + 1)
         if rollout.status == "succeeded" and not result.steps:
@@ -177,18 +175,20 @@ async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
     return [one.error for one in attempts if one.error is not None]
 
 
-def _cause(error: Failure, rollout_id: str) -> FailureCause:
-    """The last line of code that is the agent's, else the last at all."""
-    frames: list[tuple[str, str]] = _FRAME.findall(error.traceback or "")
-    own = [frame for frame in frames if not _OF_OTHERS.search(frame[0])] or frames
-    place = ""
-    if own:
-        file, line = own[-1]
-        near = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
-        place = f"{near}:{line}"
-    return FailureCause(
-        error.boundary, error.type, place, message=error.message, rollout_id=rollout_id
-    )
+def place_of(traceback: str | None) -> str:
+    """``file:line`` of the last frame that the agent's author wrote, else of the last; or ""."""
+    frames: list[tuple[str, str]] = _FRAME.findall(traceback or "")
+    own = [frame for frame in frames if not _is_of_others(frame[0])] or frames
+    return ":".join(own[-1]).removeprefix(f"{Path.cwd()}{os.sep}") if own else ""
+
+
+def _is_of_others(file: str) -> bool:
+    """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
+    if _INSTALLED.search(file) or file.startswith(sysconfig.get_path("stdlib")):
+        return True
+    folder, name = match.groups() if (match := _AGL.match(file)) else ("", "agl")
+    found = find_spec(name)
+    return found is not None and folder in (found.submodule_search_locations or ())
 
 
 def said_in(folder: Path | None) -> RunResult:

@@ -1,7 +1,7 @@
 """Spans: what an attempt did, in OpenTelemetry's terms."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import not_
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -306,8 +306,3 @@ def _free(attributes: Attributes, key: str) -> str:
     while key in attributes:
         key += ".again"
     return key
-
-
-def in_time(spans: Iterable[Span]) -> list[Span]:
-    """Those that did not come too late; see ``Span.late``."""
-    return [span for span in spans if not span.late]

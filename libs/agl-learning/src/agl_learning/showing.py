@@ -1,12 +1,12 @@
 """A rollout as people read it: what was said, what became of each answer, the error, the times."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from agl.errors import ConfigError
+from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
 from agl.utils.text import printable
@@ -316,13 +316,6 @@ def failure(attempt: Attempt) -> Iterator[str]:
     yield from indented("error", printable(f"{error.type}: {error.message}"))
     if error.traceback:
         yield from (f"    {line}" for line in printable(error.traceback.rstrip()).split("\n"))
-
-
-def place_of(traceback: str | None) -> str | None:
-    """``file:line`` where an error arose: the last frame that is not within a package."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', traceback or "")
-    own = [frame for frame in frames if "site-packages" not in frame[0]]
-    return ":".join((own or frames)[-1]) if frames else None
 
 
 def waterfall(spans: Iterable[Span]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value, graded_only
 from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
-from agl.types.spans import in_time
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
 from agl_adapters.credit.rewards import places
@@ -22,7 +21,7 @@ from agl_learning.calls.reading import (
     with_choices,
 )
 from agl_learning.calls.sources.fields import make_call
-from agl_learning.calls.tree import Node, agent_of, build_tree, ordered, repair, walk
+from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
 from agl_learning.rows import image_urls
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]

@@ -16,10 +16,11 @@ from agl.semconv import (
     ModelCallAttributes as Key,
 )
 from agl.types import Attempt, Attributes, Rollout, Span, without_private
-from agl.types.spans import RewardDimension, in_time
+from agl.types.spans import RewardDimension
 from agl.utils.attributes import to_json_text
 from agl_learning.calls.reading import recorded_calls
 from agl_learning.calls.sources.fields import looks_like_call
+from agl_learning.calls.tree import in_time
 from agl_learning.records import ModelCall
 from agl_trackers.conventions import (
     CONVERSATION,

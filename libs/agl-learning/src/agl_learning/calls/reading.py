@@ -9,12 +9,11 @@ from typing import Any
 from agl.emitter import is_reward_span, reward_problem
 from agl.errors import AdapterError
 from agl.types import ExclusionReason, Span
-from agl.types.spans import in_time
 from agl_learning.calls.choices import decided
 from agl_learning.calls.sources import read_call
 from agl_learning.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
 from agl_learning.calls.sources.gateway import is_gateway_span
-from agl_learning.calls.tree import Node, agent_of, build_tree, repair, walk
+from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_learning.dialects.fields import FieldError
 from agl_learning.records import Choice, ModelCall
 

@@ -1,7 +1,7 @@
 """Spans as a tree, mended where instrumentation left it in pieces, and who is the agent where."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,11 @@ from agl.types import Span
 
 VIRTUAL_ROOT = "virtual-root"
 AGENT_OPERATIONS = ("invoke_agent", "create_agent")
+
+
+def in_time(spans: Iterable[Span]) -> list[Span]:
+    """Those that did not come too late; see ``Span.late``."""
+    return [span for span in spans if not span.late]
 
 
 @dataclass(eq=False)

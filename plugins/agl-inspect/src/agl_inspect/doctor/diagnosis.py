@@ -8,6 +8,7 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import find_reward_spans, get_rewards_from_span
 from agl.errors import AglError
+from agl.runs.result import place_of
 from agl.types import (
     EXCLUSION_REASONS,
     Attempt,
@@ -227,9 +228,8 @@ def _nothing_ran(trial: Trial) -> Finding:
 
 
 def _failure(attempt: Attempt, error: Failure) -> Finding:
-    frames = [line.strip() for line in (error.traceback or "").splitlines()]
-    places = [line for line in frames if line.startswith("File ")]
-    where = f" ({places[-1]})" if places else ""
+    place = place_of(error.traceback)
+    where = f" ({place})" if place else ""
     return Finding(
         "error",
         f"attempt_{attempt.status}",

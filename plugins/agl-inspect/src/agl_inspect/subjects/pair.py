@@ -8,11 +8,12 @@ from typing import Any
 
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
+from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
-from agl_learning.showing import Shown, cut, place_of, show, text_of
+from agl_learning.showing import Shown, cut, show, text_of
 from agl_learning.traces import Part
 
 WIDTH = 80

@@ -7,6 +7,7 @@ from typing import Any
 
 from agl.cli.shared import table_text
 from agl.emitter import find_final_reward
+from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
@@ -15,7 +16,7 @@ from agl_inspect.subjects.reading import reading_of, task_id
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.ledger import load_parts
 from agl_learning.records import ModelCall
-from agl_learning.showing import cut, place_of, text_of
+from agl_learning.showing import cut, text_of
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
+from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, Span
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.records import ModelCall
-from agl_learning.showing import Shown, find_rollout, place_of, show, text_of
+from agl_learning.showing import Shown, find_rollout, show, text_of
 from agl_learning.traces import MOST_CALLS, Part
 from agl_learning.why import why
 from agl_learning.why_parts import Why

@@ -13,10 +13,10 @@ from starlette.responses import RedirectResponse
 from agl.errors import ConfigError
 from agl.runs.differences import flat
 from agl.runs.folders import shown_status
+from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout
 from agl_learning.ledger_tables import excluded
 from agl_learning.run_metrics import lines_of, metrics_of
-from agl_learning.showing import place_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, chart, finite, shares
 from agl_ui.pages.page import Page
