@@ -10,13 +10,16 @@ import pytest
 
 import agl
 from agl.emitter import reward_attributes
+from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, RolloutConfig, RunStart, Span
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
-from agl_inspect.subjects import run as run_subject
+from agl_inspect.subjects import finding, reading as reading_subject, run as run_subject
+from agl_inspect.subjects.finding import find
 from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_id
+from agl_inspect.subjects.task import show_task, task_text
 
 from .test_cli_explain import add, reward_span, step
 from .test_cli_show import filled, said, show  # noqa: F401
@@ -259,3 +262,65 @@ def test_beginning_of_an_id_is_looked_for_by_key(tmp_path: Any) -> None:
         reading._sql["plan"] = sql
         plan = " ".join(str(row) for row in reading.ask("plan", {"most": 6}))
         assert "SCAN" not in plan
+
+
+async def test_what_was_not_looked_at_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = agl.InMemoryLightningStore()
+    first = await memory.start_rollout("task")
+    for _ in range(2):
+        await memory.start_rollout("task")
+    attempt = first.attempt.attempt_id
+    monkeypatch.setattr(reading_subject, "NEWEST_ROLLOUTS", 2)
+    monkeypatch.setattr(reading_subject, "PAGE", 2)
+    among = "the newest 2 of 3 rollouts"
+    with pytest.raises(ConfigError, match=rf"no .* .{attempt}. was found; only {among}"):
+        await find(memory, attempt)
+    with pytest.raises(ConfigError, match=r"the store has no .* 'ro-zz'"):
+        await find(memory, "ro-zz")  # by its id the contract can be asked
+    shown = await show_task(memory, "task")
+    assert f"rollouts the newest 2 of 2 that are among {among}" in task_text(shown)
+    assert shown.as_json()["looked_at"] == among
+    monkeypatch.setattr(reading_subject, "NEWEST_ROLLOUTS", 20)
+    assert (await find(memory, attempt)).kind == "attempt"
+    assert "newest" not in task_text(await show_task(memory, "task"))
+
+
+async def test_what_was_not_looked_at_in_a_file_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteLightningStore(tmp_path / "s.db")
+    try:
+        await step(store, "final", GOOD, BAD)
+        with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
+            await find(store, "feed-nothing")
+        monkeypatch.setattr(reading_subject, "NEWEST_ATTEMPTS", 1)
+        monkeypatch.setattr(reading_subject, "NEWEST_SPANS", 1)
+        with pytest.raises(ConfigError) as caught:
+            await find(store, "feed-nothing")
+        assert "spans of the newest 1 attempts and response ids in the newest 1 spans were" in str(
+            caught.value
+        )
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("name", ["a" * 100_000, "task-" + "b" * 100_000, "ro-1/" + "/" * 100_000])
+def test_name_of_any_length_is_refused_at_once(show: Any, name: str) -> None:  # noqa: F811
+    asyncio.run(filled(lambda store: add(store, GOOD)))
+    code, text = show(name)
+    assert (code, len(text) < 200) == (2, True)
+    assert "an id, or the beginning of one, has 1,000 at most" in text
+
+
+async def test_near_ids_are_sought_a_few_times_however_long_the_name(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Counting(PagedReading):
+        async def rollouts(self, beginning: str) -> list[str]:
+            asked.append(beginning)
+            return []
+
+    await finding._near(Counting(agl.InMemoryLightningStore()), "ro-" + "a" * 900)
+    assert len(asked) <= 24

@@ -15,6 +15,10 @@ from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
 Kind = Literal["rollout", "attempt", "span", "task", "run"]
 SHORTEST = 4
 """Letters of a beginning that is looked for among spans and response ids."""
+LONGEST = 1_000
+"""Characters of what is looked for; ids are shorter, but that of a task may be anything."""
+_LONGEST_NEAR = 24
+"""Characters behind ``ro-`` and ``at-``, at most, of a beginning for which near ids are sought."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ async def find(store: LightningStore, beginning: str) -> Subject:
     Raises:
         ConfigError: There is nothing, or there are several; the message names them, or near ones.
     """
+    if len(beginning) > LONGEST:
+        raise ConfigError(
+            f"{beginning[:40]!r}... is of {len(beginning):,} characters; an id, or the beginning "
+            f"of one, has {LONGEST:,} at most"
+        )
     above, slash, below = beginning.rpartition("/")
     reading = reading_of(store)
     if slash and above:
@@ -63,10 +72,11 @@ async def find(store: LightningStore, beginning: str) -> Subject:
         raise ConfigError(f"{beginning!r} is the beginning of several: {named}{more}{hint}")
     near = await _near(reading, beginning)
     hint = f"; near it are {', '.join(near)}" if near else ""
-    raise ConfigError(
-        f"the store has no rollout, attempt, call, span, task or run {beginning!r}{hint}. See: "
-        "agl rollouts"
-    )
+    what = f"rollout, attempt, call, span, task or run {beginning!r}"
+    if reading.looked_at:
+        seen = f"only {' and '.join(reading.looked_at)} were looked at"
+        raise ConfigError(f"no {what} was found; {seen}{hint}. See: agl rollouts")
+    raise ConfigError(f"the store has no {what}{hint}. See: agl rollouts")
 
 
 async def attempt_number(store: LightningStore, subject: Subject) -> int | None:
@@ -201,7 +211,7 @@ async def _near(reading: Reading, beginning: str) -> list[str]:
         questions.append(("ro-", reading.rollouts))
     if not beginning.startswith("ro-"):
         questions.append(("at-", reading.attempts))
-    for length in range(len(bare) - 1, 0, -1):
+    for length in range(min(len(bare) - 1, _LONGEST_NEAR), 0, -1):
         for prefix, ask in questions:
             if found := await ask(f"{prefix}{bare[:length]}"):
                 return [one if isinstance(one, str) else one[1] for one in found[:3]]

@@ -56,6 +56,9 @@ def is_named(task: Any, beginning: str, *, whole: bool = False) -> bool:
 class Reading(Protocol):
     """Questions about the beginnings of ids; each answers with ``MOST`` at most, oldest first."""
 
+    looked_at: list[str]
+    """Where the answers so far may lack something: what alone was looked at for them."""
+
     async def rollouts(self, beginning: str) -> list[str]:
         """Ids of rollouts."""
         ...
@@ -81,7 +84,7 @@ class Reading(Protocol):
         ...
 
     async def rollouts_of(self, task: Any) -> list[str]:
-        """Ids of all rollouts of a task."""
+        """Ids of the rollouts of a task, oldest first; all of them, but see ``looked_at``."""
         ...
 
 
@@ -132,6 +135,7 @@ class FileReading:
     """
 
     def __init__(self, file: Path) -> None:
+        self.looked_at: list[str] = []
         self._file = file
         self._sql = _statements()
 
@@ -155,11 +159,15 @@ class FileReading:
     async def spans(self, beginning: str) -> list[Place]:
         values = {"beginning": beginning, "length": len(beginning), "most": MOST}
         values["newest"] = NEWEST_ATTEMPTS
+        if self.ask("number_of_attempts", {})[0][0] > NEWEST_ATTEMPTS:
+            _note(self.looked_at, f"spans of the newest {NEWEST_ATTEMPTS:,} attempts")
         return [(row[0], row[1], row[2]) for row in self.ask("spans_by_id", values)]
 
     async def responses(self, beginning: str) -> list[Place]:
         response = f'"gen_ai.response.id":"{beginning}'
         values = {"response": response, "newest": NEWEST_SPANS, "most": MOST}
+        if self.ask("number_of_spans", {})[0][0] > NEWEST_SPANS:
+            _note(self.looked_at, f"response ids in the newest {NEWEST_SPANS:,} spans")
         return [(row[0], row[1], row[2]) for row in self.ask("spans_by_response", values)]
 
     async def task(self, name: str) -> Any:
@@ -182,6 +190,11 @@ class FileReading:
         return [row[0] for row in self.ask("rollouts_of_task", values)]
 
 
+def _note(looked_at: list[str], what: str) -> None:
+    if what not in looked_at:
+        looked_at.append(what)
+
+
 def _valid(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
     from pydantic_core import from_json
 
@@ -198,17 +211,20 @@ class PagedReading:
     """
 
     def __init__(self, store: LightningStore) -> None:
+        self.looked_at: list[str] = []
         self._store = store
 
     async def _newest(self) -> AsyncGenerator[Rollout]:
-        offset = 0
+        offset = total = 0
         while offset < NEWEST_ROLLOUTS:
             page = await self._store.query_rollouts(sort_order="desc", limit=PAGE, offset=offset)
             for rollout in page:
                 yield rollout
             if len(page) < PAGE:
                 return
-            offset += len(page)
+            offset, total = offset + len(page), page.total
+        if total > offset:
+            _note(self.looked_at, f"the newest {offset:,} of {total:,} rollouts")
 
     async def rollouts(self, beginning: str) -> list[str]:
         # Ids have these letters at their beginning, and nowhere else.

@@ -21,6 +21,12 @@ FROM (SELECT a, span_id FROM span WHERE k > (SELECT max(k) FROM span) - :newest
       AND instr(body, :response) > 0 LIMIT :most) s
 JOIN attempt t ON t.a = s.a JOIN rollout r ON r.n = t.n ORDER BY t.a;
 
+-- name: number_of_attempts
+SELECT coalesce(max(a), 0) FROM attempt;
+
+-- name: number_of_spans
+SELECT coalesce(max(k), 0) FROM span;
+
 -- name: tasks
 -- Hops from one beginning of a task to the next by the index rollout_task; tasks that begin alike
 -- are told apart by a look at each.

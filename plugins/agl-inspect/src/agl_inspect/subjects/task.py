@@ -49,6 +49,8 @@ class ShownTask:
     num_rollouts: int
     conversations: list[list[Turn]]
     """Of ``lines``."""
+    looked_at: str = ""
+    """Among what alone rollouts of it were sought; "" for all."""
 
     @property
     def rewards(self) -> list[float]:
@@ -74,6 +76,7 @@ class ShownTask:
             "task_id": self.task_id,
             "task": self.task,
             "num_rollouts": self.num_rollouts,
+            "looked_at": self.looked_at or None,
             "rollouts": [asdict(line) for line in self.lines],
             "rewards": self.spread(),
             "common_messages": parts,
@@ -82,7 +85,8 @@ class ShownTask:
 
 async def show_task(store: LightningStore, task: Any) -> ShownTask:
     """Read the rollouts of a task."""
-    ids = await reading_of(store).rollouts_of(task)
+    reading = reading_of(store)
+    ids = await reading.rollouts_of(task)
     rollouts = list(await store.query_rollouts(rollout_id_in=ids[-MOST:]))
     lines: list[Line] = []
     conversations: list[list[Turn]] = []
@@ -91,7 +95,8 @@ async def show_task(store: LightningStore, task: Any) -> ShownTask:
         spans = list(await store.query_spans(rollout.rollout_id, "latest"))
         lines.append(_line(rollout, spans, advantages.get(rollout.rollout_id)))
         conversations.append(turns(calls_in(spans)))
-    return ShownTask(task_id(task), task, lines, len(ids), conversations)
+    looked_at = " and ".join(reading.looked_at)
+    return ShownTask(task_id(task), task, lines, len(ids), conversations, looked_at)
 
 
 async def _advantages(store: LightningStore, rollouts: list[Rollout]) -> dict[str, float]:
@@ -143,8 +148,9 @@ def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
             yield "         all are equal: there is nothing to learn from comparing them"
     else:
         yield "rewards  none was given"
-    if shown.num_rollouts > len(shown.lines):
-        yield f"rollouts the newest {len(shown.lines)} of {shown.num_rollouts}"
+    if shown.num_rollouts > len(shown.lines) or shown.looked_at:
+        among = f" that are among {shown.looked_at} of the store" if shown.looked_at else ""
+        yield f"rollouts the newest {len(shown.lines)} of {shown.num_rollouts}{among}"
     yield ""
     columns = ["rollout_id", "status", "mode", "step", "reward", "advantage", "seconds"]
     rows = [[_cell(getattr(line, name)) for name in columns] for line in shown.lines]
