@@ -5,13 +5,16 @@
 A run is so many steps of so many rollouts without a model, each of them a call and a reward. Runs
 of all kinds alternate in one process, in an order that is drawn anew each round. Printed are
 medians of wall time and of processor time (all threads), and the medians of their ratios to the run
-without a tracker in the same round, with the quarters around them. The end of a run, where a
-tracker is waited for, has a column of its own: with a tracker that hangs it is ``wait_seconds``
-where the run was shorter than that, and nothing where it was longer.
+without a tracker in the same round, with the quarters around them. ``own`` is what the tracker
+itself took of the run's processor time, in hooks and in its thread: no run can be slower for more
+than that, and other work on the machine hardly changes it. The end of a run, where a tracker is
+waited for, has a column of its own: with a tracker that hangs it is ``wait_seconds`` where the run
+was shorter than that, and nothing where it was longer.
 """
 
 import argparse
 import asyncio
+import functools
 import json
 import logging
 import random
@@ -19,7 +22,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import Process, Queue
@@ -38,9 +41,9 @@ SAID = json.dumps([{"role": "assistant", "content": "The blue one. " * 20}])
 class Steps(agl.Algorithm):
     """So many steps of so many rollouts; knows how long they took, without the run's end."""
 
-    def __init__(self, steps: int = 20, rollouts: int = 50) -> None:
-        self.steps, self.rollouts = steps, rollouts
-        self._took = (0.0, 0.0)
+    def __init__(self, steps: int, rollouts: int, own: "Own") -> None:
+        self.steps, self.rollouts, self._own = steps, rollouts, own
+        self._took = (0.0, 0.0, 0.0)
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         """All steps."""
@@ -56,7 +59,8 @@ class Steps(agl.Algorithm):
             await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in queued])
             metrics = {f"area/metric-{n}": step / (n + 1) for n in range(30)}
             await self.tell("on_step_end", step=step, metrics=metrics)
-        self._took = time.perf_counter() - began[0], time.process_time() - began[1]
+        took = time.perf_counter() - began[0], time.process_time() - began[1]
+        self._took = *took, self._own.so_far()
 
 
 @agl.rollout
@@ -133,17 +137,81 @@ def collector(status: int | None) -> Any:
         process.join()
 
 
+class Own:
+    """Processor seconds that a hook takes, in the threads of the run and in its own."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook, self._seconds = hook, 0.0
+        for name in dir(type(hook)):
+            if name.startswith("on_") and name not in ("on_run_start", "on_run_end"):
+                setattr(hook, name, self._counted(getattr(hook, name)))
+        for name in {"_read", "_follow"} & {*dir(type(hook))}:
+            setattr(hook, name, self._counted(getattr(hook, name)))
+
+    def so_far(self) -> float:
+        """Since the run began."""
+        thread = getattr(getattr(self._hook, "_delivery", None), "_thread", None)
+        alive = thread is not None and thread.is_alive()
+        clock = time.pthread_getcpuclockid(thread.ident) if alive else None
+        return self._seconds + (0.0 if clock is None else time.clock_gettime(clock))
+
+    def _counted(self, method: Any) -> Any:
+        if asyncio.iscoroutinefunction(method):
+
+            @functools.wraps(method)
+            async def awaited(*args: Any, **named: Any) -> Any:
+                return await _Driven(method(*args, **named), self._take)
+
+            return awaited
+
+        @functools.wraps(method)
+        def called(*args: Any, **named: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return method(*args, **named)
+            finally:
+                self._take(time.thread_time() - begun)
+
+        return called
+
+    def _take(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
+class _Driven:
+    """A coroutine whose pieces between two waits are timed."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], take: Callable[[float], None]) -> None:
+        self._coroutine, self._take = coroutine, take
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step, value = self._coroutine.send, None
+        while True:
+            begun = time.thread_time()
+            try:
+                waits = step(value)
+            except StopIteration as ended:
+                return ended.value
+            finally:
+                self._take(time.thread_time() - begun)
+            try:
+                step, value = self._coroutine.send, (yield waits)
+            except BaseException as error:
+                step, value = self._coroutine.throw, error
+
+
 def measure(hook: object | None, steps: int, rollouts: int, folder: Path) -> tuple[float, ...]:
-    """Wall and processor seconds of all steps, and wall seconds of what comes after."""
-    algorithm = Steps(steps, rollouts)
+    """Wall and processor seconds of all steps, those of the hook, and wall seconds of the end."""
+    own = Own(hook)
+    algorithm = Steps(steps, rollouts, own)
     hooks = [] if hook is None else [hook]
     trainer = agl.Trainer(algorithm=algorithm, strategy=SHM, run_dir=folder, hooks=hooks)
     began = time.perf_counter()
     trainer.fit(agent, ["task"])
     total = time.perf_counter() - began
     asyncio.run(trainer.store.close())
-    wall, processor = algorithm._took
-    return wall, processor, total - wall
+    wall, processor, of_hook = algorithm._took
+    return wall, processor, of_hook, total - wall
 
 
 def main() -> None:
@@ -179,16 +247,23 @@ def main() -> None:
                 if number:  # the first round imports, and warms up
                     found[kind].append(took)
     print(f"{given.rounds} rounds of {given.steps} x {given.rollouts} rollouts")
-    print(f"{'tracker':20} {'wall s':>7} {'CPU s':>7}  {'wall ratio':22} {'CPU ratio':22} end s")
+    print(
+        f"{'tracker':20} {'wall s':>7} {'CPU s':>7}  {'wall ratio':22} {'CPU ratio':22}"
+        f" {'own %':>6} end"
+    )
     for kind, took in found.items():
-        walls, processors, ends = zip(*took, strict=True)
+        walls, processors, owns, ends = zip(*took, strict=True)
         ratios = [
             _spread([one[of] / base[of] for one, base in zip(took, found["none"], strict=True)])
             for of in (0, 1)
         ]
         medians = (statistics.median(walls), statistics.median(processors))
         end = statistics.median(ends)
-        print(f"{kind:20} {medians[0]:7.3f} {medians[1]:7.3f}  {ratios[0]} {ratios[1]} {end:.2f}")
+        own = statistics.median(100 * x / y for x, y in zip(owns, processors, strict=True))
+        print(
+            f"{kind:20} {medians[0]:7.3f} {medians[1]:7.3f}  {ratios[0]} {ratios[1]} {own:6.2f} "
+            f"{end:.2f}"
+        )
 
 
 def _spread(values: list[float]) -> str:
