@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -10,7 +11,8 @@ import agl
 from agl.types import LedgerItem, LedgerPart, RunStart
 from agl_ui import live
 from agl_ui.looking import Looking
-from agl_ui.places import Place
+from agl_ui.places import Place, Places, server_place
+from agl_ui.serving import Server
 
 from .stores import apart
 
@@ -50,8 +52,7 @@ def test_a_change_is_told_and_a_known_state_is_not(serve, tmp_path):
 
 
 def test_streams_end_at_once_when_the_page_s_server_stops(tmp_path):
-    from agl_ui.places import Places, file_place
-    from agl_ui.serving import Server
+    from agl_ui.places import file_place
 
     file = tmp_path / "store.db"
     apart(agl.SqliteLightningStore(file).close())
@@ -157,3 +158,41 @@ async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
     await told.aclose()
     said = [one for one in caplog.records if "cannot be looked at" in one.message]
     assert len(said) == 1  # the same twice in a row is told once
+
+
+async def test_the_list_of_runs_has_a_state_of_all_stores(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = Places()
+    states = [await places.state()]
+    for name in ("one", "two"):
+        (tmp_path / "agl-runs" / name).mkdir(parents=True)
+        store = agl.SqliteLightningStore(tmp_path / "agl-runs" / name / "store.db")
+        states.append(await places.state())
+        await store.enqueue_rollout("t")
+        states.append(await places.state())
+        await store.close()
+    assert len(set(states)) == len(states)
+    await places.close()
+
+
+async def test_a_token_that_is_refused_is_told_as_such():
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
+    await server.start()
+    host = server.endpoint.rpartition("@")[2].removeprefix("http://")
+    places = Places(server_place(f"http://agl:{'b' * 32}@{host}", host))
+    pages = Server(places, is_open=True)
+    address = pages.start()
+
+    def read():
+        with pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(f"{address}s/server/rollouts")
+        with told.value:
+            return told.value.code, told.value.read().decode()
+
+    status, text = await asyncio.to_thread(read)
+    assert status == 403
+    assert "<h1>The store refuses the token</h1>" in text
+    assert "the token is missing or was refused" in text
+    await asyncio.to_thread(pages.stop)
+    await places.close()
+    await server.stop()

@@ -20,6 +20,7 @@ from agl.errors import (
     ConfigError,
     DamagedRecordError,
     InvalidQueryError,
+    NotAllowedError,
     UnknownRecordError,
 )
 from agl_ui.live import events
@@ -105,7 +106,7 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
     }
     found = [Route(path, _page(write, places, QUERIES[path])) for path, write in pages.items()]
-    found.append(Route("/s/{key}/events", events(places)))
+    found += [Route(path, events(places)) for path in ("/events", "/s/{key}/events")]
     found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _act(places), methods=["POST"]))
     found.append(Route("/theme/{name}", _theme))
     found.append(Route("/static/{name}", _static))
@@ -131,6 +132,9 @@ def _page(
         except (InvalidQueryError, HTTPException) as error:
             text = error.detail if isinstance(error, HTTPException) else str(error)
             page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=400)
+        except NotAllowedError as error:
+            about = {"title": "The store refuses the token", "text": str(error)}
+            page = Page("error.html", about, status=403)
         except AglError as error:
             logger.warning("%s: %s", request.url.path, error)
             is_one = isinstance(error, DamagedRecordError)

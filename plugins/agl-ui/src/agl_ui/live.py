@@ -49,14 +49,14 @@ async def state_of(place: Place, rollout_id: str) -> str:
 
 
 class Watch:
-    """Looks at one store, or one rollout of it, once for all pages of it.
+    """Looks at one store, at one rollout of it, or at all stores, once for all pages of it.
 
     Args:
-        place: Which store.
-        about: Which rollout; "" for all.
+        place: Which store, or all.
+        about: Which rollout of the one store; "" for all.
     """
 
-    def __init__(self, place: Place, about: str = "") -> None:
+    def __init__(self, place: Place | Places, about: str = "") -> None:
         self._place, self._about, self._place_state = place, about, ""
         self._changed = asyncio.Event()
         """Set when the state is another one; each state has its own."""
@@ -117,7 +117,7 @@ class Watch:
     async def _now(self) -> str:
         """The state; that of a rollout is looked up where its store has changed."""
         before, self._place_state = self._place_state, await self._place.state()
-        if not self._about:
+        if not self._about or isinstance(self._place, Places):
             return self._place_state
         if self._state and before == self._place_state:
             return self._state
@@ -125,14 +125,15 @@ class Watch:
 
 
 def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
-    """The route that tells of changes.
+    """The route that tells of changes of one store, or of all where the path names none.
 
     ``since`` is the state that the page shows, and ``rollout`` the only one that it is about.
     """
 
     async def answer(request: Request) -> Response:
+        key = request.path_params.get("key")
         try:
-            place = places.get(request.path_params["key"])
+            place = places if key is None else places.get(key)
         except ConfigError:
             return Response("no such store", 404, media_type="text/plain")
         about = request.query_params.get("rollout", "")[:200]

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.errors import AglError, DamagedRecordError, NotAllowedError
+from agl.errors import AglError, ConfigError, DamagedRecordError, NotAllowedError
 from agl.store.access.readers import visible
 from agl.store.access.rules import ALLOWED
 from agl.store.base import LightningStore
@@ -51,7 +51,7 @@ class Looking(ForwardingStore):
         """Ask the store.
 
         Raises:
-            NotAllowedError: It would change something.
+            NotAllowedError: It would change something, or the store refuses the token.
             DamagedRecordError: A record is not what was stored, and is not to be passed over.
         """
         if operation.name not in ALLOWED["reader"] and operation.name != "close":
@@ -69,6 +69,8 @@ class Looking(ForwardingStore):
     async def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         try:
             return visible(await super().call(operation, arguments))
+        except ConfigError as error:  # of a server: the token is not one of its own
+            raise NotAllowedError(str(error)) from error
         except AglError:
             raise
         except ValueError as error:  # it holds what no record of its kind can

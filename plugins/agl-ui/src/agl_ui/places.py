@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from agl.errors import ConfigError, NotSupportedError
+from agl.errors import AglError, ConfigError, NotSupportedError
 from agl.runs.finding import last_time, placed, stores_here
 from agl.runs.folders import STORE
 from agl.store.access.rules import ALLOWED
@@ -119,6 +119,9 @@ class Places:
 
     def __init__(self, only: Place | None = None) -> None:
         self._only = only
+        self.title = "the list of runs"
+        self.memory: dict[str, Any] = {}
+        """As that of a ``Place``, for what is about all of them."""
         self._known: dict[str, Place] = {} if only is None else {only.key: only}
 
     def all(self) -> list[Place]:
@@ -130,6 +133,17 @@ class Places:
             if key not in self._known:
                 self._known[key] = file_place(file.absolute())
         return [self._known[key] for key in files]
+
+    async def state(self) -> str:
+        """A text that is another one when one of them has changed, or another one is there."""
+
+        async def one(place: Place) -> tuple[str, str]:
+            try:
+                return place.key, await place.state()
+            except AglError:
+                return place.key, "unreadable"
+
+        return _digest(await asyncio.gather(*map(one, self.all())))
 
     async def check(self) -> None:
         """Look at the one store that was named, so that a wrong one is told before the start.

@@ -11,6 +11,8 @@ import agl
 from agl.types import RunStart
 from agl_ui import prompt_tree
 from agl_ui.pages import rollouts
+from agl_ui.places import Places
+from agl_ui.serving import Server
 
 from ..stores import apart, call_span  # noqa: TID252
 
@@ -48,7 +50,7 @@ def test_the_mark_says_live_only_where_something_follows(browser, serve, store, 
 def test_an_answer_that_takes_long_is_asked_for_less_often(
     page, serve, store, tmp_path, monkeypatch
 ):
-    ask, asked = rollouts._query, []
+    ask, asked = rollouts._by_index, []
 
     async def slow(*about):
         begin = time.monotonic()
@@ -57,7 +59,7 @@ def test_an_answer_that_takes_long_is_asked_for_less_often(
         asked.append((begin, time.monotonic()))
         return found
 
-    monkeypatch.setattr(rollouts, "_query", slow)
+    monkeypatch.setattr(rollouts, "_by_index", slow)
     page.goto(f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/rollouts")
     wait_for_mark(page, "live")
     while len(asked) < 4:
@@ -186,3 +188,48 @@ def test_a_runner_falls_silent_without_any_change(page, serve, store, tmp_path):
         page.locator("#workers .badge", has_text="silent").wait_for()
     finally:
         parts.SILENT_SECONDS = before
+
+
+def test_more_windows_than_a_browser_has_connections_open_and_follow(page, serve, store, tmp_path):
+    address = f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/rollouts"
+    windows = [page, *(page.context.new_page() for _ in range(8))]
+    for one in windows:
+        one.goto(address)
+        wait_for_mark(one, "live")
+    apart(store.enqueue_rollout("the second task"))
+    for one in windows:
+        one.locator("#table", has_text="the second task").wait_for()
+    for one in windows[:4]:  # those that have a stream
+        one.close()
+    windows[4].goto(address)
+    wait_for_mark(windows[4], "live")
+
+
+def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def begin(name):
+        folder = tmp_path / "agl-runs" / name
+        folder.mkdir(parents=True)
+        store = agl.SqliteLightningStore(folder / "store.db")
+        await store.begin_run(RunStart(run_id=name, algorithm="grpo", folder=str(folder)))
+        await store.close()
+
+    apart(begin("first"))
+    places = Places()
+    server = Server(places, is_open=True)
+    try:
+        page.goto(server.start())
+        wait_for_mark(page, "live")
+        page.get_by_label("Choose first").check()
+        page.get_by_label("Choose first").blur()
+        apart(begin("second"))
+        page.get_by_role("link", name="second").wait_for()
+        assert page.get_by_label("Choose first").is_checked()
+        page.get_by_label("Choose second").check()
+        page.get_by_role("button", name="Lay chosen runs over each other").click()
+        assert page.locator("th a").all_inner_texts() == ["second", "first"]
+        page.goto("about:blank")
+    finally:
+        server.stop()
+        apart(places.close())

@@ -59,13 +59,15 @@ def _series(metrics: RunMetrics) -> list[tuple[str, str, dict[int, float | None]
 
 async def write(request: Request, places: Places) -> Page:
     """The list."""
+    state = await places.state()
     found, others = await rows(places)
-    return Page("runs.html", {"title": "Runs", "rows": found, "others": others})
+    return Page("runs.html", {"title": "Runs", "rows": found, "others": others}, state=state)
 
 
 async def compare(request: Request, places: Places) -> Page:
     """Those that ``run`` names, as ``STORE/RUN``."""
     wanted = dict.fromkeys(request.query_params.getlist("run"))
+    state = await places.state()
     found, _ = await rows(places)
     known = {f"{row.place.key}/{row.run.run_id}": row for row in found}
     for name in wanted:
@@ -77,8 +79,14 @@ async def compare(request: Request, places: Places) -> Page:
     val = [(r.run.run_id, f"line{n}", r.metrics.val_rewards) for n, r in enumerate(chosen)]
     charts = [chart("Mean reward per step", train), chart("Held-out reward", val)]
     options = _options([row.run for row in chosen])
-    values = {"title": "Runs compared", "rows": chosen, "options": options, "left_out": left_out}
-    return Page("compare.html", {**values, "charts": [one for one in charts if one]})
+    values: dict[str, Any] = {
+        "title": "Runs compared",
+        "rows": chosen,
+        "options": options,
+        "left_out": left_out,
+    }
+    values["charts"] = [one for one in charts if one]
+    return Page("compare.html", values, state=state)
 
 
 def _options(runs: list[Run]) -> list[tuple[str, list[Any]]]:

@@ -8,6 +8,9 @@
   if (!address || !window.EventSource) return;
   const LEAST = 1000, MOST = 30000;  // milliseconds between two questions
   const TIMES = 20;  // and so many times what the last answer took: 5 % of a core at most
+  // A browser has six connections to a host. So many pages of all windows hold one to be told of
+  // changes; any more ask for themselves every few seconds, until one is free.
+  const STREAMS = 4, POLL = 5000;
   const SAID = {
     live: "This page follows the store",
     held: "Something has changed where you have selected text or the keyboard is; it comes when you leave",
@@ -16,6 +19,7 @@
   const mark = document.getElementById("live-mark");
   const held = new Map();  // Part of the page -> what came while somebody was in it.
   let source = null, isOpen = false, cursor = null;
+  let isEntering = false, free = null, poll = 0;
   let asking = false, again = false, trouble = "", fails = 0, old = 0;
 
   function say() {
@@ -29,10 +33,12 @@
     const text = fresh.innerHTML;
     const places = [...part.querySelectorAll(".scroll, .words, .ids, pre")].map((one) => [one.scrollTop, one.scrollLeft]);
     const open = [...part.querySelectorAll("details")].map((one) => one.open);
+    const ticked = new Set([...part.querySelectorAll("input:checked")].map((one) => one.value));
     part.replaceChildren(...fresh.childNodes);
     part.toggleAttribute("data-live", fresh.hasAttribute("data-live"));  // its parts may follow apart from now on
     if (fresh.dataset.until) part.dataset.until = fresh.dataset.until;
     else delete part.dataset.until;
+    for (const one of part.querySelectorAll("input[type=checkbox]")) one.checked = ticked.has(one.value);
     [...part.querySelectorAll("details")].forEach((one, at) => { if (at in open) one.open = open[at]; });
     [...part.querySelectorAll(".scroll, .words, .ids, pre")].forEach((one, at) => {
       if (!places[at]) return;
@@ -100,8 +106,32 @@
     setTimeout(() => { asking = false; if (again) refresh(); }, wait);
   }
 
-  function follow() {
-    if (source || document.hidden) return;
+  // Whether one of the connections is free; it is this page's until it calls free().
+  async function enter() {
+    if (!navigator.locks) return true;
+    for (let n = 0; n < STREAMS; n++) {
+      const has = await new Promise((tell) => {
+        navigator.locks.request(`agl-ui-stream-${n}`, { ifAvailable: true }, (lock) => {
+          tell(Boolean(lock));
+          return lock ? new Promise((done) => { free = done; }) : undefined;
+        });
+      });
+      if (has) return true;
+    }
+    return false;
+  }
+
+  async function follow() {
+    if (source || document.hidden || isEntering) return;
+    isEntering = true;
+    const has = await enter();
+    isEntering = false;
+    if (document.hidden) { leave(); return; }
+    if (!has) {
+      isOpen = true;
+      poll = setTimeout(() => { refresh(); follow(); }, POLL);
+      return;
+    }
     const from = new URL(address, location.href);
     if (cursor) from.searchParams.set("since", cursor);
     source = new EventSource(from);
@@ -117,7 +147,9 @@
 
   function leave() {
     if (source) source.close();
-    source = null;
+    if (free) free();
+    clearTimeout(poll);
+    source = free = null;
     isOpen = false;
   }
 
