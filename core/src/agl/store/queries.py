@@ -7,7 +7,6 @@ import functools
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -25,6 +24,7 @@ from agl.types import (
     Worker,
     WorkerStatus,
 )
+from agl.utils.text import did_you_mean
 
 T = TypeVar("T")
 PAGE = 500
@@ -103,10 +103,9 @@ def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:
     """
     for status in statuses or ():
         if status not in _STATUSES[kind]:
-            near = get_close_matches(status, _STATUSES[kind], 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InvalidQueryError(
-                f"{kind}: no status {status!r}; expected one of {', '.join(_STATUSES[kind])}.{hint}"
+                f"{kind}: no status {status!r}; expected one of {', '.join(_STATUSES[kind])}."
+                f"{did_you_mean(status, _STATUSES[kind])}"
             )
 
 
@@ -137,11 +136,9 @@ def make_query(
         InvalidQueryError: A sort field or order, limit, offset, logic or status that there is not.
     """
     if sort_by is not None and sort_by not in SORTABLE[kind]:
-        near = get_close_matches(sort_by, SORTABLE[kind], 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InvalidQueryError(
             f"{kind}: cannot sort by {sort_by!r}; expected one of "
-            f"{', '.join(SORTABLE[kind])}.{hint}"
+            f"{', '.join(SORTABLE[kind])}.{did_you_mean(sort_by, SORTABLE[kind])}"
         )
     if sort_order not in ("asc", "desc"):
         raise InvalidQueryError(f"{kind}: sort_order {sort_order!r}; expected 'asc' or 'desc'")

@@ -4,6 +4,8 @@ A run has generations, which are its starts. The last one's outcome is the run's
 has none, the run is ``running``.
 """
 
+from typing import get_args
+
 from agl.errors import DamagedRecordError, InvalidTransitionError, UnknownRecordError
 from agl.types import Run, RunGeneration, RunOutcome, RunStart
 
@@ -53,8 +55,14 @@ def end(run: Run, generation: int, outcome: RunOutcome, error: str | None, now: 
     """The run with the end of a generation; as it is where that has ended already.
 
     Raises:
+        InvalidTransitionError: A run does not end so.
         UnknownRecordError: It has no such generation.
     """
+    if outcome not in get_args(RunOutcome):
+        known = ", ".join(map(repr, get_args(RunOutcome)))
+        raise InvalidTransitionError(
+            f"run {run.run_id!r}: unknown outcome {outcome!r}; expected one of {known}"
+        )
     numbers = [each.number for each in run.generations]
     if generation not in numbers:
         raise UnknownRecordError(

@@ -44,6 +44,7 @@ class StoreRuns:
 
         Raises:
             UnknownRecordError: No such run, or no such generation.
+            InvalidTransitionError: No run ends so.
         """
         ...
 

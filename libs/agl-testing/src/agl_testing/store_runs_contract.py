@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agl.errors import InvalidQueryError, InvalidTransitionError, UnknownRecordError
+from agl.errors import InvalidQueryError, InvalidTransitionError, StoreError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.types import DatasetDigest, LedgerPart, PromptTemplate, RunCode, RunStart
 from agl_testing.store_steps import span_of
@@ -109,6 +109,14 @@ class StoreRunsContract:
         await store.begin_run(start_of())
         with pytest.raises(UnknownRecordError, match="no generation 2"):
             await store.end_run("run-1", 2, "finished")
+
+    async def test_end_of_a_kind_that_nobody_knows_is_refused(self, store: LightningStore) -> None:
+        begun = await store.begin_run(start_of())
+        outcome: Any = "completed"
+        with pytest.raises(StoreError, match=r"completed.*stopped.*finished.*failed.*died") as told:
+            await store.end_run("run-1", 1, outcome)
+        assert isinstance(told.value, ValueError)
+        assert [*await store.query_runs()] == [begun]
 
     async def test_query_runs(self, store: LightningStore) -> None:
         for run_id, algorithm in (("a-1", "toy"), ("b-1", "other"), ("b-2", "toy")):

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
 from pydantic_core import from_json
@@ -20,6 +20,7 @@ from agl.types import (
     Rollout,
     RolloutConfig,
     Run,
+    RunStatus,
     Worker,
 )
 from agl.types.records import construct
@@ -145,15 +146,8 @@ def view_of(row: Sequence[Any]) -> Rollout:
 
 def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
     """From the columns of ``ledger_page``; one whose body cannot be read says so."""
-    about: dict[str, Any] = {
-        "rollout_id": row[0],
-        "run": row[1],
-        "algorithm": row[2],
-        "step": row[3],
-        "mode": row[4],
-        "generation": row[5],
-        "lost": bool(row[6]),
-    }
+    names = "rollout_id", "run", "algorithm", "step", "mode", "generation", "lost"
+    about = dict(zip(names, row, strict=False))
     if is_damaged(row[7], row[8]):
         return LedgerPart(**about, problem=damage(f"the account of rollout {row[0]!r}"))
     try:
@@ -190,6 +184,8 @@ RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, CAST(body 
 def run_of(row: Sequence[Any]) -> Run:
     """From ``RUN_COLUMNS``; one whose body cannot be read says so."""
     about = dict(zip(("run_id", "algorithm", "status", "folder", "create_time"), row, strict=False))
+    if about["status"] not in get_args(RunStatus):  # of a newer agl
+        about["status"] = "died"
     if is_damaged(row[5], row[6]):
         return Run(**about, problem=damage(f"run {row[0]!r}"))
     try:
