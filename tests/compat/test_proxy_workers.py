@@ -248,3 +248,11 @@ def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
         llm_proxy={"model_list": models(llm), "num_workers": 2},
     ).fit(agent, ["a", "b", "c", "d"])
     assert rewards == [1.0] * 4
+
+
+def test_server_settings_travel_as_one_value() -> None:
+    from agl.utils import PythonServerLauncherArgs as by_agl
+
+    settings = by_agl(port=8000, host="0.0.0.0", n_workers=4, launch_mode="thread")
+    assert isinstance(settings, PythonServerLauncherArgs)
+    assert (settings.port, settings.host, settings.n_workers) == (8000, "0.0.0.0", 4)

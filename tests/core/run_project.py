@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from agl.cli import main
+from agl.cli.runs import one_of, runs_here
 from agl.plugins.registry import components
-from agl.runs.finding import one_of, runs_here
 from agl.runs.folders import shown_status
 
 AGENT = """

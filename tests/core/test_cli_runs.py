@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agl.runs.finding import runs_in
+from agl.cli.runs import runs_in
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
 

@@ -20,7 +20,6 @@ import agl
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
-from agl.utils import PythonServerLauncherArgs
 from agl_testing.echo_llm import EchoLLM
 
 QUESTIONS = ["Why is the sea salty?", "What is the capital of France?"]
@@ -533,10 +532,3 @@ def test_max_rollouts_keeps_a_smoke_test_short() -> None:
     trainer.dev(explainer, ["again"] * 50)
     ended = asyncio.run(store.query_rollouts(status_in=["succeeded"]))
     assert len(ended) == 3
-
-
-def test_server_settings_travel_as_one_value() -> None:
-    settings = PythonServerLauncherArgs(
-        port=8000, host="0.0.0.0", n_workers=4, launch_mode="thread"
-    )
-    assert (settings.port, settings.host, settings.n_workers) == (8000, "0.0.0.0", 4)

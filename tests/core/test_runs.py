@@ -562,8 +562,13 @@ def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path)
     assert (run.seed, len(run.generations)) == (8, 2)
 
 
-def test_folder_in_which_nothing_was_written_is_not_left(tmp_path: Path) -> None:
-    fit(agl.InMemoryLightningStore(), run_dir="out")
+def test_folder_of_what_was_not_started_is_not_left(tmp_path: Path) -> None:
+    class Refuses(Toy):
+        async def clear_leftovers(self, store: Any) -> None:
+            raise ConfigError("not so")
+
+    with pytest.raises(ConfigError, match="not so"):
+        fit(agl.InMemoryLightningStore(), Refuses(), run_dir="out")
     assert not (tmp_path / "out").exists()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -24,11 +25,11 @@ from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.runner.grading import grader_of
-from agl.runner.plan import plan_runner
+from agl.runner.plan import plan_runner, plan_strategy
 from agl.runs.description import describe_run
-from agl.runs.folders import default_folder
-from agl.runs.recording import Recording, RunRequest, recording
-from agl.runs.result import RunResult, tell
+from agl.runs.recording import Recording, recording
+from agl.runs.request import RunRequest
+from agl.runs.result import RunResult, sum_up
 from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -86,6 +87,8 @@ class Trainer:
 
     shows_result = True
     """Whether what a run came to is written on standard error, where agl's log is."""
+    result = RunResult()
+    """Of the last run that has ended here, one that failed, too."""
 
     @refuse_keywords("Trainer")
     def __init__(
@@ -222,12 +225,9 @@ class Trainer:
         Raises:
             ConfigError: No run is named, or it cannot be done; the message says what is missing.
         """
-        algorithm, name = self.algorithm, self._request.run_id
-        folder = self._request.folder or (name and default_folder(name))
-        if algorithm is None or not folder:
-            raise ConfigError("Trainer.replay needs an algorithm, and run or run_dir: which run?")
-        if not Path(folder).is_dir():
-            raise ConfigError(f"Trainer.replay: there is no run in {str(folder)!r}. See: agl runs")
+        if (algorithm := self.algorithm) is None:
+            raise ConfigError("Trainer.replay needs an algorithm")
+        folder = self._request.folder_of_begun()
         adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
         context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
         algorithm.set_context(context)
@@ -268,14 +268,19 @@ class Trainer:
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
             self._execute(agent, algorithm, datasets, Recording("", Path()))  # it runs elsewhere
-            return RunResult()
+            return self.result
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
-        with recording(self._request, self.store, describe) as run:
+        with recording(self._request, self.store, describe, self._conclude) as run:
             algorithm.set_context(replace(context, **run.about))
             asyncio.run(self._make_ready(agent, algorithm, run))
             with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):  # it tells them
                 self._execute(agent, algorithm, datasets, run)
-        return asyncio.run(tell(self.store, run.run_id, run.folder, self.shows_result))
+        return self.result
+
+    async def _conclude(self, run: Recording) -> None:
+        self.result = await sum_up(self.store, run.run_id, run.folder, run.record)
+        if self.shows_result and logger.isEnabledFor(logging.INFO):
+            sys.stderr.write(f"{self.result.summary}\n")
 
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
@@ -343,7 +348,7 @@ class Trainer:
             finally:
                 await self._end_run(error, about)
                 if run.is_forked:
-                    await run.end_as(store, error)
+                    await run.end(store, error)
         if run.is_forked and run.stopped is not None:
             raise run.stopped
 
@@ -369,24 +374,7 @@ class Trainer:
     def _build_strategy(
         self, spec: Spec[ExecutionStrategy], n_runners: int | None, port: int | None
     ) -> ExecutionStrategy:
-        if isinstance(spec, ExecutionStrategy):
-            if n_runners is not None and n_runners != spec.n_runners:
-                raise ConfigError(
-                    f"Trainer: n_runners is {n_runners}, and the strategy given says "
-                    f"{spec.n_runners}; say it in one place"
-                )
-            if port is not None:
-                raise ConfigError("Trainer: give the port to the strategy, not to the trainer")
-            return spec
-        given = {"n_runners": n_runners, "server_port": port}
-        options = {name: value for name, value in given.items() if value is not None}
-        return build_component(
-            {**options, **(spec if isinstance(spec, Mapping) else {"type": spec})},
-            group="agl.strategies",
-            expected_type=ExecutionStrategy,
-            where="strategy",
-            default="cs",
-        )
+        return plan_strategy(spec, n_runners, port)
 
     def _build_gateway(self, spec: Spec[Gateway]) -> Gateway:
         return build_component(

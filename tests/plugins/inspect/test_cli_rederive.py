@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agl.cli import main
+from agl.cli.runs import runs_in
 from agl.emitter import find_final_reward, reward_attributes
-from agl.runs.finding import runs_in
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart, Span

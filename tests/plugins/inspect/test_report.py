@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import NotSupportedError
+from agl.errors import AlgorithmError, NotSupportedError, StoreDiskError
+from agl.runs.rollouts import OfRunStore
+from agl.types import RunStart
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
 from agl_learning.findings import Finding, read_findings, write_finding
+from agl_learning.generations import begin_generation
+from agl_learning.report import Report
 from agl_learning.run_facts import run_facts
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
@@ -46,6 +50,84 @@ def test_result_counts_no_other_run_of_its_store(tmp_path: Path) -> None:
     for _ in range(2):
         result = agl.Trainer(store=store, strategy="shm", n_runners=1).dev(agent, ["works"])
         assert dict(result.rollouts) == {"succeeded": 1}
+
+
+def trainer_in(folder: Path, **options: Any) -> agl.Trainer:
+    return agl.Trainer(strategy="shm", n_runners=1, run_dir=folder, **options)
+
+
+def test_report_is_written_whatever_the_log_leaves_out_and_wherever_the_store_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level("WARNING", "agl"):
+        result = trainer_in(tmp_path / "run").dev(agent, ["works"])
+    assert result.folder == tmp_path / "run"
+    assert (tmp_path / "run/report.html").is_file()
+    assert "1 succeeded" in result.summary
+    assert "1 succeeded" not in capsys.readouterr().err
+
+
+class Breaks(agl.Algorithm):
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store = self.get_store()
+        rollout = await store.enqueue_rollout(train_dataset[0])
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        raise RuntimeError("it broke")
+
+
+def test_run_that_fails_has_a_result_and_a_report(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = trainer_in(tmp_path / "run", algorithm=Breaks())
+    with caplog.at_level("INFO", "agl"), pytest.raises(AlgorithmError, match="it broke"):
+        trainer.fit(agent, ["works"])
+    assert (trainer.result.status, dict(trainer.result.rollouts)) == ("failed", {"succeeded": 1})
+    assert "it broke" in (tmp_path / "run/report.html").read_text("utf-8")
+    assert "it broke" in capsys.readouterr().err
+
+
+class FullAtTheEnd(agl.InMemoryLightningStore):
+    async def end_run(self, *_: Any, **__: Any) -> Any:
+        raise StoreDiskError("no space left")
+
+
+def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path: Path) -> None:
+    result = trainer_in(tmp_path / "run", store=FullAtTheEnd()).dev(agent, ["works"])
+    assert (result.status, result.record and result.record.status) == ("finished", "finished")
+    assert "baseline, finished after" in result.summary
+    assert "running" not in (tmp_path / "run/report.html").read_text("utf-8")
+
+
+async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    begin_generation(tmp_path, run="r")
+    said = {"rewards": [0.1], "calls": 3, "calls_trained": 3, "calls_excluded": {}}
+    Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said)
+    assert (await run_facts(store, tmp_path, run_id="r")).calls_trained == 3
+    begin_generation(tmp_path)  # and that one has died, or is under way
+    facts = await run_facts(store, tmp_path, run_id="r")
+    assert (facts.calls_trained, facts.result.steps, facts.result.trained) == (0, [], None)
+
+
+async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
+    store = agl.InMemoryLightningStore()
+    for number in (1, 2):
+        run = await store.begin_run(RunStart(run_id="r", algorithm="toy"))
+        of_it = OfRunStore(store, "r", number)
+        for _ in range(3):
+            await of_it.start_rollout({"x": 1})
+    run = await store.end_run("r", 2, "finished")
+    one, two = run.generations
+    assert two.end_time is not None
+    facts = await run_facts(store, run_id="r")
+    *_, last = [
+        one for one in await store.query_rollouts() if (one.metadata or {})["generation"] == 1
+    ]
+    alive = last.start_time - one.start_time
+    assert alive > 0
+    assert facts.seconds == pytest.approx(alive + two.end_time - two.start_time, abs=1e-3)
+    assert facts.took_longer
+    assert "finished after at least 0.0 s in 2 starts" in summary_text(facts, 80)
 
 
 class WithoutLedger(agl.InMemoryLightningStore):

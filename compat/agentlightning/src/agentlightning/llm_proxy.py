@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 from agentlightning._names import rest
 from agentlightning._proxy.many import ManyWorkers
+from agentlightning.utils.server_launcher import LaunchMode
 from agl import LightningStore
 from agl.algorithm.gateway import ModelConfig as ModelConfig
 from agl.errors import ConfigError
 from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
-from agl.utils.server_launcher import LaunchMode
 
 logger = logging.getLogger("agl.compat")
 

@@ -4,13 +4,12 @@ import asyncio
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
-from agl.errors import ConfigError, NotSupportedError, PluginError, RunError, StoreError
+from agl.errors import ConfigError, RunError
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import make_private_folder, write_whole
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from agl.config.file import CheckedConfig, ConfigFile, RunConfig
     from agl.runs.result import RunResult
     from agl.store.base import LightningStore
+    from agl.trainer import Trainer
     from agl.types import Run
 
 
@@ -68,8 +68,8 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: 
         ConfigError: There is no such run, or it is another one now; nothing was started.
         RunError: The run failed, or no rollout succeeded.
     """
+    from agl.cli.runs import folder_here
     from agl.config.file import load_config, load_config_of_run
-    from agl.runs.finding import folder_here
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
@@ -89,8 +89,8 @@ def _enter(run: "Run") -> None:
 
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
+    from agl.cli.runs import one_of, runs_here
     from agl.config.file import RunConfig
-    from agl.runs.finding import one_of, runs_here
     from agl.runs.folders import shown_status
 
     run_dir = None if file is None else file.config.run_dir
@@ -117,8 +117,9 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
 
 
 def _runs_of_store(file: "ConfigFile") -> "list[Run]":
+    from agl.cli.runs import runs_here, runs_in
     from agl.plugins.build import build_component
-    from agl.runs.finding import last_time, runs_here, runs_in
+    from agl.runs.finding import last_time
     from agl.store.base import LightningStore
 
     spec = file.config.store
@@ -151,28 +152,24 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
     if getattr(strategy, "role", None) == "runner":
         # The run's folder is on the algorithm's machine, and so is the store, unless all share one.
         shared = getattr(strategy, "managed_store", None) is False
-        _fit(checked, components, plan.build() if shared else None, None, dry=dry)
+        trainer = _trainer(checked, components, plan.build() if shared else None, None)
+        _fit(trainer, checked, dry=dry)
         return
     is_new = not run.folder.exists()
     make_private_folder(run.folder)
     note(f"run: {run.run_id}")
     note(f"run folder: {run.folder}")
     store = plan.build()
+    trainer = None
     try:
-        result = _fit(checked, components, store, run, dry=dry)
-    except (ConfigError, PluginError):  # nothing was started
+        trainer = _trainer(checked, components, store, run)
+        result = _fit(trainer, checked, dry=dry)
+    finally:
         asyncio.run(store.close())
-        if is_new and {one.name for one in run.folder.iterdir()} <= {CONFIG, STORE}:
-            shutil.rmtree(run.folder)
-        raise
-    except BaseException:
-        try:
-            _sum_up(store, plan, run, dry=dry)
-        except StoreError as error:
-            note(f"the store cannot be read: {error}")
-            _say_how_to_go_on(run, dry=dry)
-        raise
-    result = _sum_up(store, plan, run, result, dry=dry)
+        if trainer is not None and trainer.result.run_id:
+            _sum_up(trainer.result, plan.options.get("path"), run, dry=dry)
+        elif is_new and {one.name for one in run.folder.iterdir()} <= {CONFIG, STORE}:
+            shutil.rmtree(run.folder)  # nothing was started
     if result.rollouts and "succeeded" not in result.rollouts:
         most = result.failures[0] if result.failures else "no reason was stored"
         raise RunError(f"no rollout succeeded; most often: {most}")
@@ -182,33 +179,18 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(
-    store: "LightningStore",
-    plan: Any,
-    run: RunToBe,
-    result: "RunResult | None" = None,
-    *,
-    dry: bool,
-) -> "RunResult":
-    """Close the store; print what came of the run, and how it goes on if it is not at its end."""
-    result, said, record = read_and_close(store, lambda store: _read(store, run, result))
-    print(said)
-    if (path := plan.options.get("path")) is not None:
+def _sum_up(result: "RunResult", path: str | None, run: RunToBe, *, dry: bool) -> None:
+    """Print what came of the run, and how it goes on if it is not at its end."""
+    print(result.summary)
+    if path is not None:
         print(f"store        {path}")
-    if record is not None and record.status != "finished":
-        error = record.generations[-1].error if record.generations else None
-        # What an error of the run says, the command says last. A store that failed was not told.
-        why = f": {error}" if error and record.status == "stopped" else ""
-        status = "failed" if record.status == "running" else record.status
-        note(f"run {record.run_id} {status}{why}")
-        _say_how_to_go_on(run, dry=dry)
-    return result
-
-
-def _say_how_to_go_on(run: RunToBe, *, dry: bool) -> None:
-    if not dry:
-        name = run.run_id if run.folder.parent == Path(RUNS) else run.folder
-        note(f"to go on: agl run --resume {name}")
+    if result.record is not None and result.status != "finished":
+        # What an error of the run says, the command says last.
+        error = result.record.generations[-1].error if result.status == "stopped" else None
+        note(f"run {run.run_id} {result.status}{f': {error}' if error else ''}")
+        if not dry:
+            name = run.run_id if run.folder.parent == Path(RUNS) else run.folder
+            note(f"to go on: agl run --resume {name}")
 
 
 def new_run(config: "RunConfig") -> RunToBe:
@@ -232,14 +214,12 @@ class _ConfigWriter:
         write_whole(self.path, self.text)
 
 
-def _fit(
+def _trainer(
     checked: "CheckedConfig",
     components: dict[str, Any],
     store: "LightningStore | None",
     run: RunToBe | None,
-    *,
-    dry: bool,
-) -> "RunResult":
+) -> "Trainer":
     from agl.trainer import Trainer
 
     config, hooks = checked.file.config, checked.hooks
@@ -269,17 +249,9 @@ def _fit(
         hooks=hooks,
     )
     trainer.shows_result = False
+    return trainer
+
+
+def _fit(trainer: "Trainer", checked: "CheckedConfig", *, dry: bool) -> "RunResult":
     fit = trainer.dev if dry else trainer.fit
     return fit(checked.agent, checked.train, val_dataset=checked.val)
-
-
-async def _read(
-    store: "LightningStore", run: RunToBe, result: "RunResult | None"
-) -> "tuple[RunResult, str, Run | None]":
-    from agl.runs.result import result_of, sum_up
-
-    result = result or await result_of(store, run.run_id, run.folder)
-    said = await sum_up(store, result)
-    with suppress(NotSupportedError):
-        return result, said, await store.get_run_by_id(run.run_id)
-    return result, said, None

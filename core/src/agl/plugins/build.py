@@ -71,31 +71,16 @@ class ComponentPlan(Generic[T]):
 def build_component(
     spec: type[T] | Callable[[], T] | str | Mapping[str, Any],
     *,
-    group: str,
     expected_type: type[T],
-    default: Given[T] | None = None,
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
+    **options: Any,
 ) -> T: ...
 @overload
 def build_component(
-    spec: Given[T] | None,
-    *,
-    group: str,
-    expected_type: type[T],
-    default: Given[T],
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
+    spec: Given[T] | None, *, expected_type: type[T], default: Given[T], **options: Any
 ) -> T: ...
 @overload
 def build_component(
-    spec: Given[T] | None,
-    *,
-    group: str,
-    expected_type: type[T],
-    default: None = None,
-    optional_defaults: Mapping[str, Any] | None = None,
-    where: str = "",
+    spec: Given[T] | None, *, expected_type: type[T], default: None = None, **options: Any
 ) -> T | None: ...
 def build_component(
     spec: Given[T] | None, *, default: Given[T] | None = None, **options: Any

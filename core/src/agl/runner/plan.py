@@ -1,12 +1,13 @@
 """What each runner will be built from, in its process or thread; checked before that."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from agl.agent.base import Runner
 from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
-from agl.plugins.build import ComponentPlan, Given, plan_component
+from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
 from agl.runner.litagent import LitAgentRunner
 from agl.tracer.base import Tracer
 
@@ -55,3 +56,31 @@ def plan_runner(
     if inspect.isclass(plan.target):
         plan.build()  # refuses senseless values here and not in every runner
     return plan
+
+
+def plan_strategy(
+    spec: Given[ExecutionStrategy] | None, n_runners: int | None, port: int | None
+) -> ExecutionStrategy:
+    """Where a trainer's runners will run, ``cs`` where nobody says; for the rest, see its options.
+
+    Raises:
+        ConfigError: The strategy given says something else, or its options are wrong.
+    """
+    if isinstance(spec, ExecutionStrategy):
+        if n_runners is not None and n_runners != spec.n_runners:
+            raise ConfigError(
+                f"Trainer: n_runners is {n_runners}, and the strategy given says "
+                f"{spec.n_runners}; say it in one place"
+            )
+        if port is not None:
+            raise ConfigError("Trainer: give the port to the strategy, not to the trainer")
+        return spec
+    given = {"n_runners": n_runners, "server_port": port}
+    options = {name: value for name, value in given.items() if value is not None}
+    return build_component(
+        {**options, **(spec if isinstance(spec, Mapping) else {"type": spec})},
+        group="agl.strategies",
+        expected_type=ExecutionStrategy,
+        where="strategy",
+        default="cs",
+    )

@@ -5,7 +5,8 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Awaitable, Callable, Generator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +16,18 @@ from agl.errors import (
     ConfigError,
     InvalidTransitionError,
     NotSupportedError,
+    PluginError,
     RunError,
     StoppedError,
 )
-from agl.plugins.build import Given
 from agl.runs import folders
 from agl.runs.differences import differences, what_shapes
+from agl.runs.request import RunRequest
 from agl.runs.rollouts import cancel_leftovers
+from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
-from agl.utils.files import make_private_folder
 from agl.utils.secrets import hide
 
 logger = logging.getLogger(__name__)
@@ -34,60 +36,6 @@ T = TypeVar("T")
 
 LAST_WORD_SECONDS = 10.0
 """So long it is tried to tell a store how a run ended."""
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """Which run is asked for."""
-
-    run_id: str | None = None
-    """None is a new one, or the one in the folder."""
-    resume: bool = False
-    """Whether that run goes on; else it must be new."""
-    folder: Path | None = None
-    """That it is to have; None takes that of the record, or one under ``agl-runs``."""
-    force: bool = False
-    """Whether it goes on although it is not what it was."""
-    makes_folder: bool = True
-    """Whether a folder that is not there is made; an algorithm that names it may make it itself."""
-
-    def check(self) -> None:
-        """Refuse what makes no sense.
-
-        Raises:
-            ConfigError: It does not.
-        """
-        if self.run_id is not None:
-            folders.check_run_id(self.run_id)
-        elif self.resume:
-            raise ConfigError(
-                "resume=True needs the id of the run: Trainer(run=..., resume=True). See: agl runs"
-            )
-
-    def default_store(self, is_here: bool) -> Given[LightningStore]:
-        """The store of a run that is given none: where the run has an id, the file in its folder.
-
-        Args:
-            is_here: Whether the algorithm runs in this process, so that it has the store.
-
-        Raises:
-            ConfigError: The run is to go on, and has no such file.
-        """
-        self.check()
-        if self.run_id is None or not is_here:
-            return "memory"
-        folder = self.folder or folders.default_folder(self.run_id)
-        path = folder / folders.STORE
-        if self.resume and not path.is_file():
-            from agl.runs.finding import stores_here
-
-            known = [each.parent.name for each in stores_here()]
-            raise ConfigError(
-                f"no run {self.run_id!r} to go on with: there is no {path}. Give its store or its "
-                f"run_dir, or leave resume out to begin it. Runs here: {', '.join(known) or 'none'}"
-            )
-        make_private_folder(folder)
-        return {"type": "sqlite", "path": str(path)}
 
 
 @dataclass
@@ -100,7 +48,7 @@ class Recording:
     before: Run | None = None
     """As it was stored."""
     record: Run | None = None
-    """As it was begun; None where the store keeps none."""
+    """As it was begun, and at its end as it ended; None where the store keeps none."""
     reason: str | None = None
     """Why it ended before its end, at a point from which it can go on."""
     stopped: StoppedError | None = None
@@ -159,17 +107,27 @@ class Recording:
         self.reason = self.reason or f"the budget of the run is spent ({budget})"
         logger.warning("%s: it ends with what it has; %s", self.reason, self.how_to_go_on)
 
-    async def end(
-        self, store: LightningStore, outcome: RunOutcome, error: str | None = None
-    ) -> None:
-        """Note how this start ended; where the store cannot be reached, the log has it."""
+    async def end(self, store: LightningStore, raised: BaseException | None) -> None:
+        """Note how this start ended, by its ``reason``, and by what was raised.
+
+        Where the store cannot be reached, the log has it.
+        """
+        outcome: RunOutcome
+        if self.reason is not None and (raised is None or raised is self.stopped):
+            outcome, error = "stopped", hide(self.reason)
+        elif raised is None:
+            outcome, error = "finished", None
+        elif isinstance(raised, Exception):
+            outcome, error = "failed", hide(f"{type(raised).__name__}: {raised}")
+        else:
+            outcome, error = "stopped", "interrupted"
         if self.record is None:
             return
-        said = None if error is None else hide(error)
         try:
-            call = store.end_run(self.run_id, self.generation, outcome, said)
-            await asyncio.wait_for(call, LAST_WORD_SECONDS)
+            call = store.end_run(self.run_id, self.generation, outcome, error)
+            self.record = await asyncio.wait_for(call, LAST_WORD_SECONDS)
         except Exception as failure:
+            self.record = run_rules.end(self.record, self.generation, outcome, error, time.time())
             logger.warning(
                 "the store was not told that run %s is %s (%r): it will be shown as died",
                 self.run_id,
@@ -177,23 +135,13 @@ class Recording:
                 failure,
             )
 
-    async def end_as(self, store: LightningStore, error: BaseException | None) -> None:
-        """The same, by its ``reason``, and by what was raised."""
-        if self.reason is not None and (error is None or error is self.stopped):
-            await self.end(store, "stopped", self.reason)
-        elif error is None:
-            await self.end(store, "finished")
-        elif isinstance(error, Exception):
-            await self.end(store, "failed", f"{type(error).__name__}: {error}")
-        else:
-            await self.end(store, "stopped", "interrupted")
-
 
 @contextmanager
 def recording(
     request: RunRequest,
     store: LightningStore,
     describe: Callable[[], dict[str, Any]],
+    conclude: Callable[[Recording], Coroutine[Any, Any, None]],
 ) -> Generator[Recording]:
     """A block that is one start of a run; how it ends is noted.
 
@@ -201,6 +149,7 @@ def recording(
         request: Which run.
         store: Of the trainer.
         describe: Gives the other fields of ``RunStart``, ``algorithm`` among them.
+        conclude: Called when its end is noted, unless nothing was started.
 
     Raises:
         ConfigError: There is such a run already, or no such run, or another process has it, or it
@@ -223,7 +172,9 @@ def recording(
                 raised.add_note(f"What it has is kept: {now.how_to_go_on}")
             raise
         finally:
-            asyncio.run(now.end_as(store, error))
+            asyncio.run(now.end(store, error))
+            if not isinstance(error, ConfigError | PluginError):
+                asyncio.run(conclude(now))
 
 
 def _check_no_loop() -> None:

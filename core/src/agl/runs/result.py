@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Mapping
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl.emitter import find_final_reward
-from agl.errors import AglError, MissingPluginError, NotSupportedError
+from agl.errors import AglError, MissingPluginError
 from agl.plugins.registry import load_from_library
+from agl.runs.folders import known_run
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
-from agl.types import AttemptedRollout, Failure, Rollout
+from agl.types import AttemptedRollout, Failure, Rollout, Run
 from agl.utils.text import printable
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class RunResult:
 
     run_id: str = ""
     algorithm: str = ""
-    status: str = ""
-    """Of the run's record: ``finished``, ``stopped``, ``failed``; "" where the store has none."""
+    record: Run | None = None
+    """The run as it ended; None where its store keeps none."""
     folder: Path | None = None
     """Where the run has its files; None where it wrote none."""
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -85,6 +85,13 @@ class RunResult:
     """That of the highest held-out reward."""
     warnings: list[str] = field(default_factory=list[str])
     """Why nothing, or not much, could be learned."""
+    summary: str = ""
+    """What is said of it at its end."""
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``stopped``, ``failed``; "" where the store keeps no runs."""
+        return self.record.status if self.record is not None else ""
 
     @property
     def mean_reward(self) -> float | None:
@@ -122,16 +129,18 @@ def _shown(reward: float | None) -> str:
     return "none" if reward is None else f"{reward:.4g}"
 
 
-async def result_of(store: LightningStore, run_id: str, folder: Path | None) -> RunResult:
+async def result_of(
+    store: LightningStore, run_id: str, folder: Path | None, record: Run | None = None
+) -> RunResult:
     """What a store and a folder have of a run.
 
     Args:
         store: Of the run; rollouts of other runs in it do not count.
         run_id: Of the run.
         folder: Of the run; one that is not there has nothing.
+        record: Of the run.
     """
-    folder = _there(folder)
-    result = said_in(folder)
+    result = known_of(run_id, folder, record)
     statuses: Counter[str] = Counter()
     rewards: dict[str, float] = {}
     causes: dict[tuple[str, str, str], FailureCause] = {}
@@ -148,21 +157,12 @@ async def result_of(store: LightningStore, run_id: str, folder: Path | None) -> 
             reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
             if reward is not None:
                 rewards[rollout.rollout_id] = reward
-    with suppress(NotSupportedError):
-        if (run := await store.get_run_by_id(run_id)) is not None:
-            result = replace(result, algorithm=run.algorithm, status=run.status)
     return replace(
         result,
-        run_id=run_id,
-        folder=folder,
         rollouts=dict(statuses.most_common()),
         rewards=rewards,
         failures=sorted(causes.values(), key=lambda cause: -cause.number),
     )
-
-
-def _there(folder: Path | None) -> Path | None:
-    return folder if folder is not None and folder.is_dir() else None
 
 
 async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
@@ -191,15 +191,32 @@ def _is_of_others(file: str) -> bool:
     return found is not None and folder in (found.submodule_search_locations or ())
 
 
-def said_in(folder: Path | None) -> RunResult:
-    """What a training has written into its folder of itself; nothing where it has not ended."""
+def summary_in(folder: Path | None) -> dict[str, Any]:
+    """What a training has written into its folder of itself at its end.
+
+    Nothing where its last start has not come to its end, whatever an earlier one has said.
+    """
     if folder is None:
-        return RunResult()
+        return {}
     try:
         said: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))
+        known = known_run(folder)
+        return said if known is None or said.get("generation") == known[1] else {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def known_of(run_id: str, folder: Path | None, record: Run | None) -> RunResult:
+    """What of a run is known without its rollouts; for the arguments see ``result_of``."""
+    folder = folder if folder is not None and folder.is_dir() else None
+    algorithm = "" if record is None else record.algorithm
+    result = RunResult(run_id=run_id, algorithm=algorithm, record=record, folder=folder)
+    said = summary_in(folder)
+    with suppress(TypeError, ValueError, AttributeError):  # others may write there, too
         trained: int | None = said.get("calls_trained")
         held_out: list[tuple[int, float | None]] = said.get("val_rewards") or []
-        return RunResult(
+        return replace(
+            result,
             steps=list(said.get("rewards") or []),
             held_out=[(step, reward) for step, reward in held_out],
             trained=None if trained is None else trained > 0 and said.get("weights_changed", True),
@@ -208,34 +225,28 @@ def said_in(folder: Path | None) -> RunResult:
             best_checkpoint=said.get("best_checkpoint"),
             warnings=list(said.get("warnings") or []),
         )
-    except (OSError, ValueError, TypeError, AttributeError):
-        return RunResult()
+    return result
 
 
-async def tell(store: LightningStore, run_id: str, folder: Path, shows_result: bool) -> RunResult:
-    """What a run came to, which has ended; by what is wrong with its store it does not fail.
+async def sum_up(store: LightningStore, run_id: str, folder: Path, record: Run | None) -> RunResult:
+    """What a run came to, which has ended, with agl-inspect's summary and report.
+
+    It does not fail by what is wrong with the store, or with the folder.
 
     Args:
         store: Of the run.
         run_id: Of the run.
         folder: Of the run; it may not be there.
-        shows_result: Whether to write it on standard error, unless the log leaves out as much.
+        record: Of the run.
     """
     try:
-        result = await result_of(store, run_id, folder)
+        result = await result_of(store, run_id, folder, record)
     except AglError as error:
         logger.warning("the store cannot be read, to sum up run %s: %s", run_id, error)
-        return replace(said_in(folder), run_id=run_id, folder=folder)
-    if shows_result and logger.isEnabledFor(logging.INFO):
-        sys.stderr.write(f"{await sum_up(store, result)}\n")
-    return result
-
-
-async def sum_up(store: LightningStore, result: RunResult) -> str:
-    """What is said at the end of a run: agl-inspect's report, and the last steps of the ledger."""
+        result = known_of(run_id, folder, record)
     report = await _made("end_of_run", "agl_inspect.report.ending", store, result)
     ledger = await _made("ledger_summary", "agl_learning.ledger_tables", store)
-    return "\n".join(filter(None, [report or str(result), ledger]))
+    return replace(result, summary="\n".join(filter(None, [report or str(result), ledger])))
 
 
 async def _made(name: str, module: str, *given: Any) -> str | None:

@@ -1,14 +1,13 @@
 """Tags of spans and links between them; agl-agentlightning has 0.3's other helpers of this path."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from agl.errors import MissingPluginError, install_line
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attributes, SpanContext, SpanLike
+from agl.utils import elsewhere
 from agl.utils.attributes import (
     attributes_under,
     filter_attributes as filter_attributes,
@@ -17,28 +16,16 @@ from agl.utils.attributes import (
 
 SpanT = TypeVar("SpanT")
 
-_ELSEWHERE: Final = frozenset(
+__getattr__ = elsewhere(
+    __name__,
+    "utils.otel",
     (
         *("check_attributes_sanity", "filter_and_unflatten_attributes", "flatten_attributes"),
         *("format_exception_attributes", "full_qualified_name", "get_tracer"),
         *("get_tracer_provider", "sanitize_attribute_value", "sanitize_attributes"),
         *("sanitize_list_attribute_sanity", "unflatten_attributes"),
-    )
+    ),
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module("agentlightning.utils.otel"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "agentlightning":
-            raise
-        raise MissingPluginError(
-            f"{__name__}.{name} lives in agl-agentlightning, which is not installed. "
-            f"Run: {install_line('agl-agentlightning')}"
-        ) from None
 
 
 class LinkMatch(BaseModel):

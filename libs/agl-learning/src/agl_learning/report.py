@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
+from agl.runs.result import SUMMARY
 from agl.utils.files import make_private_folder, write_whole
 from agl_learning.findings import read_findings, write_finding
-from agl_learning.generations import Branch
+from agl_learning.generations import Branch, read_generation
 from agl_learning.json_lines import read_json_lines
 from agl_learning.progress import Bar
 from agl_learning.run_metrics import METRICS
@@ -191,8 +192,10 @@ class Report:
             await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        """Write ``summary.json``."""
-        write_whole(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        """Write ``summary.json``, which says of which start of the run it is."""
+        now = read_generation(self.folder)
+        said = summary if now is None else {**summary, "generation": now.number}
+        write_whole(self.folder / SUMMARY, json.dumps(said, indent=2) + "\n")
 
 
 def _text(metrics: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ The one place that works it out; the summary at the end of a run, ``agl report``
 and ``agl show`` say it in their words.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,13 +13,14 @@ from typing import Any
 
 from agl.errors import NotSupportedError
 from agl.runs.folders import shown_status
-from agl.runs.result import SUMMARY, RunResult, result_of, said_in
+from agl.runs.result import RunResult, known_of, result_of, summary_in
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
 from agl_learning.findings import Finding, read_findings
 from agl_learning.ledger_tables import Sums, excluded, read_accounts
 from agl_learning.run_metrics import MetricLine, metric_lines
+from agl_learning.run_time import seconds_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class RunFacts:
     """As the record has it, with ``died`` for a run whose process is gone."""
     seconds: float | None = None
     """Of all starts; None where nobody knows."""
+    took_longer: bool = False
+    """Whether it was more: a start was killed, and counts to the last that is known of it."""
     curve: list[tuple[int, float | None]] = field(default_factory=list[tuple[int, float | None]])
     """(step, mean reward) of training."""
     held_out: list[HeldOut] = field(default_factory=list[HeldOut])
@@ -94,6 +96,7 @@ class RunFacts:
             "folder": None if result.folder is None else str(result.folder),
             "store": self.store_path,
             "seconds": self.seconds,
+            "took_longer": self.took_longer,
             "starts": len(self.run.generations) if self.run else None,
             "trained": result.trained,
             "rollouts": dict(result.rollouts),
@@ -135,17 +138,16 @@ async def run_facts(
     Returns:
         What is known; of a store without runs, what it has of rollouts.
     """
-    run = await _find(store, folder, run_id or (result.run_id if result else None))
+    run = result.record if result else None
+    run = run or await _find(store, folder, run_id or (result.run_id if result else None))
     if folder is None and result is not None:
         folder = result.folder
     if folder is None and run is not None and run.folder:
         folder = Path(run.folder)
     if is_quick and run is not None:
-        folder = folder if folder is not None and folder.is_dir() else None
-        about = {"run_id": run.run_id, "algorithm": run.algorithm, "status": run.status}
-        result = replace(said_in(folder), folder=folder, **about)
+        result = known_of(run.run_id, folder, run)
     if result is None:
-        result = await result_of(store, run.run_id if run else run_id or "", folder)
+        result = await result_of(store, run.run_id if run else run_id or "", folder, run)
     lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
     findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
     series = _series(lines)
@@ -153,11 +155,17 @@ async def run_facts(
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
         calls = await _calls(store, result.run_id)
+    state = result.status if run is None else shown_status(run)
+    seconds, took_longer = None, False
+    if run is not None:
+        asked = None if is_quick else store
+        seconds, took_longer = await seconds_of(run, lines, state == "running", asked)
     facts = RunFacts(
         result=result,
         run=run,
-        state=result.status if run is None else shown_status(run),
-        seconds=_seconds(run),
+        state=state,
+        seconds=seconds,
+        took_longer=took_longer,
         curve=_curve(result, series),
         held_out=held_out,
         series=series,
@@ -222,11 +230,10 @@ def _held_out(result: RunResult, series: Mapping[str, list[tuple[int, float]]]) 
 def _said_calls(folder: Path | None) -> Sums:
     """As the algorithm summed them up at its end; nothing where it has not."""
     try:
-        text = (folder / SUMMARY).read_text("utf-8") if folder else "{}"
-        said: dict[str, Any] = json.loads(text)
+        said = summary_in(folder)
         counts: dict[str, int] = {"total": said["calls"], "trained": said["calls_trained"]}
         counts |= said["calls_excluded"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return Counter()
     return Counter({("calls", name): number for name, number in counts.items() if number})
 
@@ -236,13 +243,6 @@ async def _calls(store: LightningStore, run_id: str) -> Sums:
         return (await read_accounts(store, run=run_id)).total
     except NotSupportedError:
         return Counter()
-
-
-def _seconds(run: Run | None) -> float | None:
-    if run is None:
-        return None
-    ended = [one for one in run.generations if one.end_time is not None]
-    return sum((one.end_time or 0.0) - one.start_time for one in ended) if ended else None
 
 
 def _with_checkpoints(facts: RunFacts) -> RunFacts:

@@ -2,11 +2,12 @@
 
 import logging
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from agentlightning._names import rest
 from agl.errors import ConfigError
-from agl.utils.server_launcher import LaunchMode as LaunchMode
 
+LaunchMode = Literal["thread", "mp", "asyncio"]
 TAKEN = ("port", "host", "launch_mode", "n_workers", "log_level")
 
 

@@ -10,11 +10,11 @@ from typing import Any, cast, get_args
 
 import click
 
+from agl.cli.runs import one_of
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
-from agl.runs.finding import one_of
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Failure, Rollout, RolloutMode, Span

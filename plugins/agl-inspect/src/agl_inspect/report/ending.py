@@ -1,5 +1,6 @@
 """What the end of a run says and writes: a summary, ``report.html`` and the curve."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from agl_inspect.report.curve import svg_curve
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
 from agl_learning.run_facts import RunFacts, run_facts
+
+logger = logging.getLogger("agl.inspect")
 
 REPORT: Final = "report.html"
 CURVE: Final = "reward.svg"
@@ -24,7 +27,12 @@ async def end_of_run(store: LightningStore, result: RunResult) -> str:
         result: What it came to.
     """
     facts = await run_facts(store, result=result)
-    report = None if result.folder is None else write_report(facts, result.folder)
+    report = None
+    if result.folder is not None:
+        try:
+            report = write_report(facts, result.folder)
+        except OSError as error:  # a full disk, say; the summary is the more needed
+            logger.warning("run %s has no report: %s", result.run_id, error)
     return summary_text(facts, shutil.get_terminal_size().columns, report)
 
 

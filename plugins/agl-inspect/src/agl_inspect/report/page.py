@@ -15,12 +15,13 @@ from agl.utils.text import printable
 from agl_inspect.report.curve import STYLE, svg_curve
 from agl_inspect.report.text import (
     counts_text,
-    duration,
     near,
     next_commands,
     number,
     times_text,
     tokens_text,
+    took_text,
+    why_it_ended,
 )
 from agl_learning.run_facts import RunFacts
 
@@ -64,6 +65,8 @@ def _body(facts: RunFacts) -> Iterator[str]:
     if facts.run is not None and len(facts.run.generations) > 1:
         about.append(f"{len(facts.run.generations)} starts")
     yield f'<p class="soft">{" · ".join(filter(None, about))}</p>'
+    if why := why_it_ended(facts):
+        yield f"<p>{_text(why)}</p>"
     yield f'<div class="figures">{"".join(_figures(facts))}</div>'
     for finding in facts.findings:
         yield (
@@ -97,7 +100,7 @@ def _figures(facts: RunFacts) -> Iterator[str]:
     if facts.calls:
         yield _figure(f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
     if facts.seconds is not None:
-        yield _figure(duration(facts.seconds), times_text(facts) or "time")
+        yield _figure(took_text(facts), times_text(facts) or "time")
     if (sampled := facts.total("tokens/sampled")) is not None:
         yield _figure(f"{sampled:,.0f}", "tokens sampled")
 

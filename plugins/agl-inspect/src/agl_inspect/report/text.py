@@ -56,6 +56,8 @@ def summary_text(
 def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
     result = facts.result
     yield "run", ", ".join(filter(None, [result.run_id, result.algorithm, _how_long(facts)]))
+    if why := why_it_ended(facts):
+        yield "because", why
     if facts.held_out:
         yield "held-out", held_out_text(facts)
     if len(facts.curve) > 1:
@@ -103,9 +105,20 @@ def _curve(facts: RunFacts, width: int) -> list[str]:
 
 
 def _how_long(facts: RunFacts) -> str:
-    took = "" if facts.seconds is None else f" after {duration(facts.seconds)}"
+    took = "" if facts.seconds is None else f" after {took_text(facts)}"
     starts = len(facts.run.generations) if facts.run else 1
     return f"{facts.state}{took}{f' in {starts} starts' if starts > 1 else ''}"
+
+
+def why_it_ended(facts: RunFacts) -> str:
+    """Why it failed or stopped; "" where it did not, and where nobody said."""
+    return (facts.run.generations[-1].error or "") if facts.run and facts.run.generations else ""
+
+
+def took_text(facts: RunFacts) -> str:
+    """How long its starts took; "" where nobody knows."""
+    least = "at least " if facts.took_longer else ""
+    return "" if facts.seconds is None else f"{least}{duration(facts.seconds)}"
 
 
 def held_out_text(facts: RunFacts) -> str:

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
+from agl.cli.runs import one_of, runs_here, runs_in
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.runs.differences import flat
-from agl.runs.finding import one_of, open_to_read, runs_here, runs_in, stores_here
+from agl.runs.finding import open_to_read, stores_here
 from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run

@@ -1,0 +1,107 @@
+"""Runs that were begun here: in the stores under ``agl-runs``, read without opening them as stores.
+
+A store has one owner, and the run may be under way.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from agl.errors import ConfigError, DamagedRecordError
+from agl.runs.finding import last_time, open_to_read, placed, stores_here
+from agl.runs.folders import FILE, STORE, known_run
+from agl.store.queries import make_query
+from agl.store.sqlite.lookups import SqliteLookups
+from agl.types import Run
+
+SINCE_SCHEMA = 5
+"""Older stores have no records of runs."""
+
+
+def runs_here(folder: Path | None = None) -> list[Run]:
+    """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first.
+
+    A store that cannot be read is a run with this problem.
+    """
+    files = stores_here() if folder is None else [folder / STORE]
+    found = [run for file in files if file.is_file() for run in _runs_or_problem(file)]
+    return sorted(found, key=last_time)
+
+
+def _runs_or_problem(file: Path) -> list[Run]:
+    try:
+        return runs_in(file)
+    except DamagedRecordError as error:
+        return [_unknown(file, str(error))]
+
+
+def runs_in(file: Path) -> list[Run]:
+    """The runs of a store's file; of an older one that which its folder says.
+
+    Raises:
+        DamagedRecordError: It cannot be read.
+    """
+    try:
+        with closing(open_to_read(file)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version >= SINCE_SCHEMA:
+                runs = SqliteLookups(connection).query_runs(make_query("runs"))
+                return [placed(run, file) for run in runs]
+    except sqlite3.Error as error:
+        raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error
+    if known_run(file.parent) is None:
+        return []
+    problem = f"the store is of an older agl (schema {version}) and has no record of the run"
+    return [_unknown(file, problem)]
+
+
+def _unknown(file: Path, problem: str) -> Run:
+    """A run of which only its folder says something."""
+    known, written = known_run(file.parent), file.parent / FILE
+    return Run(
+        run_id=file.parent.name if known is None else known[0],
+        algorithm="",
+        status="stopped",
+        create_time=(file if known is None else written).stat().st_mtime,
+        folder=str(file.parent.absolute()),
+        problem=problem,
+    )
+
+
+def folder_here(run: Run) -> Path:
+    """The folder of a run.
+
+    Raises:
+        ConfigError: It is not here.
+    """
+    if run.folder is None or not Path(run.folder).is_dir():
+        raise ConfigError(
+            f"run {run.run_id!r}: its folder {run.folder!r} is not here, and its files do not lie "
+            f"beside its store. Put them where they were, or {STORE} into their folder, and name "
+            "that"
+        )
+    return Path(run.folder)
+
+
+def one_of(runs: Iterable[Run], name: str) -> Run:
+    """The run with this id, or the only one of whose id it is a part; a beginning goes first.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    known: Sequence[Run] = list(runs)
+    for matches in (str.__eq__, str.startswith, str.__contains__):
+        found = [run for run in known if matches(run.run_id, name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(run.run_id for run in found[-5:])
+            if len({run.run_id for run in found}) == 1:
+                places = ", ".join(str(run.folder) for run in found)
+                raise ConfigError(
+                    f"run {found[0].run_id!r} is here several times, in {places}. Name the folder"
+                )
+            raise ConfigError(f"{name!r} is the beginning of several runs: {ids}. Say more of it")
+    ids = ", ".join(run.run_id for run in known[-5:]) or "none"
+    raise ConfigError(f"no run {name!r} here; the newest are: {ids}. See: agl runs")
