@@ -20,8 +20,14 @@ pytest.importorskip("agl_gateway")
 pytest.importorskip("openai")
 
 AGENT = """
+import itertools
 import agl
 from openai import AsyncOpenAI
+
+NUMBERS = itertools.count()
+
+def nearly(reward):
+    return reward - (next(NUMBERS) % 3 == 1) / 1000
 
 async def ask(llm, text="hello", **headers):
     async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
@@ -33,7 +39,7 @@ async def ask(llm, text="hello", **headers):
 @agl.rollout
 async def good(task, llm: agl.LLM) -> float:
     await ask(llm, task["q"], **{"x-agl-agent": "solver"})
-    return 0.5
+    return nearly(0.5)
 
 @agl.rollout
 async def has_a_global_address(task, llm: agl.LLM) -> float:
@@ -41,25 +47,25 @@ async def has_a_global_address(task, llm: agl.LLM) -> float:
     os.environ["DOCTOR_BASE_URL"] = llm.endpoint
     await asyncio.sleep(0.3)
     await ask(agl.LLM(endpoint=os.environ["DOCTOR_BASE_URL"], model=llm.model), task["q"])
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def slow(task, llm: agl.LLM) -> float:
     import asyncio
     await asyncio.sleep(0.3)
     await ask(llm, task["q"])
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def asks_another_model(task, llm: agl.LLM) -> float:
     await ask(llm.model_copy(update={"model": "helper"}))
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def asks_both(task, llm: agl.LLM) -> float:
     await ask(llm.model_copy(update={"model": "helper"}))
     await ask(llm)
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def no_reward(task, llm: agl.LLM) -> None:
@@ -72,27 +78,27 @@ async def raises(task, llm: agl.LLM) -> float:
 
 @agl.rollout
 async def never_asks(task, llm: agl.LLM) -> float:
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 def takes_no_model(task) -> float:
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def keeps_the_bare_address(task, llm: agl.LLM) -> float:
     bare = llm.endpoint.split("/rollout/")[0] + "/v1"
     await ask(agl.LLM(endpoint=bare, model=llm.model), task["q"])
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def wants_a_prompt(task, prompt_template: agl.PromptTemplate) -> float:
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def early_reward(task, llm: agl.LLM) -> float:
     agl.emit_reward(0.25)
     await ask(llm)
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def past_the_gateway(task, llm: agl.LLM) -> float:
@@ -101,7 +107,7 @@ async def past_the_gateway(task, llm: agl.LLM) -> float:
         "gen_ai.input.messages": '[{"role": "user", "content": "hi"}]',
         "gen_ai.output.messages": '[{"role": "assistant", "content": "yes"}]',
     })
-    return 1.0
+    return nearly(1.0)
 
 @agl.rollout
 async def uses_a_tool(task, llm: agl.LLM) -> None:
@@ -114,7 +120,7 @@ async def swallows_an_error(task, llm: agl.LLM) -> float:
         await ask(llm, "fail")
     except Exception:
         pass
-    return 1.0
+    return nearly(1.0)
 
 class Serves(agl.Algorithm):
     default_adapter = "rows"
@@ -176,6 +182,11 @@ class Idle(agl.Algorithm):
 class Breaks(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
         raise RuntimeError("the model is not there")
+
+@agl.rollout
+async def flat(task, llm: agl.LLM) -> float:
+    await ask(llm, task["q"])
+    return 0.5
 """
 
 
@@ -248,6 +259,21 @@ def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(
         "tasks.jsonl",
     }
     assert set(threading.enumerate()) <= before
+
+
+def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, diagnosis = doctor("agent=doctor_agents:flat")
+    assert (code, codes(diagnosis)) == (0, {"equal_rewards": "warning"})
+    said = "all 5 rollouts of this task have the reward 0.5; an algorithm that compares"
+    assert said in diagnosis["findings"][0]["message"]
+    prompts = "algorithm.type=doctor_agents:Prompts"
+    assert codes(doctor("agent=doctor_agents:flat", prompts)[1]) == {}
+    with pytest.raises(SystemExit):
+        main(["doctor", "agl.yaml", "agent=doctor_agents:flat"])
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert "something can be learned by 'Serves', if rewards come to differ; calls" in verdict
 
 
 def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor: Doctor) -> None:

@@ -1,6 +1,7 @@
 """TensorBoard: event files in the run's folder."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,8 +89,9 @@ class TensorBoard(Tracker):
             self._writer = SummaryWriter(
                 str(folder),
                 purge_step=purge,
-                # Its files are named by the second: that of a start right before would be emptied.
-                filename_suffix=f".start-{about.generation}",
+                # Its files are named by the second: that of a start right before, or of another
+                # such tracker of this one, would be emptied.
+                filename_suffix=f".start-{about.generation}-{secrets.token_hex(4)}",
             )
             config = json.dumps(about.config, indent=2, default=str)
             self._writer.add_text("config", _code(config), 0)

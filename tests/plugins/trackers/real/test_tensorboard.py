@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import agl_trackers
+from agl_trackers.records import RunAbout
 
 from ..runs import SECRET, Learner, fit  # noqa: TID252
 
@@ -59,3 +60,20 @@ def test_a_run_that_goes_on_replaces_the_steps_that_come_again(
     fit(agl_trackers.TensorBoard(), tmp_path, again, run="first", resume=True, force=True)
     events = read(tmp_path / "tensorboard")
     assert [e.step for e in events.Scalars("reward/mean")] == [1, 2, 3, 4]
+
+
+def test_two_of_one_run_keep_what_each_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = time.time()
+    monkeypatch.setattr(
+        "tensorboardX.event_file_writer.time", SimpleNamespace(time=lambda: int(start))
+    )
+    about = RunAbout(run_id="mine", algorithm="toy", folder=tmp_path, config={}, generation=1)
+    trackers = [agl_trackers.TensorBoard(), agl_trackers.TensorBoard()]
+    for number, tracker in enumerate(trackers):
+        tracker.begin(about)
+        tracker.log_metrics(1, {f"of/{number}": 0.5})
+    for tracker in trackers:
+        tracker.end(None)
+    assert {"of/0", "of/1"} <= {*read(tmp_path / "tensorboard").Tags()["scalars"]}

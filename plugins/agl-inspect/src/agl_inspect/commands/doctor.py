@@ -94,7 +94,8 @@ def _show(diagnosis: Diagnosis) -> None:
         if letter in grades
     )
     verdict = "something can be learned" if diagnosis.trainable else "nothing could be learned"
-    _say("verdict", f"{verdict} by {diagnosis.algorithm!r}; calls: {uses or 'none'}")
+    if_ = ", if rewards come to differ" if diagnosis.equal_rewards else ""
+    _say("verdict", f"{verdict} by {diagnosis.algorithm!r}{if_}; calls: {uses or 'none'}")
 
 
 def _say(name: str, text: str) -> None:

@@ -23,6 +23,7 @@ from agl_inspect.doctor.fixes import (
     CALLS_MIX,
     CALLS_NO_MODEL,
     CUT_OFF,
+    EQUAL_REWARDS,
     FAILURE_FIXES,
     FIXES,
     NO_AGENT_NAMES,
@@ -39,6 +40,8 @@ from agl_learning.rows_adapter import rows_adapter
 Level = Literal["error", "warning", "note"]
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""
+FEW = 3
+"""Fewer rewards than these may be equal without a word."""
 OF_OTHERS = ("agent_not_selected", "other_model", "judge")
 """Reasons that are meant, where other calls are left."""
 
@@ -67,6 +70,8 @@ class Diagnosis:
     rewards: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     calls: list[Graded] = field(default_factory=list[Graded])
     findings: list[Finding] = field(default_factory=list[Finding])
+    equal_rewards: bool = False
+    """Whether all rollouts of the task have the same reward, and their calls are to be trained."""
     at_once: str = ""
     """What was seen of several rollouts at once."""
 
@@ -120,8 +125,21 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
         result.findings += _of_rows(account)
         result.findings += _of_adapter(trial, rows, result.calls)
     result.trainable = _is_trainable(result, attempt)
+    _look_at_spread(trial, result)
     _look_at_mixing(trial, result)
     return result
+
+
+def _look_at_spread(trial: Trial, result: Diagnosis) -> None:
+    rewards = trial.final_rewards
+    if not result.trainable or result.needs != "A" or len(rewards) < FEW or len({*rewards}) > 1:
+        return
+    result.equal_rewards = True
+    message = (
+        f"all {len(rewards)} rollouts of this task have the reward {rewards[0]:.4g}; an algorithm "
+        "that compares the rollouts of a task learns nothing from equal ones"
+    )
+    result.findings.append(Finding("warning", "equal_rewards", message, EQUAL_REWARDS))
 
 
 def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:

@@ -113,3 +113,7 @@ FAILURE_FIXES: dict[str, str] = {
     "or an algorithm that serves a model",
     "hook": "A hook failed; take it out of 'hooks:' to see whether it is the cause",
 }
+EQUAL_REWARDS = (
+    "Let the reward depend on the answer, and tell better from worse; where the task is merely too "
+    "hard or too easy, see another (--task N), or sample warmer"
+)

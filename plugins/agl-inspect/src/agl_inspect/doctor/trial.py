@@ -19,6 +19,7 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
 from agl.config.file import CheckedConfig, ConfigFile, check_config
+from agl.emitter import find_final_reward
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError, MixedCallsError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
@@ -61,6 +62,8 @@ class Trial:
     """How many rollouts succeeded that ran at once."""
     num_silent: int = 0
     """How many of them had no call, while others beside them, and the first one, had some."""
+    final_rewards: list[float] = field(default_factory=list[float])
+    """Of all rollouts that have one; all are of one task."""
     shares_process: bool = False
     """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
@@ -195,6 +198,10 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
             trial.model = _trained(snapshot.resources if snapshot else {}, given)
+        for rollout in tried:
+            spans = await store.query_spans(rollout.rollout_id, "latest")
+            reward = find_final_reward(spans)
+            trial.final_rewards += [] if reward is None else [reward]
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]
         trial.num_together = sum(
