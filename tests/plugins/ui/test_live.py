@@ -1,6 +1,7 @@
 """The word that a store has changed, and its end with the server."""
 
 import asyncio
+import contextlib
 import time
 import urllib.error
 import urllib.request
@@ -196,3 +197,27 @@ async def test_a_token_that_is_refused_is_told_as_such():
     await asyncio.to_thread(pages.stop)
     await places.close()
     await server.stop()
+
+
+async def test_a_stream_that_its_reader_leaves_leaves_no_task(monkeypatch):
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    place = Place("s", "s", Looking(agl.InMemoryLightningStore()))
+    wait, waits_now = asyncio.wait, asyncio.Event()
+
+    async def noted(*about, **more):
+        waits_now.set()
+        return await wait(*about, **more)
+
+    monkeypatch.setattr(asyncio, "wait", noted)
+    before = asyncio.all_tasks()
+    told = live.Watch(place).follow("", asyncio.Event())
+    await anext(told)
+    waits_now.clear()
+    waits = asyncio.ensure_future(anext(told))
+    await waits_now.wait()
+    waits.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waits
+    await told.aclose()
+    _, left = await wait(asyncio.all_tasks() - before, timeout=10)
+    assert not left

@@ -80,10 +80,12 @@ class Watch:
                     yield (seen := self._state)
                     continue
                 changes = asyncio.create_task(self._changed.wait())
-                done, _ = await asyncio.wait(
-                    {changes, ends}, timeout=WORD_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
-                changes.cancel()
+                try:
+                    done, _ = await asyncio.wait(
+                        {changes, ends}, timeout=WORD_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:  # a client may go away meanwhile
+                    changes.cancel()
                 if not done:
                     yield ""
         finally:

@@ -19,7 +19,7 @@ def browser():
 
 
 @pytest.fixture
-def page(browser):
+def page(browser, serve):  # which ends after the page, or that would say that nobody answers
     """A page of a fresh profile; whatever it says on its console fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(20_000)
