@@ -28,6 +28,63 @@ def prompts(*arguments: str) -> str:
     return CliRunner().invoke(command, arguments, catch_exceptions=False).output
 
 
+def trainer_of(world, algorithm, **options) -> agl.Trainer:
+    seed = agl.PromptTemplate(template=world.SEED_PROMPT)
+    resources = {"prompt_template": seed}
+    return agl.Trainer(
+        algorithm=algorithm,
+        strategy="shm",
+        n_runners=1,
+        **{"initial_resources": resources, **options},
+    )
+
+
+def test_result_of_a_run_has_rounds_and_decision_and_counts_no_notes(
+    world, worker, options, tmp_path
+) -> None:
+    algorithm = agl.APO(**options)
+    trainer = trainer_of(world, algorithm)
+    result = trainer.fit(
+        worker, world.make_tasks(1, 28, "train"), val_dataset=world.make_tasks(1, 29, "val")
+    )
+    found = algorithm.result
+    assert found is not None
+    assert len(result.steps) == 3
+    assert [step for step, _ in result.held_out] == [0, 3]
+    assert result.held_out_before == found.decision.seed_mean
+    assert sum(result.rollouts.values()) == found.evaluations
+
+
+@pytest.mark.parametrize(
+    ("given", "about", "said"),
+    [
+        ({"val": 3}, {}, "val_dataset has 3 held-out tasks, too few"),
+        ({}, {"max_evaluations": 5}, "max_evaluations=5 is too small to conclude"),
+        ({"resources": {}}, {}, "there is no PromptTemplate to improve"),
+    ],
+)
+def test_what_cannot_conclude_is_refused_before_the_run_begins(
+    world, worker, options, tmp_path, given, about, said
+) -> None:
+    class Watch(agl.Hook):
+        async def on_run_start(self) -> None:
+            begun.append(1)
+
+    begun: list[int] = []
+    val = world.make_tasks(1, given.get("val", 29), "val")
+    resources = {"initial_resources": {}} if "resources" in given else {}
+    trainer = trainer_of(
+        world,
+        agl.APO(**{**options, **about}),
+        hooks=[Watch()],
+        **resources,
+    )
+    with pytest.raises(ConfigError, match=said):
+        trainer.fit(worker, world.make_tasks(1, 28, "train"), val_dataset=val)
+    assert begun == []
+    assert not (tmp_path / "best").exists()
+
+
 def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     world, fit, worker, options, tmp_path, caplog
 ) -> None:
@@ -191,7 +248,7 @@ def test_prompt_with_placeholders_that_the_task_lacks_is_named(fit, worker, opti
 def test_template_that_cannot_be_read_is_refused_before_anything_runs(fit, worker, options) -> None:
     store = agl.InMemoryLightningStore()
     resources = {"prompt_template": agl.PromptTemplate(template='Answer {"like": this}')}
-    with pytest.raises(AlgorithmError, match="prompt 'prompt_template' is no f-string template"):
+    with pytest.raises(ConfigError, match="prompt 'prompt_template' is no f-string template"):
         fit(agl.APO(**options), worker, resources=resources, store=store)
     assert len(asyncio.run(store.query_rollouts())) == 0
 
@@ -265,7 +322,7 @@ def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(
 ) -> None:
     store = agl.InMemoryLightningStore()
     with pytest.raises(
-        AlgorithmError, match=r"max_evaluations=100 .* Give max_evaluations=(\d+)"
+        ConfigError, match=r"max_evaluations=100 .* Give max_evaluations=(\d+)"
     ) as e:
         fit(agl.APO(**options, max_evaluations=100), worker, store=store)
     assert len(asyncio.run(store.query_rollouts())) == 0
@@ -273,14 +330,14 @@ def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(
     algorithm = agl.APO(**options, max_evaluations=enough)
     fit(algorithm, worker)
     assert algorithm.result.evaluations <= enough
-    with pytest.raises(AlgorithmError, match=f"Give max_evaluations={enough} "):
+    with pytest.raises(ConfigError, match=f"Give max_evaluations={enough} "):
         fit(agl.APO(**options, max_evaluations=enough - 1), worker)
 
 
 def test_too_few_validation_tasks_are_refused(world, fit, worker, options) -> None:
-    with pytest.raises(AlgorithmError, match=r"has 4 held-out tasks, .* takes 9"):
+    with pytest.raises(ConfigError, match=r"has 4 held-out tasks, .* takes 9"):
         fit(agl.APO(**options), worker, val=world.make_tasks(1, 4, "val"))
-    with pytest.raises(AlgorithmError, match="there is no val_dataset"):
+    with pytest.raises(ConfigError, match="there is no val_dataset"):
         fit(agl.APO(**options), worker, val=[])
 
 
@@ -580,5 +637,6 @@ def test_files_go_into_the_folder_of_the_run_where_none_is_named(
         "metrics.jsonl",
         "result.json",
         "run.json",
+        "summary.json",
     }
     assert read_generation(tmp_path / "run").algorithm == "apo"

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 SUMMARY: Final = "summary.json"
 """In a run's folder: what a training says of itself at its end."""
+NOTE: Final = "agl.note"
+"""In the metadata of a rollout that is none: an algorithm keeps a note of its own so."""
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
 _AGL = re.compile(r"(.*[/\\](agl(?:_\w+)?))[/\\]")
@@ -145,7 +147,8 @@ async def result_of(
     rewards: dict[str, float] = {}
     causes: dict[tuple[str, str, str], FailureCause] = {}
     async for rollout in each_record(store.query_rollouts):
-        if (rollout.metadata or {}).get("run", run_id) != run_id:
+        about = rollout.metadata or {}
+        if about.get("run", run_id) != run_id or NOTE in about:
             continue
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store):

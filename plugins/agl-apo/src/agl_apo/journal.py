@@ -12,6 +12,7 @@ from typing import Any
 
 from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
 from agl.runs.folders import is_alive
+from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.types import Failure
 from agl.utils.secrets import hide
@@ -68,7 +69,8 @@ class StoreJournal:
 
     def metadata(self, kind: str, **values: Any) -> dict[str, Any]:
         """Metadata of a rollout of this run."""
-        return {FIELD: {"run": self.run_name, "algorithm": self.algorithm, "kind": kind, **values}}
+        of_it = {FIELD: {"run": self.run_name, "algorithm": self.algorithm, "kind": kind, **values}}
+        return of_it if kind == EVALUATION else {**of_it, NOTE: True}
 
     def key(self, *parts: object) -> str:
         """A durable key of this run."""

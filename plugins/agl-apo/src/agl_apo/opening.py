@@ -14,9 +14,19 @@ logger = logging.getLogger("agl.apo")
 
 
 def split_datasets(
-    owner: str, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    owner: str,
+    train_dataset: Dataset[Any] | None,
+    val_dataset: Dataset[Any] | None,
+    *,
+    tells: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """Tasks of the search, and those that are held out for the decision.
+
+    Args:
+        owner: What messages begin with.
+        train_dataset: Of the search.
+        val_dataset: Those of it that are no copies, and not in the other, are held out.
+        tells: Whether the log says how many are not.
 
     Raises:
         ConfigError: One of the datasets is missing or empty.
@@ -35,7 +45,7 @@ def split_datasets(
     different = {digest([task]): task for task in val}
     seen = {digest([task]) for task in train}
     held_out = [task for one, task in different.items() if one not in seen]
-    if len(held_out) < len(val):
+    if tells and len(held_out) < len(val):
         logger.warning(
             "%d of %d tasks of val_dataset have no part in the decision: %d are in train_dataset "
             "too, and so not held out, and %d are copies of others",

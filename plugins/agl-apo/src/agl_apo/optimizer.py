@@ -62,12 +62,30 @@ class PromptOptimizer(PromptOptions, Algorithm):
     async def search(self, session: SearchSession) -> None:
         """Find the candidate that the decision is about, ``session.leader``."""
 
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse tasks and a budget with which nothing can be concluded.
+
+        Raises:
+            ConfigError: They are too few, or it is too small.
+        """
+        train, held_out = split_datasets(self.title, train_dataset, val_dataset)
+        self.rule.check(len(held_out))
+        check_budget(self, self.rule, len(held_out), self.smallest_search(len(train)))
+
+    @property
+    def rule(self) -> Rule:
+        """When a prompt is accepted."""
+        return Rule(self.confidence, self.smallest_gain, self.max_repeats)
+
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel the evaluations that a dead start left queued or under way.
 
         Raises:
-            ConfigError: That start is not dead.
+            ConfigError: That start is not dead; or there is no prompt to improve.
         """
+        find_targets(self, dict(self.get_initial_resources() or {}))
         run = self.get_run()
         await StoreJournal(store, self.run_name, self.name).cancel_leftovers(run and run[0])
 
@@ -83,10 +101,9 @@ class PromptOptimizer(PromptOptions, Algorithm):
             AlgorithmError: The first prompt cannot be run, or no model answers.
         """
         self.result = None
-        train, held_out = split_datasets(self.title, train_dataset, val_dataset)
-        rule = Rule(self.confidence, self.smallest_gain, self.max_repeats)
-        rule.check(len(held_out))
-        check_budget(self, rule, len(held_out), self.smallest_search(len(train)))
+        self.check_datasets(train_dataset, val_dataset)
+        train, held_out = split_datasets(self.title, train_dataset, val_dataset, tells=True)
+        rule = self.rule
         resources = dict(self.get_initial_resources() or {})
         templates = find_targets(self, resources)
         folder = run_folder(self, self.run_dir)
@@ -142,6 +159,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 async with self.models:
                     await self.search(session)
                 self.result = await session.finish()
+            report.summary(session.summary())
 
     def _others(
         self, resources: NamedResources, templates: Mapping[str, PromptTemplate]

@@ -44,6 +44,10 @@ class SearchSession:
         self.journal = self.evaluator.journal
         self.leader = self.seed
         """Best in the search so far."""
+        self.rewards: list[float] = []
+        """Mean of the leader, per round."""
+        self.val_rewards: list[tuple[int, float]] = []
+        """(round, mean) of the first prompt and of what the run ends with, where it was decided."""
 
     @property
     def left(self) -> float:
@@ -162,6 +166,7 @@ class SearchSession:
                 **spent,
             },
         )
+        self.rewards.append(leader["mean"])
         about = {"step": number, "reward/mean": leader["mean"], "candidates": len(candidates)}
         await self.report.step(number, {**about, **spent})
 
@@ -198,6 +203,10 @@ class SearchSession:
                 )
         return ""
 
+    def summary(self) -> dict[str, Any]:
+        """What the run's result says of the rounds and the decision."""
+        return {"rewards": self.rewards, "val_rewards": self.val_rewards, **self.report.of_run()}
+
     async def finish(self) -> Result:
         """Decide about the leader, publish the better of the two, write the files."""
         decision: Decision | None = None
@@ -208,7 +217,9 @@ class SearchSession:
             found = await decide(self.evaluator, self.seed, self.leader, self.rule, pairs)
             # Recorded, so that the same is said however often the run is continued.
             decision = Decision(**await self.journal.note("decision", "final", asdict(found)))
-            await self.report.evaluation(self.rounds, decision.metrics(self.rounds))
+            metrics = decision.metrics(self.rounds)
+            self.val_rewards = [(0, decision.seed_mean), (self.rounds, metrics["val/reward/mean"])]
+            await self.report.evaluation(self.rounds, metrics)
         accepted = decision is not None and decision.accepted
         best = self.leader if accepted else self.seed
         resources_id = self.journal.resources_id("best")
