@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import socket
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agl.cli.runs import runs_in
+from agl.cli.runs import runs_here, runs_in
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
 
@@ -354,3 +356,22 @@ def test_run_goes_on_where_its_paths_are_meant(
     result = agl("run", "--resume", str(project / "agl-runs" / run_id))
     assert result.code == 0, result.err
     assert f"working directory: {project}\n" in result.err
+
+
+@pytest.mark.parametrize("lines", [1, 4])
+def test_run_goes_on_when_the_reader_of_its_log_is_gone(project: Path, lines: int) -> None:
+    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])}
+    with (project / "out").open("w") as out:
+        process = subprocess.Popen(
+            [*command, "algorithm.steps=4"], stdout=out, stderr=subprocess.PIPE, env=environment
+        )
+        assert process.stderr is not None
+        for _ in range(lines):
+            process.stderr.readline()
+        process.stderr.close()
+        assert process.wait(60) == 0
+    assert "8 succeeded" in (project / "out").read_text()
+    [run] = runs_here()
+    assert run.status == "finished"
+    assert len(Path(run.folder or "", "metrics.jsonl").read_text().splitlines()) == 4

@@ -359,3 +359,21 @@ def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours() -> None:
     trainer = agl.Trainer(algorithm=Own(), strategy="shm", initial_resources=resources)
     trainer.fit(agl.rollout(lambda task: 1.0), [])
     assert Own.seen == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"prompt": "Hello {name}"}, r"'prompt' must be a resource, agl.PromptTemplate.*'Hello"),
+        ("Hello", "expected a dict of name -> resource; got 'Hello'"),
+    ],
+)
+def test_what_is_no_resource_is_refused_by_name(resources: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"Trainer: initial_resources: {said}"):
+        agl.Trainer(initial_resources=resources)
+
+
+def test_part_of_an_argument_is_answered_with_the_whole() -> None:
+    arguments: dict[str, Any] = {"resources": {}}
+    with pytest.raises(ConfigError, match=r"'resources'. Did you mean 'initial_resources'\?"):
+        agl.Trainer(**arguments)

@@ -1,6 +1,7 @@
 """The ``AGL_*`` environment variables, and how they are read."""
 
 import os
+from contextlib import suppress
 from enum import StrEnum
 
 from agl.errors import ConfigError
@@ -87,10 +88,8 @@ def resolve_int_env_var(
     if value is None:
         return fallback
     expected = "a whole number" if least is None else f"a whole number, at least {least}"
-    try:
+    with suppress(ValueError):
         number = int(value)
-    except ValueError:
-        raise ConfigError(f"{env_var.value}={value!r}: expected {expected}") from None
-    if least is not None and number < least:
-        raise ConfigError(f"{env_var.value}={value!r}: expected {expected}")
-    return number
+        if least is None or number >= least:
+            return number
+    raise ConfigError(f"{env_var.value}={value!r}: expected {expected}")

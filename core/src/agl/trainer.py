@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -35,8 +34,8 @@ from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
 from agl.utils.catalogue import refuse_keywords
-from agl.utils.checks import check_dataset, check_numbers, one_of
-from agl.utils.logs import quieter, setup_logging
+from agl.utils.checks import check_dataset, check_numbers, check_resources, one_of
+from agl.utils.logs import quieter, setup_logging, tell
 from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
@@ -125,6 +124,7 @@ class Trainer:
             concurrency=concurrency,
         )
         self.max_rollouts = max_rollouts
+        check_resources("Trainer: initial_resources", initial_resources)
         self.initial_resources = initial_resources
         self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self.hooks = build_hooks(hooks)
@@ -280,7 +280,7 @@ class Trainer:
     async def _conclude(self, run: Recording) -> None:
         self.result = await sum_up(self.store, run.run_id, run.folder, run.record)
         if self.shows_result and logger.isEnabledFor(logging.INFO):
-            sys.stderr.write(f"{self.result.summary}\n")
+            tell(self.result.summary)
 
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording

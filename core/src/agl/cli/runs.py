@@ -25,15 +25,13 @@ def runs_here(folder: Path | None = None) -> list[Run]:
     A store that cannot be read is a run with this problem.
     """
     files = stores_here() if folder is None else [folder / STORE]
-    found = [run for file in files if file.is_file() for run in _runs_or_problem(file)]
+    found: list[Run] = []
+    for file in filter(Path.is_file, files):
+        try:
+            found += runs_in(file)
+        except DamagedRecordError as error:
+            found.append(_unknown(file, str(error)))
     return sorted(found, key=last_time)
-
-
-def _runs_or_problem(file: Path) -> list[Run]:
-    try:
-        return runs_in(file)
-    except DamagedRecordError as error:
-        return [_unknown(file, str(error))]
 
 
 def runs_in(file: Path) -> list[Run]:

@@ -95,15 +95,9 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    less: Sequence[str] = (),
-    cut: bool = False,
-) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **how: Any) -> None:
     """Write rows as a table; see ``table_text``."""
-    click.echo(table_text(columns, rows, less=less, cut=cut))
+    click.echo(table_text(columns, rows, **how))
 
 
 def table_text(
@@ -173,7 +167,9 @@ def table_text(
 
 def note(message: str) -> None:
     """Write a remark on standard error, where progress goes."""
-    click.echo(message, err=True)
+    from agl.utils.logs import tell
+
+    tell(message)
 
 
 def read_and_close(store: "LightningStore", read: "Callable[[LightningStore], Awaitable[T]]") -> T:

@@ -131,11 +131,7 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
     store = build_component(
         spec, group="agl.stores", expected_type=LightningStore, where=file.where("store")
     )
-
-    async def read(store: LightningStore) -> "list[Run]":
-        return sorted(await store.query_runs(), key=last_time)
-
-    return read_and_close(store, read)
+    return sorted(read_and_close(store, lambda store: store.query_runs()), key=last_time)
 
 
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:

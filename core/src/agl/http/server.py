@@ -15,6 +15,7 @@ from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.utils.addresses import is_loopback
+from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import learn
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class LightningStoreServer(ForwardingStore):
         host: Where to listen; None for 127.0.0.1. Anything but loopback needs ``token``.
         port: None for 4747; 0 for a free one.
         cors_allow_origins: Origin, or origins, whose web pages may call; ``*`` for all.
-        launch_mode: ``thread``; 0.3's other modes are refused.
         token: Token of role ``admin``, of 16 characters or more. None reads ``AGL_SERVER_TOKEN``;
             without either, one is made that ends with this process. Every request needs a token,
             health checks aside.
@@ -48,23 +48,19 @@ class LightningStoreServer(ForwardingStore):
         drain_seconds: How long ``stop`` lets requests finish.
         extra_routes: What else is answered at the address, as routes of starlette; the store's own
             paths come first.
-        n_workers: 1; several processes cannot share one store.
-        launcher_args: None; 0.3's settings of its launcher are refused.
         tracker: Where metrics go besides ``/metrics``: a backend of agl-metrics.
 
     Raises:
         ConfigError: An option cannot be honoured.
     """
 
+    @refuse_keywords("LightningStoreServer")
     def __init__(
         self,
         store: LightningStore,
         host: str | None = None,
         port: int | None = None,
         cors_allow_origins: Sequence[str] | str | None = None,
-        launch_mode: str = "thread",
-        launcher_args: None = None,
-        n_workers: int = 1,
         tracker: Any = None,
         *,
         token: str | None = None,
@@ -75,16 +71,6 @@ class LightningStoreServer(ForwardingStore):
         drain_seconds: float = 5.0,
         extra_routes: "Sequence[BaseRoute]" = (),
     ) -> None:
-        for name, value, only, instead in (
-            ("launch_mode", launch_mode, "thread", "for a process of its own, run: agl store"),
-            ("n_workers", n_workers, 1, "one process owns the store and serves it"),
-            ("launcher_args", launcher_args, None, "pass host and port"),
-        ):
-            if value != only:
-                raise ConfigError(
-                    f"LightningStoreServer: {name}={value!r} is not supported; leave it at "
-                    f"{only!r}: {instead}"
-                )
         if sum((sock is not None, uds is not None, host is not None or port is not None)) > 1:
             raise ConfigError("LightningStoreServer: give one of sock, uds, and host and port")
         self._host = os.path.abspath(uds) if uds is not None else host or DEFAULT_HOST

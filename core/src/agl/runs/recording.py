@@ -22,6 +22,7 @@ from agl.errors import (
 )
 from agl.runs import folders
 from agl.runs.differences import differences, what_shapes
+from agl.runs.finding import placed
 from agl.runs.request import RunRequest
 from agl.runs.rollouts import cancel_leftovers
 from agl.store import run_rules
@@ -237,8 +238,6 @@ def _is_kept(store: LightningStore) -> bool:
 
 
 def _placed(run: Run, store: LightningStore) -> Run:
-    from agl.runs.finding import placed
-
     path = getattr(_innermost(store), "path", None)
     return run if not isinstance(path, str) else placed(run, Path(path))
 

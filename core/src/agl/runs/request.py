@@ -6,6 +6,7 @@ from pathlib import Path
 from agl.errors import ConfigError
 from agl.plugins.build import Given
 from agl.runs import folders
+from agl.runs.finding import stores_here
 from agl.store.base import LightningStore
 from agl.utils.files import make_private_folder
 
@@ -53,8 +54,6 @@ class RunRequest:
         folder = self.folder or folders.default_folder(self.run_id)
         path = folder / folders.STORE
         if self.resume and not path.is_file():
-            from agl.runs.finding import stores_here
-
             known = [each.parent.name for each in stores_here()]
             raise ConfigError(
                 f"no run {self.run_id!r} to go on with: there is no {path}. Give its store or its "

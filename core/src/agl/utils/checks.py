@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError, DatasetError
+from agl.types import Resource
 
 T = TypeVar("T")
 
@@ -128,6 +129,26 @@ def check_dataset(where: str, dataset: Any) -> None:
     raise DatasetError(
         f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
     )
+
+
+def check_resources(where: str, resources: Any) -> None:
+    """Refuse what an agent could not be given.
+
+    Args:
+        where: What the message begins with.
+        resources: What was given; None passes.
+
+    Raises:
+        ConfigError: It is no mapping, or a value of it no resource.
+    """
+    if resources is not None and not isinstance(resources, Mapping):
+        raise ConfigError(f"{where}: expected a dict of name -> resource; got {resources!r}")
+    for name, value in cast("Mapping[Any, Any]", resources or {}).items():
+        if not isinstance(value, Resource):
+            raise ConfigError(
+                f"{where}: {name!r} must be a resource, agl.PromptTemplate(template=...) for a "
+                f"prompt or agl.LLM(endpoint=..., model=...) for a model; got {value!r:.80}"
+            )
 
 
 def one_of(owner: str, /, **values: T | None) -> T | None:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,19 @@ def stderr_console() -> "Console":
     """The terminal that logs and progress bars share, so that lines stand above the bar."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            # Who read it is gone, as behind ``| head``. Rich would end the process.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+    return Terminal(stderr=True)
+
+
+def tell(text: str) -> None:
+    """Write a line on standard error; nothing fails where nobody reads it any more."""
+    from rich.text import Text
+
+    stderr_console().print(Text(text), soft_wrap=True)
 
 
 os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock

@@ -54,7 +54,7 @@ def shorten(text: str, limit: int = 80) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``" Did you mean 'x'?"`` for the nearest known name; empty when none is near."""
     near = get_close_matches(name, [*known], n=1, cutoff=0.7)
-    near = near or [one for one in known if sorted(one) == sorted(name)]
+    near = near or [n for n in known if sorted(n) == sorted(name) or n.endswith(f"_{name}")]
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

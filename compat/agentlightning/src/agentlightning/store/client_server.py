@@ -13,6 +13,7 @@ from agl import (
 from agl.env import DEFAULT_HOST, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError
 from agl.utils.addresses import is_loopback
+from agl.utils.checks import check_choice, check_numbers
 
 if TYPE_CHECKING:
     from agl import LightningStoreClient as LightningStoreClient
@@ -64,6 +65,8 @@ class LightningStoreServer(_LightningStoreServer):
                 )
             host, port = launcher_args.host, launcher_args.port or 0
             launch_mode, n_workers = launcher_args.launch_mode, launcher_args.n_workers
+        check_choice("LightningStoreServer", ("thread", "asyncio"), launch_mode=launch_mode)
+        check_numbers("LightningStoreServer", whole=True, least=1, most=1, n_workers=n_workers)
         host = host or DEFAULT_HOST
         token = agls.get("token") or resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN)
         is_open = agls.pop("open", is_loopback(host) and not token)
@@ -72,8 +75,6 @@ class LightningStoreServer(_LightningStoreServer):
             host,
             port,
             cors_allow_origins,
-            launch_mode="thread" if launch_mode == "asyncio" else launch_mode,
-            n_workers=n_workers,
             tracker=tracker,
             open=is_open,
             **agls,
