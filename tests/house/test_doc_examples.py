@@ -325,6 +325,18 @@ def test_links_and_named_paths_exist(page: Path) -> None:
             assert found or (REPOSITORY / code).exists(), f"{page.name}: there is no {code}"
 
 
+def test_every_picture_stands_on_a_page() -> None:
+    folder = REPOSITORY / "docs"
+    kept = {one for one in folder.rglob("*") if one.suffix in (".jpg", ".png", ".svg")}
+    shown = {
+        (page.parent / target).resolve()
+        for page in [*PAGES, *PLUGIN_PAGES]
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", page.read_text())
+    }
+    assert kept
+    assert kept - shown == set()
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.M)
     return {

@@ -54,7 +54,7 @@ def test_what_is_not_there_is_said(serve, failures, path, status):
 
 def test_every_answer_has_a_strict_policy(serve, failures):
     address = serve(failures)
-    for path in ("/", "/s/failures/rollouts", "/static/live.js", "/theme/dark"):
+    for path in ("/", "/s/failures/rollouts", "/static/live.js", "/theme/dark", "/events"):
         with urllib.request.urlopen(address + path) as answer:
             policy = answer.headers["content-security-policy"]
             assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")

@@ -106,8 +106,10 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
     }
     found = [Route(path, _page(write, places, QUERIES[path])) for path, write in pages.items()]
-    found += [Route(path, events(places)) for path in ("/events", "/s/{key}/events")]
-    found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _act(places), methods=["POST"]))
+    act = functools.partial(acts.act, places=places)
+    told = _headed(events(places))
+    found += [Route(path, told) for path in ("/events", "/s/{key}/events")]
+    found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _headed(act), methods=["POST"]))
     found.append(Route("/theme/{name}", _theme))
     found.append(Route("/static/{name}", _static))
     found.append(Route("/{rest:path}", _page(_nothing, places)))
@@ -166,9 +168,13 @@ def _fault(request: Request, error: Exception) -> Page:
     return Page("error.html", {"title": "This cannot be shown", "text": text}, status=500)
 
 
-def _act(places: Places) -> Callable[[Request], Awaitable[Response]]:
+def _headed(
+    ask: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """With what every answer carries."""
+
     async def answer(request: Request) -> Response:
-        done = await acts.act(request, places)
+        done = await ask(request)
         done.headers.update(HEADERS)
         return done
 

@@ -151,7 +151,6 @@ def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
             async for state in watch.follow(seen, closing):
                 yield f"id: {state}\nevent: change\ndata: {state}\n\n" if state else ": \n\n"
 
-        kept = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return StreamingResponse(stream(), headers=kept, media_type="text/event-stream")
+        return StreamingResponse(stream(), media_type="text/event-stream")
 
     return answer
