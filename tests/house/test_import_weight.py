@@ -84,6 +84,22 @@ def test_help_loads_neither_server_nor_types() -> None:
     assert not loaded & {"torch", "fastapi", "uvicorn", "aiohttp", "pydantic", "opentelemetry"}
 
 
+@pytest.mark.plugins
+@pytest.mark.parametrize("command", ["rollouts", "show", "ledger"])
+def test_a_look_at_a_store_loads_no_server_and_no_client(command: str) -> None:
+    pytest.importorskip("agl_inspect")
+    loaded = modules_after(f"import agl_inspect.commands.{command}")
+    assert not loaded & (set(HEAVY) - {"pydantic", "click"} | {"httpx", "docstring_parser"})
+
+
+@pytest.mark.plugins
+def test_showing_a_rollout_loads_nothing_that_only_a_run_or_a_task_needs() -> None:
+    pytest.importorskip("agl_inspect")
+    unused = "['agl_inspect.report.text', 'agl_inspect.subjects.task', 'agl_inspect.subjects.run']"
+    statement = "import agl_inspect.commands.show, sys; assert not {*sys.modules} & {*" + unused
+    assert "agl_inspect" in modules_after(statement + "}")
+
+
 PLUGIN_MODULES = sorted(
     distribution.metadata["Name"].removesuffix("agl-agentlightning").replace("-", "_")
     or "agentlightning"

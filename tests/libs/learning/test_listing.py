@@ -12,10 +12,19 @@ import pytest
 
 import agl
 from agl.emitter import find_final_reward, reward_attributes
+from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
 from agl.types import Rollout
 from agl_learning import listing
-from agl_learning.listing import Wanted, ids_in, listed, numbers_of, page_in, steps_of
+from agl_learning.listing import (
+    Wanted,
+    final_rewards,
+    ids_in,
+    listed,
+    numbers_of,
+    page_in,
+    steps_of,
+)
 
 bench = pytest.importorskip("agl_bench.filling.writing")
 world = pytest.importorskip("agl_bench.filling.world")
@@ -86,6 +95,28 @@ async def test_highest_rewards_are_found_however_it_goes_about_it(
     every = [await reward(one) for one in await store.query_rollouts() if wanted.fits(one)]
     found = [await reward(one) for one in (await listed(store, wanted)).rollouts]
     assert sorted(found)[-6:] == sorted(every)[-6:]
+
+
+async def test_rewards_of_many_that_seldom_have_one_are_refused(
+    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Wanted(statuses=["failed", "cancelled"], sort="reward", most=5)
+    assert (await listed(store, wanted)).rollouts
+    monkeypatch.setattr(listing, "_FEW", 2)
+    for task in (None, "shop"):
+        with pytest.raises(ConfigError, match=r"rollouts are failed or cancelled, and seldom"):
+            await listed(store, replace(wanted, task=task))
+    assert (await listed(store, replace(wanted, statuses=["failed", "succeeded"]))).rollouts
+
+
+async def test_final_rewards_of_a_file_are_those_of_its_spans(
+    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = await store.query_rollouts()
+    by_index = await final_rewards(store, rollouts)
+    monkeypatch.setattr(listing, "file_of", lambda store: None)
+    assert by_index == await final_rewards(store, rollouts)
+    assert len(by_index) > 100
 
 
 @pytest.mark.parametrize(("few", "handful"), [(0, 0), (3_000, 0), (0, 100)])

@@ -280,11 +280,26 @@ async def test_what_was_not_looked_at_is_said(
     with pytest.raises(ConfigError, match=r"the store has no .* 'ro-zz'"):
         await find(memory, "ro-zz")  # by its id the contract can be asked
     shown = await show_task(memory, "task")
-    assert f"rollouts the newest 2 of 2 that are among {among}" in task_text(shown)
+    assert f"rollouts the newest 2 of 2 found among {among}" in task_text(shown)
     assert shown.as_json()["looked_at"] == among
     monkeypatch.setattr(reading_subject, "NEWEST_ROLLOUTS", 20)
     assert (await find(memory, attempt)).kind == "attempt"
     assert "newest" not in task_text(await show_task(memory, "task"))
+
+
+async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteLightningStore(tmp_path / "s.db")
+    try:
+        ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
+        assert await reading_of(store).rollouts_of("task") == ids
+        monkeypatch.setattr(reading_subject, "NEWEST_OF_TASK", 3)
+        assert await reading_of(store).rollouts_of("task") == ids[1:]
+        text = task_text(await show_task(store, "task"))
+        assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
+    finally:
+        await store.close()
 
 
 async def test_what_was_not_looked_at_in_a_file_is_said(

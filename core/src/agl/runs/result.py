@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import sysconfig
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -187,7 +186,7 @@ def place_of(traceback: str | None) -> str:
 
 def _is_of_others(file: str) -> bool:
     """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
-    if _INSTALLED.search(file) or file.startswith(sysconfig.get_path("stdlib")):
+    if _INSTALLED.search(file) or file.startswith(os.path.dirname(os.__file__)):
         return True
     folder, name = match.groups() if (match := _AGL.match(file)) else ("", "agl")
     found = find_spec(name)

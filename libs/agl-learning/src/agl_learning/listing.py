@@ -13,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 
+from agl.emitter import find_final_reward
+from agl.errors import ConfigError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
@@ -110,6 +112,23 @@ async def listed(store: LightningStore, wanted: Wanted) -> Listed:
     return await _paged(store, wanted)
 
 
+async def final_rewards(store: LightningStore, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Rollout id -> final reward, of those that have one."""
+    found: dict[str, float] = {}
+    if (path := file_of(store)) is not None:
+        numbers = ", ".join(str(number_of(one.rollout_id)) for one in rollouts)
+        sql = _sql("rewards", where=f"r.n IN ({numbers})")
+        with closing(open_to_read(path)) as connection:
+            found = dict(connection.execute(sql))
+    for rollout in rollouts:
+        if rollout.rollout_id not in found:
+            # Not of ours, and so in no index.
+            spans = await store.query_spans(rollout.rollout_id, "latest")
+            reward = find_final_reward(spans)
+            found |= {} if reward is None else {rollout.rollout_id: reward}
+    return found
+
+
 def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
     """Ids of rollouts in a store's file.
 
@@ -138,7 +157,10 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
     most = -1 if wanted.most is None else wanted.most
     name = "by_seconds" if wanted.sort == "seconds" else "newest"
     if wanted.sort == "reward" and wanted.most is not None:
-        name = "by_reward_of_few" if (total or _FEW + 1) <= _FEW else "by_reward"
+        is_few = total is not None and total <= _FEW
+        if not is_few and wanted.statuses is not None and "succeeded" not in wanted.statuses:
+            _refuse_many(_count(connection, replace(wanted, task=None)), wanted.statuses)
+        name = "by_reward_of_few" if is_few else "by_reward"
         most *= _MARGIN
         if total is not None and total <= _HANDFUL:
             name, most = "newest", -1
@@ -146,6 +168,16 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
     rows = connection.execute(_sql(name, where=where, order="DESC", index=index), values)
     ids = list(dict.fromkeys(row[0] for row in rows))
     return ids[::-1], total
+
+
+def _refuse_many(number: int, statuses: Sequence[str]) -> None:
+    """Refuse to sort by reward what seldom has one: the index of rewards does not find it."""
+    if number > _FEW:
+        raise ConfigError(
+            f"{number:,} rollouts are {' or '.join(statuses)}, and seldom have a reward; to sort "
+            f"more than {_FEW:,} of these by it, each would have to be looked up, for minutes. "
+            "Narrow them down (--step, --run, --mode), or leave out --sort reward"
+        )
 
 
 def page_in(

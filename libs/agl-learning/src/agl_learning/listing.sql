@@ -50,6 +50,14 @@ WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward
   AND {counts}
 ORDER BY {reward} {order}, s.a {order} LIMIT :most;
 
+-- name: rewards
+SELECT r.rollout_id, {reward}
+FROM rollout r CROSS JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
+CROSS JOIN span s ON s.a = t.a
+WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward')
+  AND {reward} <= 1e308
+  AND {counts};
+
 -- name: steps
 SELECT {run} AS run, {step} AS step, r.mode, count(*) FROM rollout r
 WHERE {run} = :run AND {step} IS NOT NULL GROUP BY {step}, {run}, r.mode;

@@ -9,11 +9,7 @@ import click
 from agl.cli.shared import note, print_json, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_inspect.report.text import summary_text
-from agl_inspect.subjects.call import show_span, span_text
 from agl_inspect.subjects.finding import Subject, attempt_number, find, newest
-from agl_inspect.subjects.run import run_text, show_run
-from agl_inspect.subjects.task import show_task, task_text
 from agl_learning.showing import MOST_CALLS, as_text, show
 from agl_learning.stores import open_store, store_options
 from agl_learning.traces import Part
@@ -68,13 +64,20 @@ def command(
         )
         match subject.kind:
             case "span":
+                from agl_inspect.subjects.call import show_span, span_text
+
                 ids = subject.rollout_id, subject.attempt_id, subject.span_id
                 span = await show_span(store, *ids, step)
                 return subject, span, span_text(span, tokens=tokens, full=full)
             case "task":
+                from agl_inspect.subjects.task import show_task, task_text
+
                 task = await show_task(store, subject.task)
                 return subject, task, task_text(task, full=full)
             case "run":
+                from agl_inspect.report.text import summary_text
+                from agl_inspect.subjects.run import run_text, show_run
+
                 run = await show_run(store, subject.name)
                 width = shutil.get_terminal_size().columns
                 return subject, run, run_text(run, summary_text(run.facts, width, names=LEARNED))

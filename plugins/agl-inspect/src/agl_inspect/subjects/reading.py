@@ -26,6 +26,8 @@ NEWEST_SPANS: Final = 50_000
 """Spans in which a response id is looked for: it stands inside, and in no index."""
 BEGINNINGS: Final = 10_000
 """Of tasks, at the first of which it is looked whether it has the very id."""
+NEWEST_OF_TASK: Final = 1_000
+"""Rollouts of a task that are counted."""
 NEWEST_ROLLOUTS: Final = 2_000
 """Rollouts that are looked at where the store is no file."""
 _RANDOM_DIGITS: Final = 8
@@ -84,7 +86,7 @@ class Reading(Protocol):
         ...
 
     async def rollouts_of(self, task: Any) -> list[str]:
-        """Ids of the rollouts of a task, oldest first; all of them, but see ``looked_at``."""
+        """Ids of the rollouts of a task, oldest first; ``looked_at`` says where some may lack."""
         ...
 
 
@@ -186,8 +188,11 @@ class FileReading:
     async def rollouts_of(self, task: Any) -> list[str]:
         from agl.store.detached import json_of
 
-        values = {"task": json_of(task, "the task")}
-        return [row[0] for row in self.ask("rollouts_of_task", values)]
+        values = {"task": json_of(task, "the task"), "most": NEWEST_OF_TASK + 1}
+        ids = [row[0] for row in self.ask("rollouts_of_task", values)]
+        if len(ids) > NEWEST_OF_TASK:
+            _note(self.looked_at, f"the newest {NEWEST_OF_TASK:,} of this task")
+        return ids[:NEWEST_OF_TASK][::-1]
 
 
 def _note(looked_at: list[str], what: str) -> None:

@@ -54,4 +54,5 @@ FROM beginning WHERE b IS NOT NULL;
 
 -- name: rollouts_of_task
 SELECT rollout_id FROM rollout
-WHERE substr(input, 1, 100) = substr(:task, 1, 100) AND input = :task ORDER BY n;
+WHERE substr(input, 1, 100) = substr(:task, 1, 100) AND input = :task
+ORDER BY n DESC LIMIT :most;

@@ -6,13 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agl.cli.shared import table_text
-from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.runs.folders import shown_status
-from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_learning.listing import Listed, Wanted, listed
+from agl_learning.listing import Listed, Wanted, final_rewards, listed
 from agl_learning.run_facts import RunFacts, run_facts
 
 MOST = 500
@@ -66,14 +64,14 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     if run is None:
         raise ConfigError(f"the store has no run {run_id!r}. See: agl runs")
     newest = await listed(store, Wanted(run=run_id, most=MOST))
+    rewards = await final_rewards(store, newest.rollouts)
     lines: dict[tuple[int | None, str | None], StepLine] = {}
     for rollout in newest.rollouts:
         step = (rollout.metadata or {}).get("step")
         line = lines.setdefault((step, rollout.mode), StepLine(step, rollout.mode))
         line.rollouts.append(rollout.rollout_id)
         line.failed += rollout.status in ("failed", "cancelled")
-        reward = await _reward(store, rollout.rollout_id)
-        line.rewards += [] if reward is None else [reward]
+        line.rewards += [rewards[rollout.rollout_id]] if rollout.rollout_id in rewards else []
     is_cut = newest.total is None or newest.total > len(newest.rollouts)
     if is_cut:
         for step in {line.step for line in lines.values()}:
@@ -97,16 +95,6 @@ async def _number_of(
         return (await listed(store, Wanted(run=run_id, step=step, most=1))).total
     steps = [(rollout.metadata or {}).get("step") for rollout in newest.rollouts]
     return None if step in (None, steps[0]) else steps.count(step)
-
-
-async def _reward(store: LightningStore, rollout_id: str) -> float | None:
-    """The final reward: nearly always an annotation; else whatever span has one."""
-    for name in (AGL_ANNOTATION, None):
-        spans = await store.query_spans(rollout_id, "latest", name=name)
-        reward = find_final_reward(spans)
-        if reward is not None:
-            return reward
-    return None
 
 
 def run_text(shown: ShownRun, learned: str) -> str:

@@ -149,7 +149,7 @@ def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
     else:
         yield "rewards  none was given"
     if shown.num_rollouts > len(shown.lines) or shown.looked_at:
-        among = f" that are among {shown.looked_at} of the store" if shown.looked_at else ""
+        among = f" found among {shown.looked_at} in the store" if shown.looked_at else ""
         yield f"rollouts the newest {len(shown.lines)} of {shown.num_rollouts}{among}"
     yield ""
     columns = ["rollout_id", "status", "mode", "step", "reward", "advantage", "seconds"]
