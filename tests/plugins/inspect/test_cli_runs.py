@@ -90,6 +90,26 @@ def test_runs_are_listed(agl: Agl, project: Path) -> None:
     assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
 
 
+def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
+    async def fill() -> None:
+        store = SqliteLightningStore("shared.db")
+        for host, run_id in ((platform.node(), "here"), ("elsewhere", "there")):
+            folder = f"/gone/{run_id}"
+            await store.begin_run(
+                RunStart(run_id=run_id, algorithm="toy", folder=folder, pid=1, host=host)
+            )
+            await store.end_run(run_id, 1, "finished")
+        await store.close()
+
+    asyncio.run(fill())
+    rows = json.loads(agl("runs", "--path", "shared.db", "--json").out)
+    assert [(row["run"], row["folder"]) for row in rows] == [
+        ("here", None),
+        ("there", "/gone/there"),
+    ]
+    assert "/gone" not in agl("runs", "--path", "shared.db", "show", "here").out
+
+
 def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
     first = begin(agl, "algorithm.steps=1")
     (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')

@@ -322,6 +322,11 @@ def test_another_model_that_is_nowhere_is_named_at_once(tmp_path, name, option):
         getattr(agl_torch, name)(model="none", **{option: str(tmp_path / "gone")})
 
 
+def test_function_in_the_place_of_a_model_s_name_is_refused_at_once():
+    with pytest.raises(ConfigError, match="model 'hostile:model': expected a folder or a name on"):
+        agl_torch.GRPO(model="hostile:model")
+
+
 def test_a_critic_that_is_another_is_another_run():
     head, copy = (agl_torch.PPO(model="none", critic=kind) for kind in ("head", "copy"))
     assert head.identity() != copy.identity()

@@ -14,7 +14,7 @@ from .test_grpo import says_red
 async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
     line, grpo, tmp_path, broken_tokenizer, caplog
 ):
-    from agl.runs.result import said_in
+    from agl.runs.result import known_of
 
     algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
     await line(says_red, algorithm, ["one", "two", "three"])
@@ -23,9 +23,19 @@ async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
     assert found["same_prompts"].step == 1
     assert "reach the model as 1 sequence of tokens" in caplog.text
     assert algorithm.summary["calls_trained"] > 0  # were in a batch, and taught nothing
-    result = said_in(tmp_path / "run")
+    result = known_of("", tmp_path / "run", None)
     assert result.trained is False
     assert result.warnings == [str(one) for one in found.values()]
+
+
+async def test_run_whose_learning_rate_is_0_says_so_and_counts_as_untrained(line, grpo, tmp_path):
+    from agl.runs.result import known_of
+
+    await line(says_red, grpo(learning_rate=0.0, steps=1), ["one", "two", "three"])
+    [found] = read_findings(tmp_path / "run")[0]
+    assert str(found).startswith("learning_rate is 0, so no step changes the weights")
+    result = known_of("", tmp_path / "run", None)
+    assert (result.trained, result.warnings) == (False, [str(found)])
 
 
 async def test_run_with_a_right_tokenizer_has_no_finding(line, grpo, tmp_path):

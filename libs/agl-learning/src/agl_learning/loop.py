@@ -193,6 +193,8 @@ class Training(Algorithm, LoopOptions):
             session = self._session = await stack.enter_async_context(self.open(len(train_dataset)))
             stack.push_async_callback(self.end_serving)
             stopped: StoppedError | None = None
+            if getattr(self, "learning_rate", None) == 0:
+                session.report.say_unchanging("learning_rate")
             try:
                 while session.steps_done < self.num_steps and not self.is_over():
                     if self._asked_to_stop.is_set():

@@ -77,7 +77,7 @@ def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
 
 
 def check_place(owner: str, /, **values: object) -> None:
-    """Refuse a path that leads nowhere, which would be taken for a name on a hub later.
+    """Refuse a path that leads nowhere, or a function's, which would be names on a hub later.
 
     Raises:
         ConfigError: It names the first of them, and what lies beside it under a like name.
@@ -92,6 +92,12 @@ def check_place(owner: str, /, **values: object) -> None:
             beside = os.listdir(folder) if os.path.isdir(folder) else []
             hint = did_you_mean(last, beside)
             raise ConfigError(f"{owner}: {name} {str(value)!r}: there is no such folder.{hint}")
+        if ":" in path and not os.path.exists(path):
+            raise ConfigError(
+                f"{owner}: {name} {str(value)!r}: expected a folder or a name on Hugging Face, "
+                "which has no colon. What builds a model is given as a function, in Python; for a "
+                "file, save the model in a folder"
+            )
 
 
 def check_options(owner: str, options: Any) -> None:

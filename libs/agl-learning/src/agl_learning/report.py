@@ -9,7 +9,7 @@ from typing import Any
 from agl.algorithm.base import Algorithm
 from agl.runs.result import SUMMARY
 from agl.utils.files import make_private_folder, write_whole
-from agl_learning.findings import read_findings, write_finding
+from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import Branch, read_generation
 from agl_learning.json_lines import read_json_lines
 from agl_learning.progress import Bar
@@ -73,6 +73,7 @@ class Report:
         self.metrics_path = folder / METRICS
         self._steps = steps
         self._signs = Signs(steps)
+        self._is_frozen = False
         self._show = show_progress
         self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
 
@@ -131,7 +132,8 @@ class Report:
         last: dict[str, Any] = evaluations[-1] if evaluations else {}
         copies = {name: value for name, value in last.items() if "@" in name}
         warnings = [str(finding) for finding in read_findings(self.folder)[0]]
-        changed = {"weights_changed": False} if self._signs.is_unchanged else {}
+        is_unchanged = self._is_frozen or self._signs.is_unchanged
+        changed = {"weights_changed": False} if is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -178,6 +180,20 @@ class Report:
             if (finding.code, finding.model) not in said:
                 logger.warning("step %d: %s", finding.step, finding)
                 write_finding(self.folder, finding)
+
+    def say_unchanging(self, option: str) -> None:
+        """Say of a run that begins that an option, which is 0, keeps its weights as they are."""
+        self._is_frozen = True
+        finding = Finding(
+            "no_learning",
+            0,
+            f"{option} is 0, so no step changes the weights",
+            "the option was turned off for a trial",
+            f"Give {option}, or leave it out",
+        )
+        logger.warning("%s", finding)
+        if finding.code not in {one.code for one in read_findings(self.folder)[0]}:
+            write_finding(self.folder, finding)
 
     async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
         """An evaluation has ended; for ``again``, see ``step``."""

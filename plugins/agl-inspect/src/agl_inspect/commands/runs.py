@@ -14,6 +14,7 @@ from agl_inspect.runs.known import (
     delete_run,
     derived_from,
     find_run,
+    folder_of,
     known_runs,
     print_run,
     when,
@@ -56,7 +57,7 @@ def _row(run: Run) -> dict[str, Any]:
         "step": metrics.step,
         "reward": metrics.last_reward,
         "begun": when(run.create_time),
-        "folder": run.folder,
+        "folder": folder_of(run),
         "unread": metrics.unread or None,
     }
 

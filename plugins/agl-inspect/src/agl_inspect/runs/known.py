@@ -122,6 +122,12 @@ def derived_from(run: Run, known: list[Run]) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
+def folder_of(run: Run) -> str | None:
+    """Its folder; None where it ran on this machine and has none, as one that wrote nothing."""
+    is_here = bool(run.generations) and run.generations[-1].host == platform.node()
+    return None if is_here and not os.path.isdir(run.folder or "") else run.folder
+
+
 def print_run(run: Run, derived: list[str]) -> None:
     """Write all that is known of a run, and which runs were derived from it."""
     metrics, code = metrics_of(run), run.code
@@ -131,7 +137,7 @@ def print_run(run: Run, derived: list[str]) -> None:
         "state": shown_status(run),
         "problem": run.problem or None,
         "begun": when(run.create_time),
-        "folder": run.folder,
+        "folder": folder_of(run),
         "derived from": run.derived_from
         and f"{run.derived_from.run_id} in {run.derived_from.store}",
         "derived": ", ".join(derived) or None,
