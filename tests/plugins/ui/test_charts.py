@@ -1,6 +1,9 @@
 """Curves say what they are of: gaps are gaps, and means are called so."""
 
+from collections import Counter
+
 from agl_ui.charts import chart
+from agl_ui.pages.run import _bars
 
 
 def test_a_step_without_a_value_is_a_gap():
@@ -29,3 +32,13 @@ def test_means_of_neighbours_are_called_so():
 
 def test_nothing_is_drawn_of_nothing():
     assert chart("t", [("train", "train", {1: None})]) is None
+
+
+def test_no_two_reasons_of_the_ledger_have_one_colour_unsaid():
+    reasons = [f"reason{number}" for number in range(9)]
+    sums = Counter({("calls", name): 9 - number for number, name in enumerate(reasons)})
+    sums |= Counter({("calls", "trained"): 5, ("calls", "total"): 50})
+    (bar,), kinds = _bars({("r", "grpo", 1, "train"): sums}, "r")
+    assert len(set(kinds.values())) == len(kinds) == 8
+    assert list(kinds)[-1] == "others: reason6, reason7, reason8"
+    assert [part.number for part in bar.parts] == [5, 9, 8, 7, 6, 5, 4, 3 + 2 + 1]

@@ -118,3 +118,16 @@ def test_a_copy_has_all_calls_and_spans_of_a_long_trace(tmp_path):
     # Each window once, and not each with each: 3 of calls, 7 of spans, of which one is on both.
     assert len(list(copy.glob(f"rollouts-{rollout_id}*.html"))) <= 2 * (3 + 7)
     assert " data-left-out" in text
+
+
+def test_a_store_that_cannot_be_read_keeps_no_other_from_being_copied(tmp_path):
+    for name in ("broken", "good"):
+        (tmp_path / "agl-runs" / name).mkdir(parents=True)
+    apart(fill_with_group(tmp_path / "agl-runs/good/store.db"))
+    (tmp_path / "agl-runs/broken/store.db").write_text("no store " * 1000)
+    done = subprocess.run(
+        [AGL, "ui", "--export", "copy"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "broken is passed over" in done.stderr
+    assert "Run r" in re.sub("<[^>]*>", "", (tmp_path / "copy/index.html").read_text())

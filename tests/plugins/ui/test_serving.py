@@ -12,9 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import agl
-from agl.types import RunStart
+from agl.types import Failure, RolloutConfig, RunStart
 
-from .stores import apart
+from .stores import apart, reward_span
+
+RETRY = RolloutConfig(max_attempts=2, retry_condition=["failed"])
 
 
 def first_of(file):
@@ -160,6 +162,33 @@ def test_runners_snapshots_and_settings_beyond_one_page_are_reached(tmp_path, se
     runs = "&".join(f"run=many/run-{number}" for number in range(9))
     with urllib.request.urlopen(f"{address}/compare?{runs}") as answer:
         assert "left out: run-0." in answer.read().decode()
+
+
+def test_what_a_page_does_not_show_is_counted(tmp_path, serve):
+    path = tmp_path / "many.db"
+
+    async def fail():
+        store = agl.SqliteLightningStore(path, durability="process")
+        await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+        for number in range(23):
+            rollout = await store.start_rollout(number)
+            error = Failure(boundary="agent", type=f"Error{number}", message="m")
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
+        rollout = await store.enqueue_rollout("t", config=RETRY)
+        for _ in range(2):
+            again = await store.dequeue_rollout("w")
+            spans = [reward_span(again, float(value)) for value in range(9)]
+            await store.add_many_spans(spans)
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
+        await store.close()
+        return rollout.rollout_id
+
+    rollout_id = apart(fail())
+    address = f"{serve(path)}/s/many"
+    with urllib.request.urlopen(f"{address}/run/r") as answer:
+        assert "3 more kinds of failure" in answer.read().decode()
+    with urllib.request.urlopen(f"{address}/rollouts/{rollout_id}") as answer:
+        assert answer.read().decode().count(" and 3 more</td>") == 2
 
 
 @pytest.mark.parametrize("others", ['x={"a": 1}; ', "x=a b; ", "x=1, 2; ", "foo; ", "u@v=1; ", ""])

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from agl_learning.file_store import FileStore
 from agl_learning.run_metrics import METRICS
 from agl_ui.looking import Looking
 
+logger = logging.getLogger("agl.ui")
 NEWEST = 50
 """Runners, runs and rollouts under way among which a change is seen, of a store without a file."""
 
@@ -166,17 +168,23 @@ class Places:
         raise ConfigError(f"there is no store {key!r} here")
 
     async def newest(self) -> Place:
-        """The one whose run was begun last.
+        """The one whose run was begun last, of those that can be read.
 
         Raises:
             ConfigError: There is none.
         """
         last: dict[str, float] = {}
+        why = ""
         for place in self.all():
-            runs = await place.runs()
+            try:
+                runs = await place.runs()
+            except AglError as error:
+                logger.warning("%s is passed over: %s", place.key, error)
+                why = f" that can be read: {error}"
+                continue
             last[place.key] = last_time(runs[0]) if runs else 0.0
         if not last:
-            raise ConfigError("there is no store here")
+            raise ConfigError(f"there is no store here{why}")
         return self.get(max(last, key=lambda key: last[key]))
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +23,8 @@ from agl_ui.pages.page import Page
 from agl_ui.places import Place, Places
 
 STATUSES = ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled")
+COLOURS = 6
+"""Reasons that have one of their own in the ledger's bars; the others share one, and their name."""
 FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
 SMALL = {
@@ -71,7 +73,6 @@ class Bar:
     calls: int
     trained: int
     parts: list[Part]
-    why: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
 
 async def overview(request: Request, places: Places) -> Page:
@@ -214,11 +215,16 @@ def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]
         for reason, number in excluded(sums, "calls").items():
             names[reason] = names.get(reason, 0) + number
     ranked = sorted(names, key=lambda name: -names[name])
-    kinds = {"trained": "trained", **{name: f"why{min(n, 6)}" for n, name in enumerate(ranked)}}
+    own, others = ranked[:COLOURS], ranked[COLOURS:]
+    kinds = {"trained": "trained", **{name: f"why{n}" for n, name in enumerate(own)}}
+    rest = f"others: {', '.join(others)}"
+    if others:
+        kinds[rest] = f"why{COLOURS}"
     bars: list[Bar] = []
     for (_, _, step, mode), sums in chosen:
         total, trained = sums["calls", "total"], sums["calls", "trained"]
-        why = {reason: excluded(sums, "calls")[reason] for reason in ranked}
+        of = excluded(sums, "calls")
+        why = {reason: of[reason] for reason in own} | {rest: sum(of[one] for one in others)}
         parts = shares({"trained": trained, **why}, kinds, whole)
-        bars.append(Bar(step, mode, total, trained, parts, [(n, c) for n, c in why.items() if c]))
+        bars.append(Bar(step, mode, total, trained, parts))
     return bars, kinds
