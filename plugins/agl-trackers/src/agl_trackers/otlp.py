@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import agl
 from agl.errors import ConfigError
 from agl.types import Attempt, AttemptedRollout, Rollout, Span
 from agl.utils.checks import check_numbers
+from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.following import Following
 from agl_trackers.tracker import require
@@ -73,6 +75,11 @@ class OTLP(agl.Hook):
     _sent: int = field(default=0, init=False, repr=False)
     """Tries that succeeded."""
     _failures: int = field(default=0, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Without keys."""
+        about = f"endpoint={self.endpoint!r}, phoenix={self.phoenix!r}, project={self.project!r}"
+        return hide(f"OTLP({about}, headers for {list(self.headers)})")
 
     def __post_init__(self) -> None:
         check_numbers("OTLP", above=0, every_seconds=self.every_seconds)
@@ -228,7 +235,9 @@ class OTLP(agl.Hook):
         from opentelemetry.sdk.resources import Resource
 
         self._delivery.doing("the start")
-
+        # Where nobody has set up a log, its words of each try would go bare to standard error; what
+        # was not taken is said by ours.
+        logging.getLogger("opentelemetry.exporter.otlp").addHandler(logging.NullHandler())
         address = self.endpoint
         if address is None and self.phoenix is not None:
             address = f"{self.phoenix.rstrip('/')}/v1/traces"

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -248,3 +251,44 @@ async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted
             goes_on.set()
     assert sum(number for why, number in lost.items() if "the run had ended" not in why) >= 1
     assert sum(lost.values()) >= 600
+
+
+def test_its_words_on_a_key_do_not_have_it() -> None:
+    shown = repr(
+        agl_trackers.OTLP(
+            headers={"Authorization": "Bearer SECRETTOKEN123456"},
+            endpoint="http://u:pw12345678@h/v1",
+        )
+    )
+    assert "OTLP(endpoint='http://" in shown
+    assert "Authorization" in shown
+    assert "SECRETTOKEN123456" not in shown
+    assert "pw12345678" not in shown
+
+
+REFUSED = """
+import agl
+import agl_trackers
+
+@agl.rollout
+def agent(task: str) -> float:
+    return 1.0
+
+tracker = agl_trackers.OTLP(endpoint="http://127.0.0.1:9/v1/traces", wait_seconds=20)
+agl.Trainer(strategy="shm", n_runners=1, hooks=[tracker]).dev(agent, ["one"])
+"""
+
+
+def test_of_a_collector_that_is_not_there_only_our_log_speaks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        cwd=tmp_path,
+        env={**os.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "otlp: " in done.stderr
+    assert "records are lost" in done.stderr
+    bare = [line for line in done.stderr.splitlines() if line.startswith(("Transient", "Failed"))]
+    assert bare == []
