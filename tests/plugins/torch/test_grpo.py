@@ -48,6 +48,26 @@ def metrics(tmp_path, key="reward/mean"):
     return [line for line in lines if key in line]
 
 
+async def test_tokens_of_attempts_that_fail_are_counted(line, grpo, tmp_path):
+    calls: list[int] = []
+
+    @agl.rollout
+    async def fails_at_last(task: str, llm: agl.LLM) -> float | None:
+        reward = float(await ask(llm, task) == "red")
+        calls.append(1)
+        if len(calls) > 16 and len(calls) % 3 == 0:
+            raise RuntimeError("after its call")
+        return None if len(calls) > 16 and len(calls) % 3 == 1 else reward
+
+    await line(fails_at_last, grpo(steps=2), ["one"])
+    first, second = metrics(tmp_path, "time/step")
+    assert first["calls/total"] == second["calls/total"] == 16
+    assert second["calls/excluded/failed_attempt"] > 0
+    assert second["calls/excluded/no_reward"] > 0
+    assert second["tokens/given"] == first["tokens/given"]
+    assert second["tokens/sampled"] == first["tokens/sampled"]
+
+
 async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path):
     algorithm = await line(says_red, grpo(steps=12, epochs=2), ["one", "two", "three"], ["four"])
     steps = metrics(tmp_path, "loss/policy")

@@ -141,7 +141,7 @@ def collected_metrics(
         "calls/trained": ledger["trained"],
         "calls/truncated": _num_truncated(collected.ledger),
         "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
-        **_tokens(rows),
+        **_tokens(rows, collected),
         **prompt_metrics(collected.ended, model and model.unknown_token_id),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
@@ -149,10 +149,13 @@ def collected_metrics(
     }
 
 
-def _tokens(rows: Sequence[TrainingRow]) -> dict[str, int]:
-    """Those of rows, which have a conversation once; nothing where no ids were recorded."""
+def _tokens(rows: Sequence[TrainingRow], collected: "Collected") -> dict[str, int]:
+    """Those of all calls, of a conversation once; nothing where no ids were recorded."""
+    left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
     sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
-    return {"tokens/sampled": sampled, "tokens/given": whole - sampled} if whole else {}
+    given = whole - sampled + sum(given for _, given in left_out)
+    sampled += sum(sampled for sampled, _ in left_out)
+    return {"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}
 
 
 def _num_truncated(ledger: Ledger) -> int:

@@ -25,6 +25,8 @@ class Ended:
     """The final one of its last successful attempt; None for a failed rollout, and for one whose
     reward says nothing because a model call failed by infrastructure."""
     rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
+    tokens_left_out: tuple[int, int] = (0, 0)
+    """Sampled and given ones of calls of the model that are in no row, as in a failed attempt."""
     problem: str | None = None
     """Why it has no reward, where one was given that cannot be read."""
     is_late: bool = False
@@ -63,7 +65,12 @@ class Collected:
     def of_model(self, name: str) -> "Collected":
         """What one of several trained models has of it: its rows, and its part of the ledger."""
         ended = [
-            replace(one, rows=[row for row in one.rows if row.model == name]) for one in self.ended
+            replace(
+                one,
+                rows=[row for row in one.rows if row.model == name],
+                tokens_left_out=(0, 0),  # nobody knows of which model
+            )
+            for one in self.ended
         ]
         return replace(self, ended=ended, ledger=self.ledger.of_model(name))
 

@@ -15,8 +15,8 @@ of a step, one JSON object per line of ``metrics.jsonl``:
   the model, see ``agl_learning.prompts``
 - ``judge/groups``, ``judge/equal``, ``judge/failed``, with the credit rule ``judge``: groups that
   were scored, those of them with one score for all, and those without scores
-- ``tokens/sampled``, ``tokens/given``: of all rows, trained or not; where a call continues a
-  conversation, what was before counts once
+- ``tokens/sampled``, ``tokens/given``: of all calls of the model, trained or not, those of failed
+  attempts included; where a call continues a conversation, what was before counts once
 - ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
 - what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
   the ones that were then changed

@@ -10,6 +10,7 @@ from agl.algorithm.infrastructure import infrastructure_failure
 from agl.emitter import find_final_rewards, graded_only, reward_problem
 from agl.errors import ConfigError, DamagedRecordError
 from agl.types import Attempt, Exclusion, ExclusionReason, Rollout, Span
+from agl_learning.calls.reading import recorded_parts
 from agl_learning.collected import Ended
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import ran
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 logger = logging.getLogger("agl.learning")
+
+OF_OTHERS = frozenset({"agent_not_selected", "other_model", "judge"})
+"""Why a call is excluded that is none of the trained model's."""
 
 
 class _Rows(Protocol):
@@ -130,10 +134,34 @@ class Reader:
             )
         read = cast(_Rows, adapted)
         one.rows = read.rows
+        one.tokens_left_out = _tokens_left_out(spans, read, self.model)
         ledger.merge(read.ledger)
         if not attempts:
             why = f"it ended as {rollout.status} before any attempt began"
             _exclude(rollout, "not_run", why, ledger)
+
+
+def _tokens_left_out(
+    spans: Sequence[Span], read: _Rows, model: TrainedModel | None
+) -> tuple[int, int]:
+    """Sampled and given tokens of the model's calls that are in no row, of a conversation once."""
+    excluded = {
+        one.key
+        for one in read.ledger.exclusions
+        if one.kind == "call" and one.reason not in OF_OTHERS
+    }
+    sampled = given = 0
+    begun: list[list[int]] = [row.token_ids for row in read.rows]
+    for recorded in recorded_parts(spans) if excluded else ():
+        call = recorded.call
+        is_one = (call.rollout_id, call.attempt_id, call.call_id) in excluded
+        if not is_one or (model is not None and not model.made(call)):
+            continue
+        prompt, answer = call.prompt_token_ids or [], call.response_token_ids or []
+        known = max((len(one) for one in begun if prompt[: len(one)] == one), default=0)
+        sampled, given = sampled + len(answer), given + len(prompt) - known
+        begun += [prompt, prompt + answer]
+    return sampled, given
 
 
 def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:
