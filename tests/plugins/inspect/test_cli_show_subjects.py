@@ -189,6 +189,21 @@ def test_nothing_named_is_the_newest_failure_and_else_the_newest(show: Any) -> N
     assert f"rollout  {failed}: failed" in show()[1]
 
 
+async def test_nothing_named_counts_no_more_rollouts_than_it_must() -> None:
+    asked: list[Any] = []
+
+    class Counting(agl.InMemoryLightningStore):
+        async def query_rollouts(self, **about: Any) -> Any:
+            asked.append(about["status_in"])
+            return await super().query_rollouts(**about)
+
+    store = Counting()
+    failed = await add(store, GOOD, status="failed")
+    asked.clear()
+    assert (await finding.newest(store))[0].rollout_id == failed.rollout_id
+    assert asked == [["failed"]]
+
+
 def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
     show: Any,  # noqa: F811
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl.types import RolloutStatus
 from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
 
 Kind = Literal["rollout", "attempt", "span", "task", "run"]
@@ -93,9 +94,12 @@ async def newest(store: LightningStore) -> tuple[Subject, str]:
     Raises:
         ConfigError: There is none.
     """
-    failed = await store.query_rollouts(status_in=["failed"], sort_order="desc", limit=1)
-    all_ = await store.query_rollouts(sort_order="desc", limit=1)
-    for found, what in ((failed, "the newest rollout that failed"), (all_, "the newest rollout")):
+    kinds: list[tuple[list[RolloutStatus] | None, str]] = [
+        (["failed"], "the newest rollout that failed"),
+        (None, "the newest rollout"),
+    ]
+    for statuses, what in kinds:  # a page also counts all that there are, which takes its time
+        found = await store.query_rollouts(status_in=statuses, sort_order="desc", limit=1)
         if len(found):
             rollout_id = found[0].rollout_id
             return Subject("rollout", rollout_id, rollout_id), what
