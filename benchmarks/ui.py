@@ -115,6 +115,8 @@ def measure_pages(file: Path, rollout_id: str, rounds: int) -> None:
     """See the module."""
     paths = ["/", "/rollouts", "/rollouts?status=failed", "/rollouts?status=failed&mode=train"]
     paths += [f"/rollouts?id={rollout_id[:7]}", f"/rollouts?after={rollout_id}&sort=oldest"]
+    paths += ["/rollouts?sort=ended&status=failed&mode=val", "/rollouts?sort=status&mode=train"]
+    paths += ["/rollouts?step=100&sort=ended", "/rollouts?id=ro-7"]
     paths += ["/rollouts?step=100&sort=reward", f"/rollouts/{rollout_id}"]
     with served(file) as (address, pid), browser() as page:
         page.goto(f"{address}/")
