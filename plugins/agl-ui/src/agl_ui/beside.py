@@ -27,6 +27,8 @@ class Beside(agl.Hook):
         check_numbers("ui", whole=True, least=0, port=port)
         self.port, self.browse = port, browse
         self._server: Any = None
+        self._opened: LightningStore | None = None
+        """The run's file as it is read for the page; the run's store is the run's to close."""
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
         from agl_ui.looking import Looking
@@ -37,6 +39,7 @@ class Beside(agl.Hook):
         file = None if folder is None else folder / STORE
         if file is not None and file.is_file():  # read apart from the run, which is not kept
             place = file_place(file)
+            self._opened = place.store
         else:
             run_id, _ = algorithm.get_run() or ("run", 1)
             place = Place(run_id, f"the store of run {run_id}", Looking(store))
@@ -53,6 +56,9 @@ class Beside(agl.Hook):
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.stop)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_server": None}
+        return {**vars(self), "_server": None, "_opened": None}
