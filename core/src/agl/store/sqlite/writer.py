@@ -215,7 +215,7 @@ class SqliteWriter:
         now = time.monotonic()
         if self.failing is not None:
             if self._failed_at is None:
-                logger.error("%s", self.failing)
+                logger.error("%s. What failed is tried again for a minute", self.failing)
             self._failed_at = now
         elif self._failed_at is not None and now - self._failed_at >= QUIET_SECONDS:
             self._failed_at = None
