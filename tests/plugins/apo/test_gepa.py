@@ -75,7 +75,7 @@ def test_gepa_says_why_its_model_does_not_answer(fit, worker, gepa_options) -> N
 
 
 def test_gepa_refuses_a_budget_that_cannot_conclude(fit, worker, gepa_options) -> None:
-    with pytest.raises(AlgorithmError, match=r"max_evaluations=150 is too small .* Give max_eval"):
+    with pytest.raises(ConfigError, match=r"max_evaluations=150 is too small .* Give max_eval"):
         fit(GEPA(**{**gepa_options, "max_evaluations": 150}), worker)
 
 
