@@ -142,11 +142,11 @@ class Own:
 
     def __init__(self, hook: Any) -> None:
         self._hook, self._seconds = hook, 0.0
-        for name in dir(type(hook)):
-            if name.startswith("on_") and name not in ("on_run_start", "on_run_end"):
+        during = [name for name in dir(agl.Hook) if name.startswith("on_")]
+        for name in {*during, "_read", "_follow"} - {"on_run_start", "on_run_end"}:
+            method = getattr(type(hook), name, None)
+            if method not in (None, getattr(agl.Hook, name, None)):
                 setattr(hook, name, self._counted(getattr(hook, name)))
-        for name in {"_read", "_follow"} & {*dir(type(hook))}:
-            setattr(hook, name, self._counted(getattr(hook, name)))
 
     def so_far(self) -> float:
         """Since the run began."""
