@@ -144,7 +144,7 @@ def measure_memory(folder: Path, changes: int) -> None:
     from agl_ui.places import Places, file_place
     from agl_ui.serving import Server
 
-    live.LOOK_SECONDS = 0.005
+    live.LOOK_SECONDS, live.LOOK_TIMES = 0.005, 1
     file = folder / "store.db"
     store = agl.SqliteLightningStore(file, durability="process")
     rollout = apart(store.start_rollout("watched", mode="train", worker_id="w"))
@@ -169,7 +169,7 @@ def measure_memory(folder: Path, changes: int) -> None:
             span = call_span(rollout, USER, f"answer {number}")
             with page.expect_response(lambda answer: "/rollouts/" in answer.url):
                 apart(store.add_span(span))
-            page.clock.run_for(1_100)
+            page.clock.run_for(10_000)  # a page waits so many times as long as an answer took
     server.stop()
     apart(places.close())
     apart(store.close())

@@ -17,7 +17,7 @@ logger = logging.getLogger("agl.ui")
 
 LOOK_SECONDS = 1.0
 """How often a store is looked at while a page of it is open."""
-LOOK_TIMES = 20
+LOOK_TIMES = 30
 """And no sooner than so many times what the last look took."""
 WORD_SECONDS = 15.0
 """How often a silent connection gets a word, so that who is gone is noticed."""

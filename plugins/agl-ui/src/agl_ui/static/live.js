@@ -7,7 +7,7 @@
   const address = document.body.dataset.events;
   if (!address || !window.EventSource) return;
   const LEAST = 1000, MOST = 30000;  // milliseconds between two questions
-  const TIMES = 20;  // and so many times what the last answer took: 5 % of a core at most
+  const TIMES = 30;  // and so many times what the last answer took: 3 % of a core at most
   // A browser has six connections to a host. So many pages of all windows hold one to be told of
   // changes; any more ask for themselves every few seconds, until one is free.
   const STREAMS = 4, POLL = 5000;
