@@ -118,7 +118,6 @@ def test_name_of_an_absent_plugin_says_what_to_install() -> None:
 
 def test_submodules_of_the_guides_can_be_imported() -> None:
     from agl.emitter import find_final_reward
-    from agl.utils import PythonServerLauncherArgs
     from agl.utils.otel import (
         extract_links_from_attributes,
         extract_tags_from_attributes,
@@ -129,7 +128,6 @@ def test_submodules_of_the_guides_can_be_imported() -> None:
 
     for each in (
         find_final_reward,
-        PythonServerLauncherArgs,
         extract_links_from_attributes,
         extract_tags_from_attributes,
         make_link_attributes,
