@@ -73,7 +73,7 @@ async def test_every_iteration_serves_collects_and_trains_the_version_before(
         *("evaluated", "selected", "trained", "evaluated"),
     ]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary == json.loads(json.dumps(algorithm.summary))
+    assert summary == {**json.loads(json.dumps(algorithm.summary)), "generation": 1}
     assert (summary["iterations"], summary["model"]) == (2, "trained-2")
     assert [version for version, _ in summary["val_rewards"]] == [0, 1, 2]
     assert summary["calls"] == 24 + 6 == summary["calls_trained"] + 6
