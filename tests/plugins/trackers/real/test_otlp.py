@@ -125,7 +125,7 @@ def test_a_collector_that_hangs_does_not_hold_the_run_up(
             assert found.requests == []
         finally:
             goes_on.set()
-    assert "had not returned after" in caplog.messages[-1]
+    assert "the collector had not answered after" in caplog.messages[-1]
 
 
 # --- what cannot be sent, and what can only be sent later
