@@ -32,11 +32,7 @@ logger = logging.getLogger(__name__)
 
 async def not_implemented() -> Response:
     """OTLP signals that a store has no place for."""
-    return Response(
-        b'{"detail":"only traces are stored","error_type":"NotImplemented"}',
-        501,
-        media_type="application/json",
-    )
+    return _error(501, "only traces are stored", "NotImplemented")
 
 
 async def index() -> str:
@@ -117,12 +113,14 @@ def refusal(error: AglError) -> Response:
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # Without the input, which may be large and need not be JSON.
+    # Of the input only a short text: it may be large, and need not be JSON.
     parts = error.errors()[:100]
     details = [{key: part[key] for key in ("type", "loc", "msg")} for part in parts]
     for detail, part in zip(details, parts, strict=True):
         if detail["type"] == "json_invalid":
             detail["msg"] = f"not JSON: {part['ctx']['error']}"
+        elif isinstance(part["input"], str) and len(part["input"]) <= 50:
+            detail["msg"] = f"{part['input']!r}: {detail['msg']}"
     return _error(422, details, "ValidationError")
 
 
