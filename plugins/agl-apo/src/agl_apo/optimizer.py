@@ -70,14 +70,17 @@ class PromptOptimizer(PromptOptions, Algorithm):
         Raises:
             ConfigError: They are too few, or it is too small.
         """
-        train, held_out = split_datasets(self.title, train_dataset, val_dataset)
-        self.rule.check(len(held_out))
-        check_budget(self, self.rule, len(held_out), self.smallest_search(len(train)))
+        self._checked(train_dataset, val_dataset)
 
-    @property
-    def rule(self) -> Rule:
-        """When a prompt is accepted."""
-        return Rule(self.confidence, self.smallest_gain, self.max_repeats)
+    def _checked(
+        self, train: Dataset[Any] | None, val: Dataset[Any] | None, *, tells: bool = False
+    ) -> tuple[list[Any], list[Any], Rule]:
+        """Tasks of the search, those held out, and when a prompt is accepted."""
+        searched, held_out = split_datasets(self.title, train, val, tells=tells)
+        rule = Rule(self.confidence, self.smallest_gain, self.max_repeats)
+        rule.check(len(held_out))
+        check_budget(self, rule, len(held_out), self.smallest_search(len(searched)))
+        return searched, held_out, rule
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel the evaluations that a dead start left queued or under way.
@@ -101,9 +104,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
             AlgorithmError: The first prompt cannot be run, or no model answers.
         """
         self.result = None
-        self.check_datasets(train_dataset, val_dataset)
-        train, held_out = split_datasets(self.title, train_dataset, val_dataset, tells=True)
-        rule = self.rule
+        train, held_out, rule = self._checked(train_dataset, val_dataset, tells=True)
         resources = dict(self.get_initial_resources() or {})
         templates = find_targets(self, resources)
         folder = run_folder(self, self.run_dir)
