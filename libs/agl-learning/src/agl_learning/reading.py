@@ -151,14 +151,17 @@ def _tokens_left_out(
         if one.kind == "call" and one.reason not in OF_OTHERS
     }
     sampled = given = 0
-    begun: list[list[int]] = [row.token_ids for row in read.rows]
+    begun = [row.token_ids for row in read.rows]
     for recorded in recorded_parts(spans) if excluded else ():
         call = recorded.call
         is_one = (call.rollout_id, call.attempt_id, call.call_id) in excluded
         if not is_one or (model is not None and not model.made(call)):
             continue
         prompt, answer = call.prompt_token_ids or [], call.response_token_ids or []
-        known = max((len(one) for one in begun if prompt[: len(one)] == one), default=0)
+        known = 0
+        for one in reversed(begun):  # what was said last is mostly what goes on
+            if known < len(one) <= len(prompt) and prompt[: len(one)] == one:
+                known = len(one)
         sampled, given = sampled + len(answer), given + len(prompt) - known
         begun += [prompt, prompt + answer]
     return sampled, given
