@@ -34,6 +34,7 @@ from agl_inspect.doctor.fixes import (
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
+from agl_learning.reading import OF_OTHERS
 from agl_learning.rows import RowsAdapter, RowSet
 from agl_learning.rows_adapter import rows_adapter
 
@@ -42,8 +43,6 @@ TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer
 """Reasons that keep a call from training weights, and from nothing else."""
 FEW = 3
 """Fewer rewards than these may be equal without a word."""
-OF_OTHERS = ("agent_not_selected", "other_model", "judge")
-"""Reasons that are meant, where other calls are left."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
 from agl.config.file import CheckedConfig, ConfigFile, check_config
-from agl.emitter import find_final_reward
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError, MixedCallsError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
@@ -32,6 +31,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
+from agl_learning.listing import final_rewards
 from agl_learning.mixing import Ran, beside, ran
 from agl_learning.records import TrainedModel
 
@@ -198,10 +198,7 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
             trial.model = _trained(snapshot.resources if snapshot else {}, given)
-        for rollout in tried:
-            spans = await store.query_spans(rollout.rollout_id, "latest")
-            reward = find_final_reward(spans)
-            trial.final_rewards += [] if reward is None else [reward]
+        trial.final_rewards = [*(await final_rewards(store, tried)).values()]
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]
         trial.num_together = sum(
