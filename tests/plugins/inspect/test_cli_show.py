@@ -132,6 +132,23 @@ def test_what_is_not_there_is_said(show: Any) -> None:
     assert "no algorithm has accounted for it" in show(one)[1]
 
 
+def test_refused_rewards_are_said_to_be(show: Any) -> None:
+    refused = [
+        reward_span(n, 0.0).model_copy(update={"attributes": given})
+        for n, given in enumerate(
+            [{"agentlightning.reward.0.value": value} for value in ("high", 1e308)], 1
+        )
+    ]
+    rollout_id = asyncio.run(filled(lambda store: add(store, refused))).rollout_id
+    why = "2 refused: reward 'primary' is '1e+308' (float); expected a number from -1e+12 to 1e+12"
+    assert f"\nreward   {why}\n" in f"{show(rollout_id)[1]}\n"
+    told = json.loads(show(rollout_id, "--json")[1])
+    assert [one["problem"][:25] for one in told["rewards_refused"]] == [
+        "reward 'primary' is 'high",
+        "reward 'primary' is '1e+3",
+    ]
+
+
 def test_terminals_get_nothing_to_obey() -> None:
     odd = "a\tb\nc \x07\x9b\u2066\u200f é 日"
     assert printable(odd) == "a\tb\nc \\x07\\x9b\\u2066\\u200f é 日"

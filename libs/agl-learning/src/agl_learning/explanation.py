@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
-from agl.semconv import LightningSpanAttributes
 from agl.store.base import LightningStore
 from agl.types import (
     EXCLUSION_REASONS,
@@ -15,13 +12,19 @@ from agl.types import (
     ExclusionReason,
     LedgerPart,
     Rollout,
-    Span,
     Trained,
 )
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.reward_lines import (
+    RefusedReward,
+    RewardLine,
+    refused_rewards,
+    refused_text,
+    reward_lines,
+)
 from agl_learning.rows import extend, new_row
 from agl_learning.rows_adapter import rows_adapter
 from agl_learning.traces import Part, Trace, read_trace
@@ -81,22 +84,6 @@ class RowLines:
 
 
 @dataclass(frozen=True)
-class RewardLine:
-    """One reward span."""
-
-    span_id: str
-    sequence_id: int
-    value: float
-    name: str
-    attempt_id: str
-    writer: str | None = None
-    """Who wrote the span: ``agent``, ``runner``, ``gateway`` or ``algorithm``; None where nobody
-    says."""
-    evidence: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What else its span holds: a judge's reasons, say."""
-
-
-@dataclass(frozen=True)
 class Explanation:
     """All there is to say about a rollout, or about a row or token of it."""
 
@@ -112,6 +99,8 @@ class Explanation:
     siblings: dict[str, float | None] = field(default_factory=dict[str, float | None])
     """Other rollouts of the same task and step -> their mean credit."""
     token: TokenLine | None = None
+    refused: tuple[RefusedReward, ...] = ()
+    """What was given as a reward, and is none."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +210,12 @@ async def explain(
         mode=rollout.mode,
         algorithm=part.algorithm if part else None,
         step=part.step if part else None,
-        rewards=_rewards(spans),
+        rewards=reward_lines(spans),
         rows=tuple(_row(number, row, trained, calls) for number, row in rows.items()),
         excluded=tuple(_line(one, calls) for one in excluded if one.kind == "call"),
         excluded_rollout=left_out[0] if left_out else "",
         siblings=siblings,
+        refused=refused_rewards(spans),
     )
     return Chain(explanation, rows, calls, rollout, part, trace)
 
@@ -276,23 +266,6 @@ def _line(
     )
 
 
-def _rewards(spans: Sequence[Span]) -> tuple[RewardLine, ...]:
-    found = sorted((s for s in spans if is_reward_span(s)), key=lambda s: s.sequence_id)
-    return tuple(
-        RewardLine(
-            *(span.span_id, span.sequence_id, one.value, one.name, span.attempt_id),
-            *(span.writer, _evidence(span)),
-        )
-        for span in found
-        for one in get_rewards_from_span(span)
-    )
-
-
-def _evidence(span: Span) -> dict[str, Any]:
-    prefix = f"{LightningSpanAttributes.REWARD.value}."
-    return {name: value for name, value in span.attributes.items() if not name.startswith(prefix)}
-
-
 async def _siblings(
     store: LightningStore, rollout: Rollout, part: LedgerPart
 ) -> dict[str, float | None]:
@@ -339,8 +312,11 @@ def as_text(explanation: Explanation) -> str:
         account = f"step {e.step} of {e.algorithm}"
     lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
     lines += [f"reward     {one.value:.4g} ({one.name}), {_at(one)}" for one in e.rewards]
-    if not e.rewards and e.token is None:
-        lines.append("reward     none was given")
+    if e.token is None:
+        if e.refused:
+            lines.append(f"reward     {refused_text(e.refused)}")
+        elif not e.rewards:
+            lines.append("reward     none was given")
     if e.siblings:
         shown = [
             f"{rollout_id} {'no reward' if value is None else f'{value:.4g}'}"

@@ -12,6 +12,7 @@ from agl.types import Attempt, Rollout, Span
 from agl.utils.text import printable
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.records import ModelCall
+from agl_learning.reward_lines import refused_text
 from agl_learning.traces import Part
 
 BAR_WIDTH = 30
@@ -59,6 +60,7 @@ class Shown:
             "algorithm": self.explanation.algorithm,
             "step": self.explanation.step,
             "rewards": [asdict(reward) for reward in self.explanation.rewards],
+            "rewards_refused": [asdict(reward) for reward in self.explanation.refused],
             "excluded_rollout": self.explanation.excluded_rollout or None,
             "calls": [
                 {**call.model_dump(mode="json"), "fate": fates.get(call.call_id)}
@@ -189,7 +191,10 @@ def _head(shown: Shown) -> Iterator[str]:
     yield f"task     {cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
-    yield f"reward   {given or 'none was given'}"
+    if given and attempt and attempt.status != "succeeded":
+        given += " on the way: it counts only where the attempt succeeds"
+    refused = [one for one in told.refused if attempt and one.attempt_id == attempt.attempt_id]
+    yield f"reward   {'; '.join(filter(None, [given, refused_text(refused)])) or 'none was given'}"
     if told.algorithm is not None or told.step is not None:
         trained = sum(len(row.calls) for row in told.rows)
         yield f"learned  step {told.step} of {told.algorithm}: {trained} of its calls were trained"
