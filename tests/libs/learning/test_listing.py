@@ -18,7 +18,6 @@ from agl.types import Rollout
 from agl_learning import listing
 from agl_learning.listing import (
     Wanted,
-    final_rewards,
     ids_in,
     listed,
     numbers_of,
@@ -74,65 +73,53 @@ async def test_listed_rollouts_are_those_that_reading_all_gives(
     assert by_index.total in (None, len(fitting))
 
 
-@pytest.mark.parametrize("handful", [0, 100])
 @pytest.mark.parametrize("few", [0, 3_000])
 @pytest.mark.parametrize("step", [None, 2])
 async def test_highest_rewards_are_found_however_it_goes_about_it(
     store: agl.SqliteLightningStore,
     monkeypatch: pytest.MonkeyPatch,
     few: int,
-    handful: int,
     step: int | None,
 ) -> None:
     monkeypatch.setattr(listing, "_FEW", few)
-    monkeypatch.setattr(listing, "_HANDFUL", handful)
     wanted = Wanted(step=step, sort="reward", most=6)
 
     async def reward(rollout: Rollout) -> float:
         found = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-        return -1.0 if found is None else found
+        return -1.0 if found is None or rollout.status != "succeeded" else found
 
     every = [await reward(one) for one in await store.query_rollouts() if wanted.fits(one)]
     found = [await reward(one) for one in (await listed(store, wanted)).rollouts]
     assert sorted(found)[-6:] == sorted(every)[-6:]
 
 
-async def test_rewards_of_many_that_seldom_have_one_are_refused(
-    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(
+    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch, is_file: bool
 ) -> None:
+    if not is_file:
+        monkeypatch.setattr(listing, "file_of", lambda store: None)
     wanted = Wanted(statuses=["failed", "cancelled"], sort="reward", most=5)
-    assert (await listed(store, wanted)).rollouts
-    monkeypatch.setattr(listing, "_FEW", 2)
-    for task in (None, "shop"):
-        with pytest.raises(ConfigError, match=r"rollouts are failed or cancelled, and seldom"):
-            await listed(store, replace(wanted, task=task))
+    with pytest.raises(ConfigError, match=r"failed or cancelled have no reward to be sorted by"):
+        await listed(store, wanted)
     assert (await listed(store, replace(wanted, statuses=["failed", "succeeded"]))).rollouts
 
 
-async def test_final_rewards_of_a_file_are_those_of_its_spans(
-    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rollouts = await store.query_rollouts()
-    by_index = await final_rewards(store, rollouts)
-    monkeypatch.setattr(listing, "file_of", lambda store: None)
-    assert by_index == await final_rewards(store, rollouts)
-    assert len(by_index) > 100
-
-
-@pytest.mark.parametrize(("few", "handful"), [(0, 0), (3_000, 0), (0, 100)])
+@pytest.mark.parametrize("few", [0, 3_000])
 async def test_the_highest_reward_is_that_which_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, handful: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(listing, "_FEW", few)
-    monkeypatch.setattr(listing, "_HANDFUL", handful)
     store = agl.SqliteLightningStore(tmp_path / "store.db")
 
-    async def rollout(name: str, *rewards: Any, late: float | None = None) -> None:
+    async def rollout(
+        name: str, *rewards: Any, late: float | None = None, status: Any = "succeeded"
+    ) -> None:
         started = await store.start_rollout({"name": name})
         ids = (started.rollout_id, started.attempt.attempt_id)
         given = [one if isinstance(one, dict) else reward_attributes(one) for one in rewards]
         await store.add_many_spans([span(attributes, *ids) for attributes in given])
-        await store.update_attempt(*ids, status="succeeded")
+        await store.update_attempt(*ids, status=status)
         if late is not None:
             await store.add_many_spans([span(reward_attributes(late), *ids)])
 
@@ -146,6 +133,9 @@ async def test_the_highest_reward_is_that_which_counts(
 
     for n in range(4):
         await rollout(f"good on the way {n}", *[1.0] * 10, 0.0)
+    for n in range(9):
+        await rollout(f"failed {n}", 2.0, status="failed")
+        await rollout(f"refused {n}", 1e300)
     await rollout("graded down", reward_attributes(0.1) | {Key.GRADED: True}, 1.0)
     await rollout("late", 0.2, late=1.0)
     await rollout("unreadable", 1.0, reward_attributes(1.0) | {f"{Key.REWARD}.0.value": "high"})
@@ -157,7 +147,7 @@ async def test_the_highest_reward_is_that_which_counts(
         one.input["name"]: find_final_reward(await store.query_spans(one.rollout_id, "latest"))
         for one in found
     }
-    if handful == 0:
+    if few == 0:
         assert set(rewards) <= {"best", *(f"good {n}" for n in range(8))}
     assert len(rewards) >= 2
     ranked = sorted(rewards, key=lambda name: -1 if rewards[name] is None else rewards[name])
@@ -206,7 +196,6 @@ def test_lists_go_by_an_index(
     file: Path, monkeypatch: pytest.MonkeyPatch, wanted: Wanted, index: str
 ) -> None:
     monkeypatch.setattr(listing, "_FEW", 0)
-    monkeypatch.setattr(listing, "_HANDFUL", 0)
     with closing(sqlite3.connect(file)) as connection:
         assert index in plans(connection, wanted)
 

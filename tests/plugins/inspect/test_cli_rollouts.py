@@ -98,6 +98,33 @@ def test_store_that_is_not_there_is_said_in_one_sentence(
     assert agl("rollouts", *arguments) == (2, "", message)
 
 
+def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(
+    agl: Agl, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.db"
+
+    async def fill() -> None:
+        store = SqliteLightningStore(path)
+        for value, status in ((0.5, "succeeded"), (1.692, "failed")):
+            rollout = await store.start_rollout(value)
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            given = reward_attributes(value)
+            await store.add_many_spans([Span.from_attributes(name="r", attributes=given, **ids)])
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        await store.close()
+
+    asyncio.run(fill())
+    options = ["--path", str(path), "--sort", "reward"]
+    rows = json.loads(agl("rollouts", *options, "--json").out)
+    assert [(row["reward"], row["reward_on_the_way"]) for row in rows] == [
+        (None, 1.692),
+        (0.5, None),
+    ]
+    assert "  1.692 on the way  " in agl("rollouts", *options).out.splitlines()[-2]
+    refused = agl("rollouts", *options, "--failed")
+    assert (refused.code, "a reward counts where the rollout succeeded" in refused.err) == (2, True)
+
+
 def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: Path) -> None:
     path = tmp_path / "damaged.db"
 
@@ -112,6 +139,7 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
                 attempt_id=rollout.attempt.attempt_id,
             )
             await store.add_many_spans([span])
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         await store.close()
 
     asyncio.run(fill())
@@ -181,7 +209,9 @@ async def test_what_is_no_column_of_json_is_the_plugins_failure(
             await asyncio.to_thread(main, call)
         assert ended.value.code == 0
     assert json.loads(capsys.readouterr().out.partition("\n[")[2].join(["[", ""]))[0] == {
-        **dict.fromkeys(("mode", "reward", "seconds", "resources_id", "error")),
+        **dict.fromkeys(
+            ("mode", "reward", "reward_on_the_way", "seconds", "resources_id", "error")
+        ),
         "rollout_id": rollout.rollout_id,
         "status": "queuing",
         "attempts": 0,

@@ -101,7 +101,7 @@ def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show: Any) -> N
     assert code == 0
     lines = text.splitlines()
     assert lines[0] == f"task     {task_id('task')}: task"
-    assert lines[1] == "rewards  2 given: mean 0.5, from 0 to 1, standard deviation 0.5"
+    assert lines[1] == "rewards  2 that count: mean 0.5, from 0 to 1, standard deviation 0.5"
     assert "parting  1 messages are the same in all 2 conversations; then:\n" in text
     assert f"  {one}; reward 1\n    assistant attic\n" in text
     assert f"  {other}; reward 0\n    assistant cellar \\x1b[2J\n" in text
@@ -146,6 +146,52 @@ def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
         ["1", "train", "1", "1", "1", "1"],
     ]
     assert rows[1][-1] == last
+
+
+def test_rewards_of_what_did_not_succeed_are_in_no_mean(show: Any) -> None:  # noqa: F811
+    async def fill(store: SqliteLightningStore) -> list[str]:
+        await store.begin_run(RunStart(run_id="grpo-1", algorithm="grpo"))
+        ids: list[str] = []
+        for value, status in (
+            (0.25, "succeeded"),
+            (1.692, "failed"),
+            (1.5, "cancelled"),
+            (0.75, "succeeded"),
+        ):
+            about = {"run": "grpo-1", "step": 1}
+            rollout = await store.start_rollout("x", mode="train", metadata=about)
+            span = answered(len(ids) + 50, f"say {value}")
+            of = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            given = Span.from_attributes(name="r", attributes=reward_attributes(value), **of)
+            await store.add_many_spans([span.model_copy(update=of), given])
+            if status == "cancelled":
+                await store.update_rollout(rollout.rollout_id, status="cancelled")
+            else:
+                await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            ids.append(rollout.rollout_id)
+        return ids
+
+    ids = asyncio.run(filled(fill))
+    lines = show("grpo-1")[1].splitlines()
+    heads = next(line.split() for line in lines if line.startswith("step "))
+    assert heads[2:8] == ["rollouts", "failed", "cancelled", "reward", "lowest", "highest"]
+    row = next(line.split() for line in lines if line.startswith("1 "))
+    assert row[2:8] == ["4", "1", "1", "0.5", "0.25", "0.75"]
+    (step_,) = json.loads(show("grpo-1", "--json")[1])["steps"]
+    assert (step_["rewards"], step_["failed"], step_["cancelled"]) == ([0.25, 0.75], 1, 1)
+
+    code, text = show(task_id("x"))
+    assert code == 0
+    assert "rewards  2 that count: mean 0.5, from 0.25 to 0.75, standard deviation 0.25" in text
+    assert "1.692 on the way" in next(line for line in text.splitlines() if ids[1] in line)
+    assert f"  {ids[2]}; reward 1.5 on the way" in text
+    told = json.loads(show(task_id("x"), "--json")[1])
+    assert told["rewards"]["mean"] == 0.5
+    found = [(one["reward"], one["reward_on_the_way"]) for one in told["rollouts"]]
+    assert found == [(0.25, None), (None, 1.692), (None, 1.5), (0.75, None)]
+    assert (
+        "reward   1.692 (primary) on the way: it counts only where the attempt" in show(ids[1])[1]
+    )
 
 
 @pytest.mark.parametrize("is_file", [True, False])

@@ -28,7 +28,7 @@ def test_the_whole_text_of_any_call_of_a_long_trace(serve, tmp_path):
     assert f'"call_id": "{call}"' in read(f"{address}/why.json?call={call}&token=3")
 
 
-async def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0):
+async def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0, failed=()):
     """Rollouts of one task, for each of these metadata; their ids."""
     store = agl.SqliteLightningStore(file, durability="process")
     user = [{"role": "user", "content": "q"}]
@@ -45,7 +45,9 @@ async def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0):
             ]
             spans = [*before, call_span(rollout, user, answer), reward_span(rollout, reward)]
             await store.add_many_spans(spans)
-            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            await store.update_attempt(
+                rollout.rollout_id, "latest", status="failed" if answer in failed else "succeeded"
+            )
             ids.append(rollout.rollout_id)
     await store.close()
     return ids
@@ -81,12 +83,49 @@ def test_no_link_of_a_task_is_refused(serve, tmp_path, step):
         assert "side by side" in read(base + link.replace("&amp;", "&"))
 
 
+def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
+    file = tmp_path / "failed.db"
+    answers = (("A", 0.25), ("B", 0.75), ("C", 1.692))
+    ids = apart(fill(file, [{"step": 1}, {"step": 2}], answers, failed={"C"}))
+    base = serve(file)
+    text = read(f"{base}/s/failed/task?rollout={ids[0]}")
+    assert [one[1:] for one in rows_of(text)] == [["3", "0.5", "0.25", "0.75", "0.25"]] * 2
+    assert "mean of those that succeeded, step 1: 0.5" in text
+    rewards = re.findall(r'<div class="reward">(.*?)</div>', text)
+    assert [re.sub("<[^>]*>", "", one) for one in rewards] == [
+        "reward 0.75",
+        "reward 0.25",
+        "reward 1.692 on the way",
+    ]
+    table = read(f"{base}/s/failed/rollouts?step=1&sort=reward")
+    assert re.findall(r'class="id" href="[^"]*">(ro-\w+)', table) == [ids[1], ids[0], ids[2]]
+    assert '1.692 <span class="remark">on the way</span>' in table
+    card = read(f"{base}/s/failed/rollouts/{ids[2]}").partition("<dt>Reward</dt>")[2][:200]
+    assert "1.692" in card
+    assert "on the way: it counts only where the attempt succeeds" in card
+
+
+def test_the_last_page_that_is_full_has_no_next_one(serve, tmp_path):
+    file = tmp_path / "full.db"
+    ids = apart(fill(file, [{}] * 25))
+    base = f"{serve(file)}/s/full/rollouts?size=25"
+    first = read(base)
+    assert 'rel="next"' in first
+    assert first.count('<td><a class="id"') == 25
+    for order in ("newest", "oldest", "ended", "status"):
+        last = read(f"{base}&sort={order}").partition('rel="next" href="')[2].partition('"')[0]
+        last = read(f"{base.partition('/s/')[0]}{last.replace('&amp;', '&')}")
+        assert last.count('<td><a class="id"') == 25, order
+        assert 'rel="next"' not in last
+    assert len(ids) == 50
+
+
 def test_columns_are_of_both_ends_and_calls_after_many_tools_are_found(serve, tmp_path):
     file = tmp_path / "many.db"
     answers = [(f"answer {n}", float(n < 8)) for n in range(16)]
     ids = apart(fill(file, [{"step": 1}], answers, tools=0))
     text = read(f"{serve(file)}/s/many/task?rollout={ids[0]}")
-    assert re.findall(r'<div class="reward">(\d)', text) == ["1"] * 4 + ["0"] * 4
+    assert re.findall(r'<div class="reward">.*?reward</span> (\d)', text) == ["1"] * 4 + ["0"] * 4
     assert "8 more are not beside each other: those between" in text
     other = tmp_path / "tools.db"
     ids = apart(fill(other, [{"step": 1}], tools=450))

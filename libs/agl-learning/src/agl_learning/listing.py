@@ -4,6 +4,7 @@ The file of a store answers by its indexes, however large it is. Any other store
 page, and where much is asked of it, only its newest rollouts; what was left out is said.
 """
 
+import math
 import re
 import sqlite3
 from collections.abc import Sequence, Set
@@ -13,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from agl.emitter import find_final_reward
+from agl.emitter import MAX_REWARD
 from agl.errors import ConfigError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
@@ -21,6 +22,7 @@ from agl.store.queries import PAGE
 from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.file_store import file_of
+from agl_learning.final_rewards import rewards_in
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000
@@ -30,8 +32,11 @@ _SINCE_SCHEMA: Final = 6
 _MARGIN: Final = 4
 _FEW: Final = 3_000
 """Of so many rollouts the rewards are looked up one by one; of more, by the index of rewards."""
-_HANDFUL: Final = 100
-"""So many are given whole to who sorts them: rewards of foreign spans are in no index."""
+BY_INDEX: Final = (
+    "the highest among the rewards in agl's own spans; those in spans of other tools are in no "
+    "index"
+)
+"""What is said of highest rewards that were chosen so."""
 MANY: Final = 10_000
 """So many rollouts are counted one by one."""
 MOST_NUMBER: Final = (1 << 40) - 1
@@ -100,36 +105,24 @@ class Listed:
 
 
 async def listed(store: LightningStore, wanted: Wanted) -> Listed:
-    """The rollouts of a store that are wanted."""
+    """The rollouts of a store that are wanted.
+
+    Raises:
+        ConfigError: They are to be sorted by reward, and none can have one that counts.
+    """
+    check_order(wanted)
     if (path := file_of(store)) is not None:
         with closing(open_to_read(path)) as connection:
-            ids, total = ids_in(connection, wanted)
+            ids, total, note = ids_in(connection, wanted)
         by_id: dict[str, Rollout] = {}
         for begin in range(0, len(ids), PAGE):
             page = await store.query_rollouts(rollout_id_in=ids[begin : begin + PAGE])
             by_id |= {one.rollout_id: one for one in page}
-        return Listed([by_id[one] for one in ids if one in by_id], total)
+        return Listed([by_id[one] for one in ids if one in by_id], total, note)
     return await _paged(store, wanted)
 
 
-async def final_rewards(store: LightningStore, rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Rollout id -> final reward, of those that have one."""
-    found: dict[str, float] = {}
-    if (path := file_of(store)) is not None:
-        numbers = ", ".join(str(number_of(one.rollout_id)) for one in rollouts)
-        sql = _sql("rewards", where=f"r.n IN ({numbers})")
-        with closing(open_to_read(path)) as connection:
-            found = dict(connection.execute(sql))
-    for rollout in rollouts:
-        if rollout.rollout_id not in found:
-            # Not of ours, and so in no index.
-            spans = await store.query_spans(rollout.rollout_id, "latest")
-            reward = find_final_reward(spans)
-            found |= {} if reward is None else {rollout.rollout_id: reward}
-    return found
-
-
-def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
+def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None, str]:
     """Ids of rollouts in a store's file.
 
     Args:
@@ -137,10 +130,14 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         wanted: Which.
 
     Returns:
-        The ids, the most last; and how many there are, None where that was not counted. By reward
-        there are several times as many as were asked for: spans of other tools, which are not
-        looked at here, may have a later one.
+        The ids, the most last; how many there are, None where that was not counted; and what was
+        not looked at. By the index of rewards there are several times as many as were asked for:
+        spans of other tools, which are not in it, may have a later one.
+
+    Raises:
+        ConfigError: As ``listed`` does.
     """
+    check_order(wanted)
     where, values = _where(wanted)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     is_of_run = wanted.run is not None and wanted.step is None
@@ -150,33 +147,50 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         values |= {"most": -1 if wanted.most is None else wanted.most}
         rows = connection.execute(_sql("newest_of_run", where=where, index=index), values)
         newest = rows.fetchall()
-        return [row[0] for row in newest][::-1], newest[0][1] if newest else 0
+        return [row[0] for row in newest][::-1], newest[0][1] if newest else 0, ""
     if wanted.task is None:  # a text is looked for in every task
         found = connection.execute(_sql("count", where=where, index=index), values)
         total = found.fetchone()[0]
     most = -1 if wanted.most is None else wanted.most
-    name = "by_seconds" if wanted.sort == "seconds" else "newest"
+    name, note = "by_seconds" if wanted.sort == "seconds" else "newest", ""
     if wanted.sort == "reward" and wanted.most is not None:
-        is_few = total is not None and total <= _FEW
-        if not is_few and wanted.statuses is not None and "succeeded" not in wanted.statuses:
-            _refuse_many(_count(connection, replace(wanted, task=None)), wanted.statuses)
-        name = "by_reward_of_few" if is_few else "by_reward"
-        most *= _MARGIN
-        if total is not None and total <= _HANDFUL:
-            name, most = "newest", -1
+        if total is not None and total <= _FEW:
+            return _highest(connection, where, values, wanted.most), total, ""
+        name, note, most = "by_reward", BY_INDEX, most * _MARGIN
+        values |= {"highest": MAX_REWARD}
     values |= {"most": most}
     rows = connection.execute(_sql(name, where=where, order="DESC", index=index), values)
     ids = list(dict.fromkeys(row[0] for row in rows))
-    return ids[::-1], total
+    return ids[::-1], total, note
 
 
-def _refuse_many(number: int, statuses: Sequence[str]) -> None:
-    """Refuse to sort by reward what seldom has one: the index of rewards does not find it."""
-    if number > _FEW:
+def _highest(
+    connection: sqlite3.Connection, where: str, values: dict[str, Any], most: int
+) -> list[str]:
+    """Those of the highest rewards among few; the newest of those without one fill up."""
+    values = {**values, "most": -1}
+    ids, succeeded = [
+        [row[0] for row in connection.execute(sql, values)]
+        for sql in (
+            _sql("newest", where=one, order="ASC", index="")
+            for one in (where, f"{where} AND +r.status = 'succeeded'")
+        )
+    ]
+    rewards = rewards_in(connection, succeeded)
+
+    def reward(rollout_id: str) -> float:
+        given = rewards.get(rollout_id)
+        return given if isinstance(given, float) else -math.inf
+
+    return sorted(ids, key=reward)[-most:]
+
+
+def check_order(wanted: Wanted) -> None:
+    """Refuse to sort by reward what has none that counts."""
+    if wanted.sort == "reward" and wanted.statuses and "succeeded" not in wanted.statuses:
         raise ConfigError(
-            f"{number:,} rollouts are {' or '.join(statuses)}, and seldom have a reward; to sort "
-            f"more than {_FEW:,} of these by it, each would have to be looked up, for minutes. "
-            "Narrow them down (--step, --run, --mode), or leave out --sort reward"
+            f"rollouts that are {' or '.join(wanted.statuses)} have no reward to be sorted by: a "
+            "reward counts where the rollout succeeded. Leave out the order by reward"
         )
 
 

@@ -36,27 +36,10 @@ ORDER BY r.end_time - r.start_time {order}, r.n {order} LIMIT :most;
 SELECT r.rollout_id
 FROM span s CROSS JOIN attempt t ON t.a = s.a CROSS JOIN rollout r ON r.n = t.n
 WHERE s.name IN ('agentlightning.annotation', 'agentlightning.reward')
-  AND {reward} <= 1e308
+  AND {reward} <= :highest AND +r.status = 'succeeded'
   AND t.a = (SELECT max(a) FROM attempt WHERE n = r.n) AND {where}
   AND {counts}
 ORDER BY {reward} {order}, s.a {order} LIMIT :most;
-
--- name: by_reward_of_few
-SELECT r.rollout_id
-FROM rollout r CROSS JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
-CROSS JOIN span s ON s.a = t.a
-WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward')
-  AND {reward} <= 1e308
-  AND {counts}
-ORDER BY {reward} {order}, s.a {order} LIMIT :most;
-
--- name: rewards
-SELECT r.rollout_id, {reward}
-FROM rollout r CROSS JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
-CROSS JOIN span s ON s.a = t.a
-WHERE {where} AND s.name IN ('agentlightning.annotation', 'agentlightning.reward')
-  AND {reward} <= 1e308
-  AND {counts};
 
 -- name: steps
 SELECT {run} AS run, {step} AS step, r.mode, count(*) FROM rollout r

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from agl.emitter import find_final_reward
 from agl.utils.checks import check_numbers
 from agl_learning.calls.reading import model_calls
+from agl_learning.final_rewards import FinalReward
 from agl_learning.ledger import each_part
 
 if TYPE_CHECKING:
@@ -192,13 +193,16 @@ class RewardMonitor:
                 excluded = [one for one in part.excluded if one.reason in _OF_OTHERS]
                 of_others[part.rollout_id] = {one.call_id for one in excluded}
         said: list[Said] = []
+        rollouts = await self._store.query_rollouts(rollout_id_in=list(of_others))
+        statuses = {one.rollout_id: one.status for one in rollouts}
         for rollout_id, others in of_others.items():
             spans = await self._store.query_spans(rollout_id, "latest")
             calls = [call for call in model_calls(spans) if call.call_id not in others]
             if calls := [call for call in calls if call.response is not None]:
                 answers = tuple(str((call.response or {}).get("content") or "") for call in calls)
                 failed = any(map(_tool_failed, calls))
-                said.append(Said(rollout_id, answers, failed, find_final_reward(spans)))
+                given = FinalReward.of(statuses[rollout_id], find_final_reward(spans))
+                said.append(Said(rollout_id, answers, failed, given.reward))
         return said
 
     def _worst(self, said: Sequence[Said], warning: str) -> str:

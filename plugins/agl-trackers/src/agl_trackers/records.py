@@ -16,6 +16,7 @@ from agl.utils.secrets import hide
 from agl.utils.text import capped
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
+from agl_learning.final_rewards import FinalReward
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -99,7 +100,7 @@ async def sample_of(store: "LightningStore", rollout: Rollout) -> Sample:
         rollout_id=rollout.rollout_id,
         status=rollout.status,
         mode=rollout.mode or "",
-        reward=find_final_reward(spans),
+        reward=FinalReward.of(rollout.status, find_final_reward(spans)).reward,
         task=_shown(task if isinstance(task, str) else to_json_text(task)),
         conversation=_shown(said),
         error="" if failure is None else _shown(f"{failure.boundary}: {failure.message}"),

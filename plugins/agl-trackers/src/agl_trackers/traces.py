@@ -76,7 +76,8 @@ def trace_of(
     trace_id = int(spans[0].trace_id if spans else identity[:32], 16)
     known = {span.span_id for span in spans}
     calls = _calls(spans)
-    rewards = find_final_rewards(spans)
+    # Of one that did not succeed no reward counts; its spans have those given on the way.
+    rewards = find_final_rewards(spans) if attempt.status == "succeeded" else []
     told = {
         SESSION: rollout.rollout_id,
         Ids.ROLLOUT_ID.value: rollout.rollout_id,

@@ -18,6 +18,7 @@ from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Failure, Rollout, RolloutMode, Span
+from agl_learning.final_rewards import FinalReward, find_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
 
@@ -87,7 +88,10 @@ def command(
     else:
         # Those of plugins last, as they appear; not every line need have them.
         columns = dict.fromkeys(chain(COLUMNS, *rows))
-        columns.pop("resources_id", None)
+        for name in ("resources_id", "reward_on_the_way"):
+            columns.pop(name, None)
+        for row in rows:
+            row["reward"] = reward_text(row["reward"], row["reward_on_the_way"])
         print_table(
             list(columns),
             [[_short(row.get(column)) for column in columns] for row in rows],
@@ -106,17 +110,23 @@ async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> di
     attempts = await store.query_attempts(rollout.rollout_id)
     error = attempts[-1].error if attempts else None
     spans: Sequence[Span] = ()
+    reward: float | None = None
     try:
         newest = {"sort_order": "desc", "limit": MOST_SPANS}
         spans = (await store.query_spans(rollout.rollout_id, "latest", **newest))[::-1]
+        reward = find_final_reward(spans)
+        if reward is None and len(spans) == MOST_SPANS:
+            reward = await find_reward(store, rollout.rollout_id)
     except DamagedRecordError as damage:  # of this rollout; the others are to be listed
         error = Failure(boundary="store", type=type(damage).__name__, message=str(damage))
+    given = FinalReward.of(rollout.status, reward)
     row = {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
         "mode": rollout.mode,
         "attempts": len(attempts),
-        "reward": find_final_reward(spans),
+        "reward": given.reward,
+        "reward_on_the_way": given.on_the_way,
         "seconds": None if rollout.end_time is None else rollout.end_time - rollout.start_time,
         "resources_id": rollout.resources_id,
         "input": rollout.input,

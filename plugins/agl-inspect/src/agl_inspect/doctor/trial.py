@@ -31,7 +31,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
-from agl_learning.listing import final_rewards
+from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, beside, ran
 from agl_learning.records import TrainedModel
 
@@ -198,7 +198,8 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
             trial.model = _trained(snapshot.resources if snapshot else {}, given)
-        trial.final_rewards = [*(await final_rewards(store, tried)).values()]
+        final = await final_rewards(store, tried)
+        trial.final_rewards = [one.reward for one in final.values() if one.reward is not None]
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]
         trial.num_together = sum(

@@ -13,6 +13,7 @@ from agl.store.base import LightningStore
 from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
+from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.showing import Shown, cut, show, text_of
 from agl_learning.traces import Part
 
@@ -36,6 +37,9 @@ class Side:
     """Which of them is compared."""
     attempts: int
     reward: float | None
+    """What counts: of an attempt that succeeded."""
+    reward_on_the_way: float | None
+    """What was given to another one."""
     credit: float | None
     """Mean over its calls; None where none got any, and where no algorithm accounted for it."""
     advantage: float | None
@@ -123,6 +127,7 @@ def _side(shown: Shown) -> Side:
     own = [span for span in shown.chain.trace.spans
            if attempt and span.attempt_id == attempt.attempt_id]  # fmt: skip
     about = rollout.metadata or {}
+    given = FinalReward.of(attempt.status if attempt else "", find_final_reward(own))
     is_accounted = shown.explanation.algorithm is not None
     return Side(
         rollout_id=rollout.rollout_id,
@@ -131,7 +136,8 @@ def _side(shown: Shown) -> Side:
         step=about.get("step"),
         attempt=attempt.sequence_id if attempt else None,
         attempts=shown.num_attempts,
-        reward=find_final_reward(own),
+        reward=given.reward,
+        reward_on_the_way=given.on_the_way,
         credit=_mean([one.reward for one in fates if is_accounted and one.reward is not None]),
         advantage=_mean([one.advantage for one in fates if one.advantage is not None]),
         calls=len(shown.calls),
@@ -182,6 +188,8 @@ def _lines(pair: Pair, full: bool) -> Iterator[str]:
     yield f"  {'rollout':<16}{sides[0].rollout_id:<28}{sides[1].rollout_id:<28}".rstrip()
     for name, label in ROWS.items():
         cells = [_cell(getattr(one, name)) for one in sides]
+        if name == "reward":
+            cells = [reward_text(one.reward, one.reward_on_the_way, "none") for one in sides]
         mark = " " if cells[0] == cells[1] else "*"
         yield f"{mark} {label:<16}{cells[0]:<28}{cells[1]:<28}".rstrip()
     for letter, one in zip("AB", sides, strict=True):

@@ -10,7 +10,8 @@ from agl.errors import ConfigError
 from agl.runs.folders import shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_learning.listing import Listed, Wanted, final_rewards, listed
+from agl_learning.final_rewards import final_rewards
+from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.run_facts import RunFacts, run_facts
 
 MOST = 500
@@ -25,7 +26,11 @@ class StepLine:
     mode: str | None
     rollouts: list[str] = field(default_factory=list[str])
     failed: int = 0
+    cancelled: int = 0
     rewards: list[float] = field(default_factory=list[float])
+    """Of those that succeeded: no other's counts."""
+    unread: int = 0
+    """Rollouts whose reward nobody can say: a span is damaged."""
     is_whole: bool = True
     """Whether all rollouts of the step were read."""
 
@@ -70,8 +75,11 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         step = (rollout.metadata or {}).get("step")
         line = lines.setdefault((step, rollout.mode), StepLine(step, rollout.mode))
         line.rollouts.append(rollout.rollout_id)
-        line.failed += rollout.status in ("failed", "cancelled")
-        line.rewards += [rewards[rollout.rollout_id]] if rollout.rollout_id in rewards else []
+        line.failed += rollout.status == "failed"
+        line.cancelled += rollout.status == "cancelled"
+        given = rewards[rollout.rollout_id]
+        line.rewards += [] if given.reward is None else [given.reward]
+        line.unread += bool(given.problem)
     is_cut = newest.total is None or newest.total > len(newest.rollouts)
     if is_cut:
         for step in {line.step for line in lines.values()}:
@@ -120,20 +128,26 @@ def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
     if shown.note:
         yield f"         {shown.note}"
     yield ""
-    columns = ["step", "mode", "rollouts", "failed", "reward", "lowest", "highest", "first rollout"]
+    steps = whole or shown.steps
+    # A column of what seldom is would take the room of the others.
+    rare = [name for name in ("cancelled", "unread") if any(getattr(one, name) for one in steps)]
+    counts = ["failed", *rare]
+    columns = ["step", "mode", "rollouts", *counts, "reward", "lowest", "highest", "first rollout"]
     rows = [
         [
             "" if line.step is None else line.step,
             line.mode or "",
             len(line.rollouts),
-            line.failed or "",
+            *(getattr(line, name) or "" for name in counts),
             *(
                 f"{of(line.rewards):.4g}" if line.rewards else ""
                 for of in (statistics.fmean, min, max)
             ),
             line.rollouts[0],
         ]
-        for line in whole or shown.steps
+        for line in steps
     ]
     yield table_text(columns, rows)
+    if "unread" in rare:
+        yield "unread   their rewards are in damaged spans; agl show ROLLOUT says which"
     yield "options, code and starts: agl runs show " + run.run_id

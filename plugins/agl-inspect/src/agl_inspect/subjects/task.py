@@ -14,6 +14,7 @@ from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import reading_of, task_id
 from agl_learning.calls.reading import recorded_parts
+from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.ledger import load_parts
 from agl_learning.records import ModelCall
 from agl_learning.showing import cut, text_of
@@ -33,6 +34,9 @@ class Line:
     mode: str | None
     step: int | None
     reward: float | None
+    """What counts: of a rollout that succeeded."""
+    reward_on_the_way: float | None
+    """What was given to another one."""
     advantage: float | None
     """Mean over its calls that were trained, as the last account says."""
     seconds: float | None
@@ -54,7 +58,7 @@ class ShownTask:
 
     @property
     def rewards(self) -> list[float]:
-        """Those that were given."""
+        """Those that count."""
         return [line.reward for line in self.lines if line.reward is not None]
 
     def spread(self) -> dict[str, float]:
@@ -118,12 +122,14 @@ def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
     error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
     where = place_of(error.traceback) if error else None
     problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
+    given = FinalReward.of(rollout.status, find_final_reward(spans))
     return Line(
         rollout.rollout_id,
         rollout.status,
         rollout.mode,
         (rollout.metadata or {}).get("step"),
-        find_final_reward(spans),
+        given.reward,
+        given.on_the_way,
         advantage,
         None if rollout.end_time is None else rollout.end_time - rollout.start_time,
         f"{problem} ({where})" if where else problem,
@@ -141,19 +147,22 @@ def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
     if spread:
         low, high = spread["lowest"], spread["highest"]
         yield (
-            f"rewards  {len(shown.rewards)} given: mean {spread['mean']:.4g}, from {low:.4g} to "
-            f"{high:.4g}, standard deviation {spread['deviation']:.4g}"
+            f"rewards  {len(shown.rewards)} that count: mean {spread['mean']:.4g}, "
+            f"from {low:.4g} to {high:.4g}, standard deviation {spread['deviation']:.4g}"
         )
         if low == high and len(shown.rewards) > 1:
             yield "         all are equal: there is nothing to learn from comparing them"
     else:
-        yield "rewards  none was given"
+        yield "rewards  none that counts: it takes a rollout that succeeded"
     if shown.num_rollouts > len(shown.lines) or shown.looked_at:
         among = f" found among {shown.looked_at} in the store" if shown.looked_at else ""
         yield f"rollouts the newest {len(shown.lines)} of {shown.num_rollouts}{among}"
     yield ""
     columns = ["rollout_id", "status", "mode", "step", "reward", "advantage", "seconds"]
-    rows = [[_cell(getattr(line, name)) for name in columns] for line in shown.lines]
+    rows = [
+        [_reward(line) if name == "reward" else _cell(getattr(line, name)) for name in columns]
+        for line in shown.lines
+    ]
     yield table_text(columns, rows)
     for line in shown.lines:
         if line.problem:
@@ -181,13 +190,17 @@ def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
         key = (turn.role, turn.text) if turn else ("", "(it ends here)")
         first.setdefault(key, []).append(line)
     for (role, text), lines in first.items():
-        rewards = ", ".join("none" if one.reward is None else f"{one.reward:.4g}" for one in lines)
+        rewards = ", ".join(_reward(one) or "none" for one in lines)
         ids = ", ".join(one.rollout_id for one in lines[:3])
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         yield f"  {ids}{more}; reward {rewards}"
         body = _cut(text, longest).split("\n")
         yield f"    {role:<10}{body[0]}".rstrip()
         yield from (f"{' ' * 14}{one}".rstrip() for one in body[1:])
+
+
+def _reward(line: Line) -> str:
+    return reward_text(line.reward, line.reward_on_the_way)
 
 
 def _cell(value: object) -> str:

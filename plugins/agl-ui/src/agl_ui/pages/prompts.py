@@ -9,11 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.errors import DamagedRecordError
+from agl_learning.final_rewards import FinalReward, find_reward
 from agl_learning.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 from agl_ui.charts import chart
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
-from agl_ui.pages.rollouts import reward_of_ids
 from agl_ui.places import Place, Places
 from agl_ui.prompt_tree import prompt_runs
 
@@ -116,6 +116,7 @@ async def _reward(place: Place, one: Evaluation) -> float | None:
     if one.attempt_id is None:
         return None
     try:
-        return await reward_of_ids(place, one.rollout_id, one.attempt_id)
+        given = await find_reward(place.store, one.rollout_id, one.attempt_id)
+        return FinalReward.of(one.status, given).reward
     except DamagedRecordError:
         return None

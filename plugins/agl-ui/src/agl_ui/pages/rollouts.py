@@ -10,12 +10,20 @@ from typing import Any, get_args
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError, NotSupportedError
-from agl.semconv import AGL_ANNOTATION, AGL_REWARD
 from agl.store.queries import check_statuses, each_record
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
-from agl_learning.listing import MANY, NEWEST, Listed, Wanted, ids_in, ordered_in, page_in
+from agl_learning.final_rewards import FinalReward, find_reward
+from agl_learning.listing import (
+    MANY,
+    NEWEST,
+    Listed,
+    Wanted,
+    check_order,
+    ids_in,
+    ordered_in,
+    page_in,
+)
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Place, Places
 
@@ -33,8 +41,9 @@ DAMAGED: Any = "damaged"
 """Status of one that cannot be read."""
 MOST_OF_A_STEP = 2_000
 """Rollouts of one step that are read, to be sorted by their rewards."""
-LAST_SPANS, SPANS_LOOKED_AT = 8, 50
-"""The last spans of a rollout, and its last ones of a name, among which its reward is."""
+
+
+NONE = FinalReward()
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,17 @@ class Row:
 
     rollout: Rollout
     attempt: Attempt | None
-    reward: float | None
-    problem: str = ""
+    given: FinalReward = NONE
+
+    @property
+    def reward(self) -> float | None:
+        """What counts."""
+        return self.given.reward
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be read whole."""
+        return self.given.problem
 
     @property
     def step(self) -> Any:
@@ -98,14 +116,17 @@ async def write(request: Request, places: Places) -> Page:
     if chosen["after"]:
         await _check_after(place, chosen["after"])
     statuses = [*chosen["status"]] or None
-    wanted = Wanted(statuses, chosen["mode"] or None, chosen["run"] or None, step, most=size)
+    # One more than is shown, to know whether there is a next page.
+    wanted = Wanted(statuses, chosen["mode"] or None, chosen["run"] or None, step, most=size + 1)
+    if chosen["sort"] == "reward":
+        check_order(replace(wanted, sort="reward"))
     ask = _by_index if place.asked is not None else _by_contract
     found = await ask(place, wanted, chosen["sort"], beginning, chosen["after"] or None)
-    rows = await rows_of(place, found.rollouts)
+    is_more = len(found.rollouts) > size and chosen["sort"] != "reward"
+    rows = await rows_of(place, found.rollouts[:size] if is_more else found.rollouts)
     if chosen["sort"] == "reward":
         rows.sort(key=lambda row: -math.inf if row.reward is None else row.reward, reverse=True)
     rows = rows[:size]
-    is_more = len(rows) == size and (found.total is None or found.total > size)
     values = {
         "title": "Rollouts",
         "rows": rows,
@@ -118,7 +139,7 @@ async def write(request: Request, places: Places) -> Page:
         "sizes": sorted({*SIZES, size}),
         "statuses": STATUSES,
         "modes": get_args(RolloutMode),
-        "next": rows[-1].rollout.rollout_id if is_more and chosen["sort"] != "reward" else "",
+        "next": rows[-1].rollout.rollout_id if is_more else "",
         "is_first": not chosen["after"],
     }
     return Page("rollouts.html", values, place, "rollouts", state=state)
@@ -135,19 +156,20 @@ async def _by_index(
 ) -> Listed:
     """The rollouts of the page, from a store's file."""
 
-    def look(found: sqlite3.Connection) -> tuple[list[str], int | None]:
+    def look(found: sqlite3.Connection) -> tuple[list[str], int | None, str]:
         if sort == "reward":
             return ids_in(found, replace(wanted, sort="reward"))
         if sort in ("ended", "status"):
-            return ordered_in(found, wanted, sort, after=after)
+            return *ordered_in(found, wanted, sort, after=after), ""
         is_whole = "ro-".startswith(beginning) or beginning.startswith("ro-")
         name = beginning if is_whole else f"ro-{beginning}"
-        return page_in(found, wanted, beginning=name, after=after, oldest_first=sort == "oldest")
+        is_oldest = sort == "oldest"
+        return *page_in(found, wanted, beginning=name, after=after, oldest_first=is_oldest), ""
 
     assert place.asked is not None
-    ids, total = await place.asked.ask(look)
+    ids, total, note = await place.asked.ask(look)
     found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
-    return Listed([found.get(one) or _unread(one) for one in ids], total)
+    return Listed([found.get(one) or _unread(one) for one in ids], total, note)
 
 
 async def _by_contract(
@@ -203,34 +225,12 @@ async def rows_of(place: Place, rollouts: Any) -> list[Row]:
 
 async def _row(place: Place, rollout: Rollout) -> Row:
     if rollout.status == DAMAGED:
-        return Row(rollout, None, None, "this record is damaged; see above")
+        return Row(rollout, None, FinalReward(problem="this record is damaged; see above"))
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None or rollout.status in ("queuing", "preparing"):
-        return Row(rollout, attempt, None)
+        return Row(rollout, attempt)
     try:
-        return Row(rollout, attempt, await reward_of(place, attempt))
+        given = await find_reward(place.store, attempt.rollout_id, attempt.attempt_id)
+        return Row(rollout, attempt, FinalReward.of(rollout.status, given))
     except DamagedRecordError as damage:  # of this one; the others are to be listed
-        return Row(rollout, attempt, None, str(damage))
-
-
-async def reward_of(place: Place, attempt: Attempt) -> float | None:
-    """The final reward of an attempt."""
-    return await reward_of_ids(place, attempt.rollout_id, attempt.attempt_id)
-
-
-async def reward_of_ids(place: Place, rollout_id: str, attempt_id: str) -> float | None:
-    """The same, from as few of its spans as have it: as a rule it is among the last ones."""
-    of = (rollout_id, attempt_id)
-    last = await place.store.query_spans(*of, sort_order="desc", limit=LAST_SPANS)
-    reward = find_final_reward(last[::-1])
-    is_late = any(one.late for one in last)  # before these there may be the one that counts
-    if last.total <= LAST_SPANS or (reward is not None and not is_late):
-        return reward
-    newest = {"sort_order": "desc", "limit": SPANS_LOOKED_AT}
-    for name in (AGL_ANNOTATION, AGL_REWARD, None):
-        named = {} if name is None else {"name": name}
-        spans = await place.store.query_spans(*of, **named, **newest)
-        reward = find_final_reward(spans[::-1])
-        if reward is not None:
-            return reward
-    return None
+        return Row(rollout, attempt, FinalReward(problem=str(damage)))

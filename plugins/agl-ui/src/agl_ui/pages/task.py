@@ -65,7 +65,7 @@ class Step:
 
     @property
     def rewards(self) -> list[float]:
-        """Of those that have one."""
+        """Those that count: of rollouts that succeeded."""
         return [row.reward for row in self.rows if row.reward is not None]
 
     @property
@@ -123,7 +123,7 @@ async def write(request: Request, places: Places) -> Page:
         "num_found": len(rows),
         "curve": chart(
             "Mean reward of this task by step",
-            [("mean", "val", means)],
+            [("mean of those that succeeded", "val", means)],
             height=180.0,
         )
         if len(means) > 1
