@@ -80,4 +80,4 @@ def test_a_run_ends_with_its_ledger(agl: Agl, project: Path) -> None:
     _, _, ledger = result.out.partition("ledger       the last 10 of 12 steps\n")
     lines = [line.split() for line in ledger.splitlines()[2:13]]
     assert lines[0][:4] == ["3", "train", "1", "0"]
-    assert lines[-1] == ["total", "12", "0", "0", "0", "0", "12", "rollouts", "no_calls"]
+    assert lines[-1] == ["total", "12", "0", "0", "0", "0", "rollouts:", "12", "no_calls"]

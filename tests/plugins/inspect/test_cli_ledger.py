@@ -90,6 +90,27 @@ def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Pat
     assert "1 rollouts are in no account" in result.err
 
 
+def test_the_rollouts_of_each_row_add_up(agl: Agl, tmp_path: Path) -> None:
+    async def fill() -> None:
+        store = SqliteLightningStore(tmp_path / "store.db")
+        await one_step(store, 1, trained=1, excluded=1)
+        for reason in ("failed_attempt", "not_run", "failed_attempt"):  # before any call
+            rollout = await store.start_rollout(input="y", mode="train")
+            ledger = Ledger()
+            ledger.add_rollout(rollout.rollout_id)
+            exclusion = Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason)
+            ledger.exclude(exclusion)
+            await save_ledger(store, ledger, [rollout], step=1, algorithm="toy")
+        await store.close()
+
+    asyncio.run(fill())
+    lines = agl("ledger", str(tmp_path)).out.splitlines()
+    assert [" ".join(line.split()) for line in lines[2:]] == [
+        f"{step} 4 1 2 1 1 1 no_token_ids; rollouts: 2 failed_attempt, 1 not_run"
+        for step in ("1 train", "total")
+    ]
+
+
 def test_one_step_lists_each_excluded_call(agl: Agl, tmp_path: Path) -> None:
     result = agl("ledger", str(make_store(tmp_path) / "store.db"), "--step", "2")
     listed = [line for line in result.out.splitlines() if "the answer has no token ids" in line]

@@ -170,16 +170,15 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
 
 
 def _cells(sums: Sums) -> list[object]:
-    calls = excluded(sums, "calls")
-    because = [f"{n} {reason}" for reason, n in calls.most_common()]
-    # Rollouts without any call have a reason that no call has.
-    because += [
-        f"{n} rollouts {reason}"
-        for reason, n in excluded(sums, "rollouts").items()
-        if reason in ("no_calls", "not_run")
-    ]
+    calls, rollouts = excluded(sums, "calls"), excluded(sums, "rollouts")
+    # A rollout may have a reason that none of its calls has, or no call at all.
+    because = [_reasons(calls), f"rollouts: {_reasons(rollouts)}" if rollouts else ""]
     counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
-    return [*counts, calls.total(), ", ".join(because)]
+    return [*counts, calls.total(), "; ".join(filter(None, because))]
+
+
+def _reasons(counts: Counter[str]) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
 
 
 def remarks(accounts: Accounts) -> list[str]:
