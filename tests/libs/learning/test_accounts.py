@@ -157,3 +157,10 @@ def test_only_where_a_rollout_succeeded_is_the_address_of_the_model_in_doubt():
     )
     assert "base_url" not in why_nothing(collected(failed))
     assert "does the agent use the base_url" in why_nothing(collected(failed, succeeded))
+
+
+def test_a_step_of_refused_rewards_says_why_they_were():
+    batch = collected(ended("a", 0))
+    batch.ended[0].problem = "reward 'primary' is '1e+308' (float); expected a number"
+    why = why_nothing(batch)
+    assert "of 1 the reward was refused: reward 'primary' is '1e+308' (float); expected" in why

@@ -79,18 +79,18 @@ def test_a_linked_reward_goes_to_its_call_whenever_it_comes(trace):
     assert excluded_rewards(trace, "per_call") == {lost.span_id: "unused_reward"}
 
 
-def test_a_broken_link_makes_its_reward_malformed(trace):
+def test_a_broken_link_makes_its_reward_none(trace):
     trace.gateway([1], [2])
     trace.reward(1.0)
     trace.gateway([3], [4])
     broken = {"agentlightning.link.0.key_match": "span_id", "agentlightning.reward.0.value": 1.0}
     reward = trace.span("agentlightning.annotation", broken)
     assert rewards(trace, "per_call") == [1.0, None]
-    assert excluded_rewards(trace, "per_call") == {reward.span_id: "malformed"}
+    assert excluded_rewards(trace, "per_call") == {reward.span_id: "refused_reward"}
     (excluded,) = [
         e for e in TraceToRows(credit="per_call").adapt(trace.spans).ledger.exclusions if e.credit
     ]
-    assert excluded.reason == "malformed"
+    assert excluded.reason == "refused_reward"
     assert "needs both key_match and value_match" in excluded.detail
     # What algorithms count as the rollout's reward agrees.
     assert agl.find_final_reward(trace.spans) is None
@@ -122,13 +122,13 @@ def test_rewards_are_matched_by_number_whatever_the_clocks_say(trace, credit, sk
     "value", ["abc", "NaN", "0.5", [1.0], float("nan"), float("inf"), 1.7e308, -2e12]
 )
 @pytest.mark.parametrize("credit", ["final", "per_call", "per_agent", "discounted", "stepwise"])
-def test_a_reward_that_cannot_be_read_is_malformed_and_trains_nothing(trace, credit, value):
+def test_a_reward_that_cannot_be_read_is_refused_and_trains_nothing(trace, credit, value):
     trace.gateway([1], [2])
     bad = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
     reward = trace.span("agentlightning.annotation", bad)
     result = TraceToRows(credit=credit).adapt(trace.spans)
     assert result.rows == []
-    assert result.ledger.reasons() == result.ledger.reasons("reward") == {"malformed": 1}
+    assert result.ledger.reasons() == result.ledger.reasons("reward") == {"refused_reward": 1}
     result.ledger.check()
     assert agl.find_final_reward(trace.spans) is None
     assert agl.emitter.reward_problem(reward)

@@ -152,9 +152,8 @@ async def result_of(
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store):
             key = error.boundary, error.type, place_of(error.traceback)
-            new = FailureCause(*key, message=error.message, rollout_id=rollout.rollout_id)
-            known = causes.get(key)
-            causes[key] = new if known is None else replace(known, number=known.number + 1)
+            known = causes.get(key, FailureCause(*key, 0, error.message, rollout.rollout_id))
+            causes[key] = replace(known, number=known.number + 1)
         if rollout.status == "succeeded" and not result.steps:
             reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
             if reward is not None:
@@ -171,9 +170,8 @@ async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None:
         return []
-    attempts = [attempt]
-    if attempt.sequence_id > 1:
-        attempts = list(await store.query_attempts(rollout.rollout_id))
+    is_tried_again = attempt.sequence_id > 1
+    attempts = await store.query_attempts(rollout.rollout_id) if is_tried_again else [attempt]
     return [one.error for one in attempts if one.error is not None]
 
 

@@ -177,6 +177,8 @@ def why_nothing(collected: "Collected") -> str:
     unread = [why for reason, why in unusable if reason in ("malformed", "no_reward")]
     if unread:
         parts.append(f"of {len(unread)} nothing can be trained: {unread[0]}")
+    elif refused := [one.problem for one in collected.ended if one.problem is not None]:
+        parts.append(f"of {len(refused)} the reward was refused: {refused[0]}")
     elif not collected.ledger.calls and collected.num_failed < total:
         parts.append(
             "no model call was recorded: does the agent use the base_url of its LLM resource?"

@@ -11,7 +11,7 @@ from agl_learning.records import ModelCall
 OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
     (
         *("no_token_ids", "no_logprobs", "malformed", "over_length", "no_reward", "empty_answer"),
-        "truncated",
+        *("refused_reward", "truncated"),
     )
 )
 """Reasons that are those of one answer, and not of the call."""
@@ -38,7 +38,7 @@ def account_for_rewards(
         if span.span_id not in counting:
             why = ("superseded_reward", "the attempt was graded, and only its grade counts")
         elif reward.problem is not None:
-            why = ("malformed", reward.problem)
+            why = ("refused_reward", reward.problem)
         elif not calls:
             why = ("no_calls", "the attempt has no recorded call that it could reach")
         elif any(credit.reason == "unordered_reward" for credit in credits):

@@ -31,7 +31,7 @@ def final_credit(rewards: Sequence[Reward]) -> Credit:
     last = own[-1]
     if last.problem is not None:
         because = f"the last reward of the attempt cannot be read: {last.problem}"
-        return Credit(reward=None, reason="malformed", because=because)
+        return Credit(reward=None, reason="refused_reward", because=because)
     others = len(own) - 1
     note = f"; {others} earlier of the attempt do not count" if others else ""
     return Credit(

@@ -63,7 +63,7 @@ def unreadable(rewards: Iterable[Reward]) -> Credit | None:
     for reward in rewards:
         if reward.problem is not None:
             because = f"its reward (span {reward.span.span_id}) cannot be read: {reward.problem}"
-            return Credit(reward=None, reason="malformed", because=because)
+            return Credit(reward=None, reason="refused_reward", because=because)
     return None
 
 

@@ -321,18 +321,18 @@ def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
 
 
 def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
-    malformed = [
+    refused = [
         Finding(
             "error",
-            "malformed",
+            "refused_reward",
             f"the reward of span {one.call_id} cannot be read: {one.detail}",
-            "Give a finite number: agl.emit_reward(value), or the agent's result",
+            FIXES["refused_reward"],
         )
         for one in account.ledger.exclusions
-        if one.kind == "reward" and one.reason == "malformed"
+        if one.kind == "reward" and one.reason == "refused_reward"
     ]
-    if malformed:
-        return malformed
+    if refused:
+        return refused
     # AIR's rewards are no spans, but they reach calls.
     if not result.rewards and all(call.reward is None for call in result.calls):
         return [Finding("error", "no_reward", "the agent gave no reward", FIXES["no_reward"])]

@@ -16,6 +16,8 @@ FIXES: dict[ExclusionReason, str] = {
     "says more",
     "infrastructure": "Look at the error of the failed call: agl spans shows its span. More "
     "num_retries in the gateway, or fewer rollouts at once, may help",
+    "refused_reward": "Give a number from -1e12 to 1e12: agl.emit_reward(value), or the agent's "
+    "result; a link of it needs its key and its value",
     "malformed": "Look at the span of the call; the message says what cannot be",
     "malformed_message": "Give every message a 'role' (system, user, assistant, tool) and a "
     "'content'",
