@@ -2,8 +2,8 @@
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,7 +67,9 @@ class FileStore(LightningStore):
 
     def __init__(self, file: Path) -> None:
         self.path = str(file)
-        self._file, self._lock = file, threading.Lock()
+        self._file = file
+        # One connection, and so one thread: more would only wait for each other.
+        self._thread = ThreadPoolExecutor(1, "agl-file-store")
         self._opened: tuple[Any, SqliteLookups] | None = None
 
     @property
@@ -95,30 +97,34 @@ class FileStore(LightningStore):
         return found[0] if found else None
 
     async def close(self) -> None:
-        with self._lock:
-            if self._opened is not None:
-                self._opened[1].connection.close()
-            self._opened = None
+        await self._in_thread(self._let_go)
 
     async def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the file what the contract has no question for; ids, and nothing that is hidden."""
         return await self._read(lambda found: question(found.connection))
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        return await asyncio.to_thread(self._look_up, lookup)
+        return await self._in_thread(lambda: self._look_up(lookup))
+
+    async def _in_thread(self, act: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, act)
+
+    def _let_go(self) -> None:
+        if self._opened is not None:
+            self._opened[1].connection.close()
+        self._opened = None
 
     def _look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        with self._lock:
-            try:
-                return lookup(self._lookups())
-            except StoreUnavailableError:
-                self._opened = None
-                raise
-            except (sqlite3.Error, OSError) as error:
-                self._opened = None
-                raise StoreUnavailableError(
-                    f"store {self.path!r}: cannot be read: {error}. Was it moved?"
-                ) from error
+        try:
+            return lookup(self._lookups())
+        except StoreUnavailableError:
+            self._let_go()
+            raise
+        except (sqlite3.Error, OSError) as error:
+            self._let_go()
+            raise StoreUnavailableError(
+                f"store {self.path!r}: cannot be read: {error}. Was it moved?"
+            ) from error
 
     def _lookups(self) -> SqliteLookups:
         status = self._file.stat()
@@ -126,8 +132,7 @@ class FileStore(LightningStore):
         log = self._file.with_name(f"{self._file.name}-wal").exists()
         identity = (status.st_dev, status.st_ino, log, None if log else status.st_mtime_ns)
         if self._opened is None or self._opened[0] != identity:
-            if self._opened is not None:
-                self._opened[1].connection.close()
+            self._let_go()
             connection = open_to_read(self._file, is_shared=True)
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if (version := schema_of(connection)) != SCHEMA_VERSION:
