@@ -7,7 +7,8 @@
 
 ``trace`` opens the page of a rollout of so many spans, and then scrolls through them: milliseconds
 from the click to the first picture and to the end of loading, and from a scroll to the new window.
-``pages`` opens pages of a large store that is there already: to the first picture and to the end of
+``pages`` opens pages of a large store that is there already, the run's page in a new window and the
+others from the table, as a person does who filters it: to the first picture and to the end of
 loading, and the seconds of CPU that the server took for it, which other work on the machine changes
 less. ``memory`` is an hour of watching at one change a second, run faster: the page's clock is
 moved on and the server looks more often; bytes and nodes are those after a garbage collection.
@@ -124,9 +125,11 @@ def measure_pages(file: Path, rollout_id: str, rounds: int) -> None:
         for path in paths:
             paints, loads, seconds = [], [], []
             for _ in range(rounds + 1):
-                page.goto("about:blank")
+                is_first = path == "/"
+                page.goto("about:blank" if is_first else f"{address}/s/{store}/rollouts")
                 before = cpu_of(pid)
-                page.goto(f"{address}/s/{store}{path}")
+                with page.expect_navigation(wait_until="load", url=f"**{path.partition('?')[0]}*"):
+                    page.evaluate("path => { location.href = path }", f"{address}/s/{store}{path}")
                 seconds.append(cpu_of(pid) - before)
                 page.wait_for_function("performance.getEntriesByType('paint').length > 1")
                 entry = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
@@ -153,6 +156,9 @@ def measure_memory(folder: Path, changes: int) -> None:
     address = server.start().rstrip("/")
     with browser() as page:
         page.clock.install()
+        page.add_init_script(
+            "window.fresh = -1; document.addEventListener('agl:fresh', () => { window.fresh += 1; })"
+        )
         page.goto(f"{address}/s/{folder.name}/rollouts/{rollout.rollout_id}")
         session = page.context.new_cdp_session(page)
         for number in range(changes + 1):
@@ -166,13 +172,13 @@ def measure_memory(folder: Path, changes: int) -> None:
                     f"{found['Nodes']:>8.0f} nodes",
                     flush=True,
                 )
-            span = call_span(rollout, USER, f"answer {number}")
-            with page.expect_response(lambda answer: "/rollouts/" in answer.url) as answered:
-                apart(store.add_span(span))
-            # A page waits thirty times as long as an answer took, by the clock that is moved here.
-            answered.value.finished()
-            page.wait_for_timeout(20)
-            page.clock.run_for(10_000)
+            apart(store.add_span(call_span(rollout, USER, f"answer {number}")))
+            # The clock stands still until the page has what was new, so that no answer seems slow.
+            deadline = time.monotonic() + 120
+            while page.evaluate("window.fresh") <= number:
+                assert time.monotonic() < deadline, f"the page did not follow change {number}"
+                page.wait_for_timeout(10)
+            page.clock.run_for(2_000)
     server.stop()
     apart(places.close())
     apart(store.close())

@@ -98,6 +98,22 @@ def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path: Pa
     assert "running" not in (tmp_path / "run/report.html").read_text("utf-8")
 
 
+def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agl-runs").mkdir()
+    result, _ = run(tmp_path / "agl-runs/older")
+    run(tmp_path / "agl-runs/newer")
+    lines = result.summary.splitlines()
+    [first] = [n for n, line in enumerate(lines) if line.startswith("next ")]
+    assert [line[13:] for line in lines[first : first + 3]] == [
+        f"agl show {result.failures[0].rollout_id} --path agl-runs/older",
+        "agl rollouts --sort reward --path agl-runs/older",
+        f"agl report {result.run_id}",
+    ]
+
+
 async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path) -> None:
     store = agl.InMemoryLightningStore()
     begin_generation(tmp_path, run="r")

@@ -176,7 +176,8 @@ def next_commands(facts: RunFacts) -> list[str]:
         return found
     path, folder = Path(facts.store_path), facts.result.folder
     is_found = path.absolute().parent.parent == Path(RUNS).absolute() and path.name == STORE
-    where = "" if is_found else f" --path {shlex.quote(near(str(path)))}"
+    # With the place at all times: without it a newer run, or one beside this one, would answer.
+    where = f" --path {shlex.quote(near(str(path.parent if is_found else path)))}"
     if facts.result.failures:
         found.append(f"agl show {facts.result.failures[0].rollout_id}{where}")
     found.append(f"agl rollouts --sort reward{where}")
