@@ -73,6 +73,15 @@ def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
     assert codes(*(step(n, **about) for n in (1, 2, 3)), steps=0) == [code]
 
 
+async def test_rewards_are_no_reason_where_a_teacher_is_learned_from(tmp_path):
+    learns = Hooks(estimator="reverse_kl")
+    with Report(learns, "distillation", tmp_path, 3, 0, False) as report:
+        for number in (1, 2, 3):
+            await report.step(number, step(number, **IDLE))
+    [warning] = report.of_run()["warnings"]
+    assert "the teacher finds each token as likely as the model does in steps 1 to 3" in warning
+
+
 @pytest.mark.parametrize(
     ("about", "code"),
     [

@@ -61,6 +61,31 @@ def why_of(explain: Explain, *arguments: str) -> dict[str, Any]:
     return json.loads(text)["why"]
 
 
+UNCLIPPED = {"clip_low": None, "clip_high": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "above", "below"),
+    [
+        ({"ratio_cap": 3.0}, "up to 1.28, as", "from 0.8 up to 3, as"),
+        ({"ratio_cap": None}, "up to 1.28, as", "from 0.8, as"),
+        ({"clip_low": 3e-4, "clip_high": 4e-4}, "up to 1.0004, as", "from 0.9997, as"),
+        ({**UNCLIPPED, "ratio_cap": 5.0}, "a ratio counts up to 5;", "a ratio counts up to 5;"),
+        (UNCLIPPED, "no bound is among", "no bound is among"),
+    ],
+)
+def test_bound_of_a_ratio_is_the_one_of_its_algorithm_and_sign(
+    explain: Explain, options: dict[str, Any], above: str, below: str
+) -> None:
+    better, worse, _ = make(**options)
+    for rollout_id, expected in ((better, above), (worse, below)):
+        rows = json.loads(explain(rollout_id, "--json")[1])["rows"]
+        first = next(line["tokens"][0] for line in rows[0]["calls"] if line["tokens"])
+        why = why_of(explain, rollout_id, "--row", "0", "--token", str(first))
+        [clip] = [term for term in why["terms"] if term["name"] == "clip"]
+        assert expected in clip["because"]
+
+
 def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
     one, _, _ = make()
     why = why_of(explain, one, "--row", "0", "--token", "5")

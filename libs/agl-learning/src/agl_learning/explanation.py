@@ -15,6 +15,7 @@ from agl.types import (
     Trained,
 )
 from agl_learning.calls.reading import recorded_parts
+from agl_learning.comparable import group_of
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
@@ -279,15 +280,8 @@ async def _siblings(
     return {
         other.rollout_id: found[other.rollout_id]
         for other in await store.query_rollouts(rollout_id_in=list(found))
-        if is_sibling(other, rollout)
+        if group_of(other) == group_of(rollout)
     }
-
-
-def is_sibling(one: Rollout, other: Rollout) -> bool:
-    """The same task, and the same group where the algorithm names groups."""
-    group = [(r.metadata or {}).get("group") for r in (one, other)]
-    step = [(r.metadata or {}).get("step") for r in (one, other)]
-    return one.input == other.input and group[0] == group[1] and step[0] == step[1]
 
 
 def _began(row: TrainingRow) -> str:

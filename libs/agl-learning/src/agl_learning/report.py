@@ -72,7 +72,7 @@ class Report:
         make_private_folder(folder)
         self.metrics_path = folder / METRICS
         self._steps = steps
-        self._signs = Signs(steps)
+        self._signs = self._new_signs()
         self._is_frozen = False
         self._show = show_progress
         self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
@@ -136,10 +136,13 @@ class Report:
         changed = {"weights_changed": False} if is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
 
+    def _new_signs(self) -> Signs:
+        return Signs(self._steps, getattr(self._algorithm, "estimator", ""))
+
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
         lines = list(lines)
-        self._signs = Signs(self._steps)
+        self._signs = self._new_signs()
         for line in lines:
             if isinstance(line.get("step"), int) and not any(k.startswith("val/") for k in line):
                 self._signs.add(line)

@@ -63,10 +63,11 @@ class Signs:
 
     Args:
         steps: How many the run is to have; 0 where nobody knows.
+        estimator: What advantages are made of, as in ``agl_learning.weighing``.
     """
 
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
+    def __init__(self, steps: int, estimator: str = "") -> None:
+        self._steps, self._has_teacher = steps, estimator == "reverse_kl"
         self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
         self._means: dict[str, _Means] = {"": _Means()}
         """Model -> of its rewards; "" of all together."""
@@ -107,7 +108,8 @@ class Signs:
             last = last[-max(1, enough) :]
             found = [look(last) for look in (*AT_ONCE, _no_gradient)]
             if not self._means[model].have_risen:
-                found += [look(last) for look in (_equal_rewards, _no_entropy)]
+                compared = _equal_to_teacher if self._has_teacher else _equal_rewards
+                found += [look(last) for look in (compared, _no_entropy)]
             found += [look(last) for look in (_no_tokens, _no_calls)]
         return [one for one in found if one is not None]
 
@@ -185,6 +187,19 @@ def _equal_rewards(last: Sequence[Metrics]) -> Finding | None:
         "this model, or it is sampled too coldly to differ",
         "Look at some answers with their rewards (agl rollouts, agl show ROLLOUT). Give a finer "
         "reward, tasks that succeed now and then, a larger group_size or a higher temperature",
+    )
+
+
+def _equal_to_teacher(last: Sequence[Metrics]) -> Finding | None:
+    if not all(_first_reason(step) == "zero_advantage" for step in last):
+        return None
+    return _finding(
+        "equal_to_teacher",
+        last,
+        f"the teacher finds each token as likely as the model does in {_steps(last)}, and nothing "
+        "is trained",
+        "the teacher has the weights of the model",
+        "Compare the options model and teacher",
     )
 
 

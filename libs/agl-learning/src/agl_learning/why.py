@@ -21,11 +21,13 @@ from agl.types import (
     Trained,
 )
 from agl_learning.advantages import moments
-from agl_learning.explanation import CallLine, Chain, is_sibling
+from agl_learning.comparable import group_of
+from agl_learning.explanation import CallLine, Chain
 from agl_learning.ledger import each_part
 from agl_learning.recomputing import compared_credits, recompute
 from agl_learning.records import ModelCall
 from agl_learning.run_metrics import lines_of
+from agl_learning.weighing import ACROSS_TASKS
 from agl_learning.why_parts import Batch, Bin, Group, Member, Step, Why
 from agl_learning.why_terms import terms_of
 
@@ -74,9 +76,11 @@ async def why(
     run = await _run_of(store, chain.part)
     part, item = chain.part, _item_of(chain.part, call_id)
     of_step = {} if part is None else await _of_step(store, part)
-    parts = await _siblings(store, chain.rollout, of_step)
+    own = group_of(chain.rollout)
+    parts = [(one, of) for one, of in of_step if group_of(one) == own]
     group = None if item is None else await _group(store, parts, item, chain.rollout)
-    batch = _batch(chain, of_step)
+    options = _options(run, call)
+    batch = _batch(chain, of_step, options)
     sources = line.sources if line is not None else ()
     events = tuple(one for one in chain.whole.rewards if one.span_id in sources)
     found = Why(
@@ -95,7 +99,6 @@ async def why(
         bin=_bin(part, line, row, position),
         step=None if part is None else _step(part, call, run, batch),
     )
-    options = _options(run, call)
     found = replace(found, terms=terms_of(found, options, batch))
     if again and part is not None and item is not None:
         found = replace(found, again=await recompute(store, run, options, parts, item))
@@ -145,21 +148,15 @@ def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     return {**options, **options.get("models", {}).get(call.served_model, {})}
 
 
-async def _of_step(store: LightningStore, part: LedgerPart) -> dict[str, LedgerPart]:
-    """Rollout id -> its account, of all in the step of this one."""
-    return {
+async def _of_step(store: LightningStore, part: LedgerPart) -> list[tuple[Rollout, LedgerPart]]:
+    """The rollouts in the step of this account, each with its own, in the order of their ids."""
+    parts = {
         one.rollout_id: one
         async for one in each_part(store, run=part.run, step=part.step, lost=part.lost)
         if one.algorithm == part.algorithm
     }
-
-
-async def _siblings(
-    store: LightningStore, rollout: Rollout, of_step: Mapping[str, LedgerPart]
-) -> list[tuple[Rollout, LedgerPart]]:
-    """The rollouts of the task in the step, this one too, in the order of their ids."""
-    rollouts = await store.query_rollouts(rollout_id_in=list(of_step))
-    return [(one, of_step[one.rollout_id]) for one in rollouts if is_sibling(one, rollout)]
+    rollouts = await store.query_rollouts(rollout_id_in=list(parts))
+    return [(one, parts[one.rollout_id]) for one in rollouts]
 
 
 async def _group(
@@ -214,12 +211,36 @@ def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: in
     return Bin("trained", row=row, position=at, is_lost=part.lost)
 
 
-def _batch(chain: Chain, of_step: Mapping[str, LedgerPart]) -> Batch:
-    """What a step trained in all, as far as its ledger tells."""
-    trained = [one for one in of_step.values() if any(i.kind == "call" for i in one.trained)]
-    rows = chain.whole.rows if chain.part is not None else ()
-    tokens = [line.tokens for row in rows for line in row.calls if line.tokens]
-    return Batch(len(trained), sum(end - start for start, end in tokens))
+def _batch(
+    chain: Chain, of_step: Sequence[tuple[Rollout, LedgerPart]], options: Mapping[str, Any]
+) -> Batch:
+    """What is in the means of a step, as far as its ledger tells; see ``Weighed.left_out``."""
+    trained = {group_of(one) for one, part in of_step if _calls(part.trained)}
+    is_across = options.get("estimator") in ACROSS_TASKS
+    counted = [
+        part
+        for one, part in of_step
+        if _calls(part.trained)
+        or (_calls(_in_vain(part.excluded)) and (is_across or group_of(one) in trained))
+    ]
+    tokens: int | None = None
+    if chain.part is not None and chain.trace.is_whole:
+        rows = [line.tokens for row in chain.whole.rows for line in row.calls if line.tokens]
+        in_vain = {one.call_id for one in _in_vain(chain.part.excluded)}
+        calls = [call for call_id, call in chain.calls.items() if call_id in in_vain]
+        tokens = sum(end - start for start, end in rows)
+        tokens += sum(len(call.response_token_ids or ()) for call in calls)
+    num_trained = sum(bool(_calls(part.trained)) for _, part in of_step)
+    return Batch(num_trained, len(counted), tokens)
+
+
+def _calls(items: Sequence[Trained | Exclusion]) -> list[Trained | Exclusion]:
+    return [one for one in items if one.kind == "call"]
+
+
+def _in_vain(items: Sequence[Exclusion]) -> list[Exclusion]:
+    """What was compared with the others, and is no better and no worse."""
+    return [one for one in items if one.reason == "zero_advantage"]
 
 
 def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> Step:
@@ -236,7 +257,7 @@ def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> S
         generation=part.generation,
         sampled_by=call.model_version,
         made=part.version,
-        num_trained=batch.num_rollouts,
+        num_trained=batch.num_trained,
         metrics=metrics,
     )
 

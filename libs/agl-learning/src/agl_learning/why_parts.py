@@ -20,10 +20,12 @@ class Term:
 class Batch:
     """What a step trained."""
 
+    num_trained: int
+    """Rollouts of which something was trained."""
     num_rollouts: int
-    """Of which something was trained."""
-    num_tokens: int
-    """Sampled tokens of this rollout that were trained."""
+    """Rollouts in the means of the loss: these, and their siblings whose advantage is 0."""
+    num_tokens: int | None
+    """Sampled tokens of this rollout that are in these means; None where not all of it is read."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ A number that nobody kept is None, and the sentence says so; what comes after it
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from agl_learning.json_lines import is_number
 from agl_learning.overlong import punishment
 from agl_learning.weighing import ABOUT, DEFAULT, estimator_of
 from agl_learning.why_parts import Batch, Term, Why
@@ -48,9 +50,11 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained: mask 1"))
     terms.append(_staleness(found))
     if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
-        terms.append(_clip(found, options))
-    terms.append(_length(found, found.advantage, options, batch))
-    return tuple(terms)
+        terms.append(_clip(found, found.advantage, options))
+    length = _length(found, found.advantage, options, batch)
+    if length.value is not None and any(one.value is None for one in terms):
+        length = replace(length, because=f"{length.because}, with what is not kept as 0")
+    return (*terms, length)
 
 
 def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term]:
@@ -122,16 +126,28 @@ def _staleness(found: Why) -> Term:
     return Term("staleness", 0.0, why)
 
 
-def _clip(found: Why, options: Mapping[str, Any]) -> Term:
-    low, high = options.get("clip_low", 0.2), options.get("clip_high", 0.28)
-    bounds = f"ratios count from {1 - low:.4g} to {1 + high:.4g}"
+def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
+    bounds = _bounds(options, advantage)
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
     if is_once and _lag(found) == 0:
         why = "one gradient step, with the weights that sampled it: the ratio is 1"
         return Term("clip", 0.0, f"{bounds}; {why}")
     share = _step_metric(found, "clip_fraction")
     held = "" if share is None else f"; bounds held {100 * share:.3g} % of the weight of its step"
-    return Term("clip", None, f"{bounds}; the ratio of this token at each pass is not kept{held}")
+    return Term("clip", None, f"{bounds}; its ratio at each pass is not kept{held}")
+
+
+def _bounds(options: Mapping[str, Any], advantage: float) -> str:
+    """How far a ratio counts where the advantage has this sign; see ``agl_torch.loss.clipped``."""
+    given = (options.get(name) for name in ("clip_low", "clip_high", "ratio_cap"))
+    low, high, cap = (value if is_number(value) else None for value in given)
+    up_to = "" if cap is None else f"up to {cap:.6g}"
+    if low is None and high is None:  # CISPO has no other bound
+        return f"a ratio counts {up_to}" if up_to else "no bound is among the options of its run"
+    if advantage > 0:
+        return f"a ratio counts up to {1 + (high or 0.0):.6g}, as the advantage is above 0"
+    both = " ".join(filter(None, (f"from {1 - (low or 0.0):.6g}", up_to)))
+    return f"a ratio counts {both}, as the advantage is not above 0"
 
 
 def _step_metric(found: Why, name: str) -> float | None:
@@ -154,5 +170,8 @@ def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Bat
         why = f"by loss_mean {mean!r}, over {number} rollouts; agl replay has all tokens"
     if weight is None:
         return Term("length", None, f"its weight among the tokens of the step is {why}")
+    if options.get("minibatch_rows") is not None:
+        why = f"{weight:.4g} = {why} in all minibatches; which rows were in its own is not kept"
+        return Term("length", None, f"its weight is {why}")
     value = advantage * (weight - 1.0) if found.num_shared else None
     return Term("length", value, f"times its weight {weight:.4g} = {why}")
