@@ -159,9 +159,12 @@ def measure_memory(folder: Path, changes: int) -> None:
     address = server.start().rstrip("/")
     with browser() as page:
         page.clock.install()
-        page.add_init_script(
-            "window.fresh = -1; document.addEventListener('agl:fresh', () => { window.fresh += 1; })"
-        )
+        counts = "window.fresh = 0; document.addEventListener('agl:fresh', () => { fresh += 1; })"
+        page.add_init_script(counts)
+        under_way: set[Any] = set()
+        page.on("request", lambda one: one.resource_type == "fetch" and under_way.add(one))
+        for end in ("requestfinished", "requestfailed"):
+            page.on(end, under_way.discard)
         page.goto(f"{address}/s/{folder.name}/rollouts/{rollout.rollout_id}")
         session = page.context.new_cdp_session(page)
         for number in range(changes // TOGETHER + 1):
@@ -176,13 +179,15 @@ def measure_memory(folder: Path, changes: int) -> None:
                     flush=True,
                 )
             answers = [f"answer {number * TOGETHER + n}" for n in range(TOGETHER)]
+            before, deadline = page.evaluate("fresh"), time.monotonic() + 120
             apart(store.add_many_spans([call_span(rollout, USER, one) for one in answers]))
             # The clock stands still until the page has what was new, so that no answer seems slow.
-            deadline = time.monotonic() + 120
-            while page.evaluate("window.fresh") <= number:
-                assert time.monotonic() < deadline, f"the page did not follow change {number}"
-                page.wait_for_timeout(10)
+            while page.evaluate("fresh") == before or under_way:
+                assert time.monotonic() < deadline, f"the page did not follow after {number}"
+                page.wait_for_timeout(20)
             page.clock.run_for(1_000 * TOGETHER)
+            while under_way:
+                page.wait_for_timeout(20)
     server.stop()
     apart(places.close())
     apart(store.close())

@@ -397,6 +397,25 @@ def test_run_that_lacks_a_resource_is_refused_before_it_starts() -> None:
         trainer.fit(needs_prompt, ["x"])
 
 
+def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs() -> None:
+    class Publishes(agl.Baseline):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            prompt = agl.PromptTemplate(template="hi")
+            await self.get_store().add_resources({"prompt": prompt})
+            await super().run(train_dataset, val_dataset)
+
+    @agl.rollout
+    def answers(task: str, prompt: agl.PromptTemplate) -> float:
+        agl.emit_reward(0.5)
+        if task == "fails":
+            raise KeyError
+        return float(prompt.format() == "hi")
+
+    algorithm = Publishes()
+    agl.Trainer(algorithm=algorithm, strategy="shm", n_runners=1).dev(answers, ["works", "fails"])
+    assert list(algorithm.rewards.values()) == [1.0, None]  # 0.5 was on the way
+
+
 async def test_resource_that_the_store_has_already_is_enough() -> None:
     import asyncio
 

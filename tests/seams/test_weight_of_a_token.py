@@ -32,7 +32,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
     store = agl.SqliteLightningStore(tmp_path / "store.db", durability="process")
     given = {"type": estimator, "estimator": estimator}
     await store.begin_run(RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
-    ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), None)
+    ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), False)
     ended, rollouts = [], []
     for group, (task, rewards) in enumerate(REWARDS.items()):
         for reward in rewards:

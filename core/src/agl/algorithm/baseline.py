@@ -17,7 +17,6 @@ from agl.utils.text import shorten
 logger = logging.getLogger(__name__)
 
 Verbosity = Literal["keys", "key_values", "none"]
-
 LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
 MAX_LOOKED_AT = 128
@@ -43,6 +42,10 @@ class Baseline(FastAlgorithm):
     """
 
     publishes = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:  # its ``run`` may put some in the store
+        cls.publishes = cls.__dict__.get("publishes")
+        super().__init_subclass__(**options)
 
     def __init__(
         self,
@@ -140,23 +143,20 @@ class Baseline(FastAlgorithm):
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
             logger.debug("%s %s", who, self._describe(span))
-        reward = find_final_reward(spans)
+        reward = find_final_reward(spans) if ended.status == "succeeded" else None
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
-            logger.warning(
-                "%s Its reward %s is left out, as a model call failed: %s", who, reward, failure
-            )
+            logger.warning("%s Reward %s left out, as a model call failed: %s", who, reward, failure)
             reward = None
         self.rewards[ended.rollout_id] = reward
-        if ended.status == "succeeded":
+        went = ended.status
+        if went == "succeeded":
+            went += ", no reward" if reward is None else f", reward {reward:.4g}"
             self._num_succeeded += 1
             if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
                 self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
             self._adapt(who, spans)
         self._num_shown += 1
-        went = ended.status
-        if went == "succeeded":
-            went += ", no reward" if reward is None else f", reward {reward:.4g}"
         took = (ended.end_time or ended.start_time) - ended.start_time
         why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"
         task, why = (" ".join(text.split()) for text in (str(ended.input), why))
