@@ -164,7 +164,7 @@ def measure_memory(folder: Path, changes: int) -> None:
         under_way: set[Any] = set()
         page.on("request", lambda one: one.resource_type == "fetch" and under_way.add(one))
         for end in ("requestfinished", "requestfailed"):
-            page.on(end, under_way.discard)
+            page.on(end, lambda one: under_way.discard(one))
         page.goto(f"{address}/s/{folder.name}/rollouts/{rollout.rollout_id}")
         session = page.context.new_cdp_session(page)
         for number in range(changes // TOGETHER + 1):
@@ -174,8 +174,9 @@ def measure_memory(folder: Path, changes: int) -> None:
                 given = session.send("Performance.getMetrics")["metrics"]
                 found = {one["name"]: one["value"] for one in given}
                 print(
-                    f"after {number * TOGETHER:>6} changes {found['JSHeapUsedSize'] / 1e6:>8.2f} MB "
-                    f"of heap {found['Nodes']:>8.0f} nodes",
+                    f"after {number * TOGETHER:>6} changes "
+                    f"{found['JSHeapUsedSize'] / 1e6:>8.2f} MB of heap "
+                    f"{found['Nodes']:>8.0f} nodes",
                     flush=True,
                 )
             answers = [f"answer {number * TOGETHER + n}" for n in range(TOGETHER)]

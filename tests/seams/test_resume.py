@@ -90,9 +90,10 @@ async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> 
     summary = json.loads((killed / "run/summary.json").read_text())
     total = as_json(accounts.total)
     # Those of step 4 that the kill cut off ran once more; of one the answer may have come.
-    cut_off = summary["rollouts_failed"]
+    cut_off = summary["rollouts"] - 5 * CALLS_PER_STEP - 4
     assert cut_off in (3, 4)
-    assert total["rollouts"]["total"] == summary["rollouts"] == 5 * CALLS_PER_STEP + 4 + cut_off
+    assert summary["rollouts_failed"] == 0  # they were cancelled
+    assert total["rollouts"]["total"] == summary["rollouts"]
     assert total["calls"]["total"] == summary["calls"]
     assert total["calls"]["trained"] == summary["calls_trained"]
     assert total["calls"]["excluded"] == summary["calls_excluded"]

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
+from agl_learning.showing import show
+from agl_learning.why import why
 
 from .test_cli_explain import (
     FIRST,
@@ -59,6 +62,30 @@ def why_of(explain: Explain, *arguments: str) -> dict[str, Any]:
     code, text = explain(*arguments, "--json")
     assert code == 0, text
     return json.loads(text)["why"]
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained: bool) -> None:
+    store = InMemoryLightningStore()  # as in fine-tuning, or in an evaluation
+    await store.begin_run(RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
+    rollout = await add(store, FIRST)
+    made = TraceToRows().adapt(
+        list(await store.query_spans(rollout.rollout_id)),
+        attempts=list(await store.query_attempts(rollout.rollout_id)),
+    )
+    for row in made.rows:
+        if is_trained:
+            made.ledger.train(row)
+        else:
+            made.ledger.exclude_row(row, "not_trained_mode", "mode val")
+    await save_ledger(store, made.ledger, [rollout], step=1, algorithm="toy", run="r")
+    chain = (await show(store, rollout.rollout_id)).chain
+    found = await why(store, chain, made.rows[0].call_ids[0], 0, again=True)
+    assert found.group is None
+    assert found.again is not None
+    assert (found.again.differs, found.again.problem) == (False, "")
+    [credit] = found.again.numbers
+    assert (credit.was, credit.now) == (0.25, 0.25)
 
 
 UNCLIPPED = {"clip_low": None, "clip_high": None}

@@ -108,6 +108,8 @@ def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
         ("there", "/gone/there"),
     ]
     assert "/gone" not in agl("runs", "--path", "shared.db", "show", "here").out
+    table = agl("runs", "--path", "shared.db")
+    assert (table.code, "here" in table.out, "there" in table.out) == (0, True, True), table.err
 
 
 def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:

@@ -60,7 +60,9 @@ def test_last_line_without_its_end_is_being_written(tmp_path: Path) -> None:
 
 
 def test_text_that_describes_a_step_is_no_metric(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "version": "base", "loss/last": 2}\n')
+    (tmp_path / "metrics.jsonl").write_bytes(
+        b'{"step": 1, "version": "base", "train/engine": "trl 1", "loss/last": 2}\n'
+    )
     assert lines_of(run_of(tmp_path)) == [{"step": 1, "loss/last": 2}]
     assert metrics_of(run_of(tmp_path)).unread == ""
 

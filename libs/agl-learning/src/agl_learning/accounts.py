@@ -80,7 +80,7 @@ class Totals:
     def add(self, collected: "Collected") -> None:
         """Add what was collected; its ledger must be complete."""
         rollouts = collected.rollouts
-        failed = sum(rollout.status != "succeeded" for rollout in rollouts)
+        failed = sum(rollout.status == "failed" for rollout in rollouts)
         self._add(len(rollouts), failed, collected.ledger)
 
     @classmethod
@@ -97,7 +97,7 @@ class Totals:
             page = parts[start : start + PAGE]
             ids = [part.rollout_id for part in page]
             rollouts = await store.query_rollouts(rollout_id_in=ids)
-            failed = sum(rollout.status != "succeeded" for rollout in rollouts)
+            failed = sum(rollout.status == "failed" for rollout in rollouts)
             totals._add(len(page), failed, Ledger.of_parts(page))
         return totals
 

@@ -83,14 +83,17 @@ async def recompute(
         adapter = _adapter(run, options)
         if isinstance(getattr(adapter, "credit", None), GroupRule):
             return _not("a judge gave its credit; it is not asked again")
-        credits = [await _credits(store, adapter, one, part, options) for one, part in parts]
+        if item.advantage is None:  # it is compared with nothing
+            parts = [(one, part) for one, part in parts if one.rollout_id == item.rollout_id]
+        credits = [await _credits(store, adapter, one, part, options, item) for one, part in parts]
     except AglError as error:
         return _not(f"it cannot be computed again: {error}")
     now = next((one for of in credits for key, one in of.items() if key == item.key), None)
     was = item.credit
     numbers = [Compared("credit", was and was.reward, now and now.reward)]
     if now is None or item.advantage is None or was is None:
-        return _of(numbers, "" if now else "its call is in no training row any more")
+        in_vain = "" if was is None else "its call is in no training row any more"
+        return _of(numbers, "" if now else in_vain)
     before = [compared_credits(part, was.group) for _, part in parts]
     numbers.append(Compared("mean of the group", _mean(before), _mean(_by_group(credits, now))))
     estimator = options.get("estimator", estimator_of(item.advantage.because))
@@ -129,14 +132,15 @@ async def _credits(
     one: Rollout,
     part: LedgerPart,
     options: Mapping[str, Any],
+    asked: Trained | Exclusion,
 ) -> dict[Any, Credit]:
-    """Of those calls of a rollout that the ledger compares, what they get now."""
-    compared = {
+    """What a call, and those of a rollout with which the ledger compares it, get now."""
+    wanted = {
         item.key
         for item in (*part.trained, *part.excluded)
-        if item.kind == "call" and item.advantage is not None
+        if item.kind == "call" and (item.advantage is not None or item.key == asked.key)
     }
-    if not compared:
+    if not wanted:
         return {}
     spans = list(await store.query_spans(one.rollout_id))
     attempts = list(await store.query_attempts(one.rollout_id))
@@ -146,7 +150,7 @@ async def _credits(
         key: credit.model_copy(update={"reward": (credit.reward or 0.0) + cost}) if cost else credit
         for row in rows
         for call_id, credit in zip(row.call_ids, row.credits, strict=True)
-        if (key := (row.rollout_id, row.attempt_id, call_id)) in compared
+        if (key := (row.rollout_id, row.attempt_id, call_id)) in wanted
     }
 
 

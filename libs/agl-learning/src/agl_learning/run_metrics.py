@@ -9,6 +9,8 @@ from agl_learning.json_lines import JsonLines, is_number, read_json_lines
 
 METRICS: Final = "metrics.jsonl"
 """A JSON object per step or evaluation, each with ``step``."""
+ENGINE: Final = "train/engine"
+"""Text: the trainer of a version of fine-tuning, and its version."""
 MetricLine = dict[str, Any]
 """``step``, a whole number, and finite numbers by name."""
 
@@ -73,6 +75,8 @@ def _numbers(read: JsonLines, number: int, values: dict[str, Any]) -> MetricLine
         if is_number(value):
             line[name] = value
         # Without an area, text is no metric: it describes the step, as ``version`` does.
-        elif isinstance(value, int | float) or ("/" in name and value is not None):
+        elif isinstance(value, int | float) or (
+            "/" in name and value is not None and name != ENGINE
+        ):
             read.leave_out(f"line {number}: {name!r} is no finite number")
     return line

@@ -43,6 +43,7 @@ METRICS = (
     "loss/",
     "kl",
     "entropy",
+    "train/",
 )
 """Beginnings of the names of metrics that are about a gradient step."""
 
@@ -164,7 +165,8 @@ async def _group(
     parts: Sequence[tuple[Rollout, LedgerPart]],
     item: Trained | Exclusion,
     rollout: Rollout,
-) -> Group:
+) -> Group | None:
+    """None where nothing is compared: examples of fine-tuning, evaluations."""
     name = item.credit.group if item.credit else ""
     members: list[Member] = []
     rewards: list[list[float]] = []
@@ -177,9 +179,10 @@ async def _group(
         if compared:
             rewards.append(compared)
     members.sort(key=lambda member: member.rollout_id != rollout.rollout_id)
-    of_group = moments(rewards) if rewards else None
-    mean, std = (of_group.mean, of_group.std) if of_group else (None, None)
-    return Group(name, tuple(members), mean, std)
+    if not rewards:
+        return None
+    of_group = moments(rewards)
+    return Group(name, tuple(members), of_group.mean, of_group.std)
 
 
 async def _raw_reward(store: LightningStore, one: Rollout, part: LedgerPart) -> float | None:

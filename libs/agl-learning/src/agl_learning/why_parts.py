@@ -50,9 +50,9 @@ class Group:
     name: str
     """"" for all calls of the sibling rollouts."""
     members: tuple[Member, ...]
-    mean: float | None
+    mean: float
     """Over the rollouts that are counted, each with weight 1."""
-    std: float | None
+    std: float
     """Population standard deviation of the same."""
 
     @property

@@ -87,7 +87,7 @@ def _advantage(
     if not found.num_shared:
         why = "what each token of the call had is not kept, only their mean"
         return [Term("estimator", None, f"{why}: {found.advantage_because}")]
-    if name != DEFAULT or group is None or group.mean is None or group.std is None:
+    if name != DEFAULT or group is None:
         about = f"estimator {name!r}: {ABOUT[name]}" if name in ABOUT else str(name)
         return [Term("estimator", advantage - credit, f"{about}; {found.advantage_because}")]
     distance = credit - group.mean

@@ -188,7 +188,9 @@ def next_commands(facts: RunFacts) -> list[str]:
 
 
 def near(path: str) -> str:
-    """A path as it is from the working directory, where it lies under that."""
+    """A path as it is from the working directory, where it lies under that; "" for none."""
+    if not path:
+        return ""
     return os.path.relpath(path) if Path(path).absolute().is_relative_to(Path.cwd()) else path
 
 
