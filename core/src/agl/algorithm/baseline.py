@@ -146,7 +146,7 @@ class Baseline(FastAlgorithm):
         reward = find_final_reward(spans) if ended.status == "succeeded" else None
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
-            logger.warning("%s Reward %s left out, as a model call failed: %s", who, reward, failure)
+            logger.warning("%s Reward %s left out: a model call failed: %s", who, reward, failure)
             reward = None
         self.rewards[ended.rollout_id] = reward
         went = ended.status

@@ -57,6 +57,18 @@ def punishment(tokens: int, limit: int, buffer: int) -> float:
     return -min(max(tokens - (limit - buffer), 0) / buffer, 1.0)
 
 
+def longest_answer(rows: Iterable[TrainingRow], limit: int, is_cut_off: bool) -> int:
+    """Sampled tokens of the longest answer of a rollout.
+
+    Args:
+        rows: Of the rollout.
+        limit: Tokens at which an answer is cut off.
+        is_cut_off: Whether one was that is in none of the rows.
+    """
+    longest = max((end - at for row in rows for at, end in row.call_ranges), default=0)
+    return max(longest, limit) if is_cut_off else longest
+
+
 def punished(
     usable: "Iterable[Usable]", options: Any, cut_off: Container[str] = ()
 ) -> "Iterator[Usable]":
@@ -69,9 +81,8 @@ def punished(
     """
     for one, numbered in usable:
         if options.overlong_buffer is not None:
-            longest = max(end - at for _, row in numbered for at, end in row.call_ranges)
-            if one.rollout.rollout_id in cut_off:
-                longest = max(longest, options.max_tokens)
+            is_cut_off = one.rollout.rollout_id in cut_off
+            longest = longest_answer((row for _, row in numbered), options.max_tokens, is_cut_off)
             part = punishment(longest, options.max_tokens, options.overlong_buffer)
             cost = options.overlong_penalty * part
             if cost:

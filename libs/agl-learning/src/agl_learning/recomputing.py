@@ -13,7 +13,7 @@ from agl.store.base import LightningStore
 from agl.types import Credit, Exclusion, LedgerPart, Rollout, Run, Trained
 from agl_learning.advantages import moments, sibling_advantages
 from agl_learning.credit import GroupRule
-from agl_learning.overlong import punishment
+from agl_learning.overlong import longest_answer, punishment
 from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter
 from agl_learning.rows_adapter import rows_adapter
@@ -145,7 +145,7 @@ async def _credits(
     spans = list(await store.query_spans(one.rollout_id))
     attempts = list(await store.query_attempts(one.rollout_id))
     rows = adapter.adapt(spans, attempts=attempts).rows
-    cost = _cost(rows, options)
+    cost = _cost(rows, part, options)
     return {
         key: credit.model_copy(update={"reward": (credit.reward or 0.0) + cost}) if cost else credit
         for row in rows
@@ -154,12 +154,13 @@ async def _credits(
     }
 
 
-def _cost(rows: Sequence[TrainingRow], options: Mapping[str, Any]) -> float:
+def _cost(rows: Sequence[TrainingRow], part: LedgerPart, options: Mapping[str, Any]) -> float:
     buffer, limit = options.get("overlong_buffer"), options.get("max_tokens")
-    ends = [end - start for row in rows for start, end in row.call_ranges]
-    if not isinstance(buffer, int) or not isinstance(limit, int) or not ends:
+    if not isinstance(buffer, int) or not isinstance(limit, int) or not rows:
         return 0.0
-    return options.get("overlong_penalty", 1.0) * punishment(max(ends), limit, buffer)
+    is_cut_off = any(one.reason == "truncated" for one in part.excluded)
+    longest = longest_answer(rows, limit, is_cut_off)
+    return options.get("overlong_penalty", 1.0) * punishment(longest, limit, buffer)
 
 
 def compared_credits(part: LedgerPart, group: str) -> list[float]:

@@ -156,7 +156,9 @@ def _step_metric(found: Why, name: str) -> float | None:
 
 
 def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
-    mean, number = options.get("loss_mean", "rollout"), batch.num_rollouts
+    mean, number = options.get("loss_mean"), batch.num_rollouts
+    if mean is None:  # of another engine than agl-torch
+        return Term("length", None, "what it weighs in its step is not among the run's options")
     weight: float | None = None
     if "models" in options:
         why = f"by loss_mean {mean!r}, over the calls of its model alone; agl replay has them"
