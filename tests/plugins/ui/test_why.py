@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_learning.generations import mark_lost
 
 from .grouped import TOKENS, fill_with_group
 from .long_trace import fill_with_long_trace
@@ -59,6 +60,29 @@ def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):
     words = subprocess.run([agl_, *of_it], capture_output=True, text=True, check=True).stdout
     assert "mean       over the tokens of the call; each had its own, which is not kept" in words
     assert "shared     by all" not in words
+
+
+def test_an_account_behind_which_the_run_went_back_is_told_as_lost(serve, tmp_path):
+    file = tmp_path / "lost.db"
+    rollout_id = apart(fill_with_group(file))
+
+    async def lose():
+        store = agl.SqliteLightningStore(file, durability="process")
+        await store.begin_run(agl.types.RunStart(run_id="r", algorithm="toy"))
+        await mark_lost(store, "r", lambda part: True)
+        await store.close()
+
+    apart(lose())
+    address = f"{serve(file)}/s/lost/rollouts/{rollout_id}"
+    call = call_of(address)
+    assert "lost: the run went back behind it" in read(address)
+    assert "lost: the run went back behind this step" in read(f"{address}?call={call}&token=1")
+    agl_ = Path(sys.executable).with_name("agl")
+    for command in ("show", "explain"):
+        of_it = [agl_, command, rollout_id, "--path", str(file)]
+        of_it += [] if command == "show" else ["--call", call, "--token", "1"]
+        words = subprocess.run(of_it, capture_output=True, text=True, check=True).stdout
+        assert "lost, the run went back behind it" in words
 
 
 async def fill_with_open(file, status):

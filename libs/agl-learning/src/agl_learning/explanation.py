@@ -102,6 +102,8 @@ class Explanation:
     token: TokenLine | None = None
     refused: tuple[RefusedReward, ...] = ()
     """What was given as a reward, and is none."""
+    is_lost: bool = False
+    """Whether the run went back behind the step of this account, and kept nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ async def explain(
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
     trace = await read_trace(store, rollout_id, part=read)
     spans = trace.spans
-    parts = [one for one in await load_parts(store, [rollout], step=step) if not one.problem]
+    parts = [one for one in await _accounts(store, rollout, step) if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
     calls = {record.call.call_id: record.call for record in recorded_parts(spans)}
@@ -211,6 +213,7 @@ async def explain(
         mode=rollout.mode,
         algorithm=part.algorithm if part else None,
         step=part.step if part else None,
+        is_lost=part is not None and part.lost,
         rewards=reward_lines(spans),
         rows=tuple(_row(number, row, trained, calls) for number, row in rows.items()),
         excluded=tuple(_line(one, calls) for one in excluded if one.kind == "call"),
@@ -267,12 +270,20 @@ def _line(
     )
 
 
+async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -> list[LedgerPart]:
+    """Those that count; where the run went back behind all of them, these."""
+    if parts := await load_parts(store, [rollout], step=step):
+        return parts
+    ids = [rollout.rollout_id]
+    return list(await store.query_ledger_parts(rollout_id_in=ids, step=step, lost=True))
+
+
 async def _siblings(
     store: LightningStore, rollout: Rollout, part: LedgerPart
 ) -> dict[str, float | None]:
     """Rollouts of the same task that the same step accounts for, with their mean credit."""
     found: dict[str, float | None] = {}
-    async for sibling in each_part(store, run=part.run, step=part.step, lost=False):
+    async for sibling in each_part(store, run=part.run, step=part.step, lost=part.lost):
         items = (*sibling.trained, *sibling.excluded)
         given = [i.credit.reward for i in items if i.credit and i.credit.reward is not None]
         found[sibling.rollout_id] = sum(given) / len(given) if given else None

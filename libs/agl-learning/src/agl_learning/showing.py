@@ -197,7 +197,8 @@ def _head(shown: Shown) -> Iterator[str]:
     yield f"reward   {'; '.join(filter(None, [given, refused_text(refused)])) or 'none was given'}"
     if told.algorithm is not None or told.step is not None:
         trained = sum(len(row.calls) for row in told.rows)
-        yield f"learned  step {told.step} of {told.algorithm}: {trained} of its calls were trained"
+        words = f"step {told.step} of {told.algorithm}: {trained} of its calls were trained"
+        yield f"learned  {words}{'; lost, the run went back behind it' if told.is_lost else ''}"
     if told.excluded_rollout and shown.is_accounted:
         yield f"excluded the rollout, as {printable(told.excluded_rollout)}"
 

@@ -292,7 +292,8 @@ def why_text(found: Why) -> str:
     if found.num_calls > 1:
         lines.append(f"shared     the reward, by {found.num_calls} calls of the attempt")
     of_bin = f": {found.bin.because}" if found.bin.because else ""
-    lines.append(f"bin        {found.bin.name}{of_bin}")
+    lost = "; lost, the run went back behind its step" if found.bin.is_lost else ""
+    lines.append(f"bin        {found.bin.name}{of_bin}{lost}")
     if found.again is not None:
         lines += [f"again      {line}" for line in found.again.lines()]
     return "\n".join(lines)

@@ -157,12 +157,13 @@ def _step_metric(found: Why, name: str) -> float | None:
 
 def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
     mean, number = options.get("loss_mean"), batch.num_rollouts
+    if "models" in options:
+        why = "over the calls of its model alone; agl replay has them"
+        return Term("length", None, f"its weight among the tokens of the step is {why}")
     if mean is None:  # of another engine than agl-torch
         return Term("length", None, "what it weighs in its step is not among the run's options")
     weight: float | None = None
-    if "models" in options:
-        why = f"by loss_mean {mean!r}, over the calls of its model alone; agl replay has them"
-    elif mean == "rollout" and number and batch.num_tokens:
+    if mean == "rollout" and number and batch.num_tokens:
         weight = 1.0 / (batch.num_tokens * number)
         why = f"1 / ({batch.num_tokens} sampled tokens of its rollout * {number} rollouts)"
     elif mean == "constant" and number and options.get("loss_constant"):
