@@ -1,5 +1,6 @@
 """Whose number a token's is, and what became of it, as a page and ``agl explain`` say it."""
 
+import html
 import json
 import re
 import shlex
@@ -129,9 +130,14 @@ def test_the_command_under_why_tells_of_the_same_token(serve, tmp_path, turn):
     call = f"{2 * int(turn) + 1:016x}"
     address = f"{serve(file)}/s/long/rollouts/{rollout_id}"
     text = read(f"{address}?turn={turn}&call={call}&token=3")
-    command = shlex.split(re.search(r"<code>agl (explain [^<]*)</code>", text)[1])
+    command = shlex.split(html.unescape(re.search(r"<code>agl (explain [^<]*)</code>", text)[1]))
+    # Typed where a newer run lies, which a command without a store would take.
+    newer = tmp_path / "here/agl-runs/newer/store.db"
+    newer.parent.mkdir(parents=True)
+    apart(fill_with_long_trace(newer, 4))
     agl_ = Path(sys.executable).with_name("agl")
-    done = subprocess.run([agl_, *command, "--path", str(file)], capture_output=True, check=True)
+    here = {"cwd": tmp_path / "here", "capture_output": True, "check": True}
+    done = subprocess.run([agl_, *command], **here)
     told = json.loads(done.stdout)
     assert (told["why"]["call_id"], told["why"]["place"]) == (call, 3)
     shown = json.loads(read(f"{address}/why.json?turn={turn}&call={call}&token=3"))

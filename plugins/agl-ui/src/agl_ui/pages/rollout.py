@@ -14,6 +14,7 @@ from agl.errors import ConfigError
 from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, Span
 from agl_learning.calls.reading import recorded_parts
+from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall
 from agl_learning.showing import Shown, find_rollout, show, text_of
 from agl_learning.traces import MOST_CALLS, Part
@@ -108,9 +109,20 @@ async def write(request: Request, places: Places) -> Page:
         "task": text_of(rollout.input),
         "most": MOST_CHARACTERS,
         "address": address,
+        "store_option": _store_option(place),
     }
     about = rollout.rollout_id
     return Page("rollout.html", values, place, "rollouts", state=state, about=about)
+
+
+def _store_option(place: Place) -> tuple[str, str] | None:
+    """How a command names this store; None where none can, as it is in memory."""
+    store = place.store
+    while (target := getattr(store, "target", None)) is not None:
+        store = target
+    if (file := place.file or file_of(store)) is not None:
+        return "--path", str(file)
+    return ("--url", place.title) if "://" in place.title else None
 
 
 def _first_turn(shown: Shown, asked: int, call_id: str) -> int:
