@@ -7,7 +7,12 @@ import urllib.request
 import pytest
 
 import agl
+from agl.errors import NotSupportedError
+from agl.store.forwarding import ForwardingStore
 from agl.types import RolloutConfig
+from agl_ui.looking import Looking
+from agl_ui.pages.task import _siblings
+from agl_ui.places import Place
 
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
@@ -103,6 +108,41 @@ def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
     card = read(f"{base}/s/failed/rollouts/{ids[2]}").partition("<dt>Reward</dt>")[2][:200]
     assert "1.692" in card
     assert "on the way: it counts only where the attempt succeeds" in card
+
+
+class NoKeys(ForwardingStore):
+    """As a server of 0.3, which pages by offset alone."""
+
+    def __init__(self, target):
+        self._target = target
+
+    @property
+    def target(self):
+        return self._target
+
+    async def call(self, operation, arguments):
+        if arguments.get("after") is not None:
+            raise NotSupportedError("the store is of an older version, without keys of pages")
+        return await super().call(operation, arguments)
+
+
+async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
+    file = tmp_path / "old.db"
+    ids = apart(fill(file, [{"step": n} for n in range(4)]))
+    store = agl.SqliteLightningStore(file)
+    found = []
+    for one in (store, NoKeys(store)):
+        place = Place("s", "s", Looking(one))
+        for rollout_id in (ids[0], ids[5], ids[-1]):
+            rollout = await store.get_rollout_by_id(rollout_id)
+            found.append([each.rollout_id for each in await _siblings(place, rollout)])
+    assert found == [ids] * 6
+    monkeypatch.setattr("agl_ui.pages.task.AROUND", 2)
+    for one in (store, NoKeys(store)):
+        rollout = await store.get_rollout_by_id(ids[4])
+        near = await _siblings(Place("s", "s", Looking(one)), rollout)
+        assert [each.rollout_id for each in near] == ids[2:7]
+    await store.close()
 
 
 def test_the_last_page_that_is_full_has_no_next_one(serve, tmp_path):

@@ -1,6 +1,7 @@
 """A task: its rollouts side by side, the spread of their rewards, and where they part."""
 
 import asyncio
+import contextlib
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.errors import AdapterError, DamagedRecordError, UnknownRecordError
+from agl.errors import AdapterError, DamagedRecordError, NotSupportedError, UnknownRecordError
 from agl.semconv import MODEL_CALL_SPAN
+from agl.store.queries import each_record
 from agl.types import Rollout
 from agl_learning.calls.reading import model_calls
+from agl_learning.listing import NEWEST
 from agl_learning.showing import message_text, said
 from agl_ui.charts import chart
 from agl_ui.pages.page import Page, whole_number
@@ -134,18 +137,36 @@ async def write(request: Request, places: Places) -> Page:
 
 async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
     """Rollouts of the same task, as they were queued."""
-    before, after = await asyncio.gather(
-        *(
-            place.store.query_rollouts(after=rollout.rollout_id, sort_order=order, limit=AROUND)
-            for order in ("desc", "asc")
-        )
-    )
+    before, after = await _near(place, rollout.rollout_id)
 
     def same(near: Sequence[Rollout]) -> list[Rollout]:
         of_it = (one for one in near if one.input == rollout.input and one.mode == rollout.mode)
         return list(islice(of_it, MOST // 2))
 
-    return [*reversed(same(before.items)), rollout, *same(after.items)]
+    return [*reversed(same(before)), rollout, *same(after)]
+
+
+async def _near(place: Place, rollout_id: str) -> tuple[Sequence[Rollout], Sequence[Rollout]]:
+    """Those before it and those after it, the nearest first."""
+    query = place.store.query_rollouts
+    with contextlib.suppress(NotSupportedError):  # of 0.3, which has no keys of pages
+        orders = "desc", "asc"
+        asked = (query(after=rollout_id, sort_order=one, limit=AROUND) for one in orders)
+        before, after = await asyncio.gather(*asked)
+        return before.items, after.items
+    newer: list[Rollout] = []
+    older: list[Rollout] = []
+    is_older = False
+    async for one in each_record(query, sort_order="desc"):
+        if is_older:
+            older.append(one)
+        elif one.rollout_id == rollout_id:
+            is_older = True
+        else:
+            newer.append(one)
+        if len(older) == AROUND or (not is_older and len(newer) == NEWEST):
+            break
+    return older, newer[::-1][:AROUND] if is_older else []
 
 
 def _step_of(rollout: Rollout) -> int | None:
