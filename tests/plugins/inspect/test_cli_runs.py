@@ -16,6 +16,7 @@ import pytest
 
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
+from agl_learning.generations import begin_generation
 
 from ...core.run_project import Agl, begin, call_agl, make_project  # noqa: F401, TID252
 
@@ -222,3 +223,32 @@ def test_copy_of_a_run_is_deleted_with_its_own_folder(agl: Agl, project: Path, n
     result = agl("runs", "--path", str(copy / "store.db"), "delete", run_id, "--folder", "--yes")
     assert result.code == 0, result.err
     assert (folder.exists(), copy.exists()) == (True, False)
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
+    agl: Agl, project: Path, is_copy: bool
+) -> None:
+    run_id = begin(agl)
+    old, new = project / "agl-runs" / run_id, project / "agl-runs/elsewhere"
+    checkpoint = old / "checkpoints/step-000002"
+    checkpoint.mkdir(parents=True)
+    (old / "summary.json").write_text(json.dumps({"checkpoint": str(checkpoint)}))
+    (old / "report.html").write_text("untouched")
+    (old / "run.json").unlink()
+    begin_generation(old, run_id, algorithm="learn")
+    if is_copy:
+        shutil.copytree(old, new)
+    else:
+        old.rename(new)
+    metrics = new / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("0.25", "9.5"))
+    reported = agl("report", str(new))
+    assert reported.code == 0, reported.err
+    assert "9.5 -> 0.5 in training" in reported.out
+    assert re.search(r"model +agl-runs/elsewhere/checkpoints/step-000002", reported.out)
+    assert "untouched" not in (new / "report.html").read_text()
+    assert not is_copy or (old / "report.html").read_text() == "untouched"
+    shown = agl("show", run_id, "--path", str(new)).out
+    assert "9.5 -> 0.5 in training" in shown
+    assert f"folder   {new}" in shown

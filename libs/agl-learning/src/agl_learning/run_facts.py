@@ -122,6 +122,7 @@ async def run_facts(
     folder: Path | None = None,
     *,
     run_id: str | None = None,
+    run: Run | None = None,
     result: RunResult | None = None,
     is_quick: bool = False,
 ) -> RunFacts:
@@ -131,6 +132,7 @@ async def run_facts(
         store: Of the run. It is only read.
         folder: Of the run; None takes that of its record.
         run_id: Which run; None takes the one of this folder, else the newest of the store.
+        run: Its record, with the folder where it lies now; see ``placed``.
         result: What is known of it already.
         is_quick: Whether to leave out what only all its rollouts and accounts say: how many of
             them there are, and why some failed.
@@ -138,7 +140,7 @@ async def run_facts(
     Returns:
         What is known; of a store without runs, what it has of rollouts.
     """
-    run = result.record if result else None
+    run = run or (result.record if result else None)
     run = run or await _find(store, folder, run_id or (result.run_id if result else None))
     if folder is None and result is not None:
         folder = result.folder
@@ -250,6 +252,11 @@ def _with_checkpoints(facts: RunFacts) -> RunFacts:
     folder = facts.result.folder
     if folder is None:
         return facts
+    facts = replace(
+        facts,
+        checkpoint=_lies_at(facts.checkpoint, folder),
+        best_checkpoint=_lies_at(facts.best_checkpoint, folder),
+    )
     rewards = [(one.step, one.reward) for one in facts.held_out]
     best = best_checkpoint(folder, rewards)
     if best is not None:
@@ -258,6 +265,14 @@ def _with_checkpoints(facts: RunFacts) -> RunFacts:
     if kept and facts.checkpoint is None:
         facts = replace(facts, checkpoint=str(kept[0][1]))
     return facts
+
+
+def _lies_at(said: str | None, folder: Path) -> str | None:
+    """A checkpoint as the end of the run named it, in the folder that was moved since."""
+    if said is None or Path(said).is_relative_to(folder):
+        return said
+    here = folder.joinpath(*Path(said).parts[-2:])
+    return str(here) if here.is_dir() else said
 
 
 def _path_of(store: LightningStore) -> str | None:

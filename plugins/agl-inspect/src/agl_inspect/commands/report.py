@@ -40,7 +40,7 @@ def command(
         found = known[-1]
     else:
         found = find_run(run, where)
-    facts = read_store_of(found, where, lambda store: run_facts(store, run_id=found.run_id))
+    facts = read_store_of(found, where, lambda store: run_facts(store, run=found))
     if url is None:  # what was read is a copy
         facts = replace(facts, store_path=str(file_of(found, path)))
     if as_json:

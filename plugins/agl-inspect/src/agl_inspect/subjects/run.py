@@ -7,9 +7,11 @@ from typing import Any
 
 from agl.cli.shared import table_text
 from agl.errors import ConfigError
+from agl.runs.finding import placed
 from agl.runs.folders import shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
+from agl_learning.file_store import file_of
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.run_facts import RunFacts, run_facts
@@ -68,6 +70,8 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     run = await store.get_run_by_id(run_id)
     if run is None:
         raise ConfigError(f"the store has no run {run_id!r}. See: agl runs")
+    if (file := file_of(store)) is not None:
+        run = placed(run, file)
     newest = await listed(store, Wanted(run=run_id, most=MOST))
     rewards = await final_rewards(store, newest.rollouts)
     lines: dict[tuple[int | None, str | None], StepLine] = {}
@@ -88,7 +92,7 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
             is_whole = await _number_of(store, newest, run_id, step) == number
             for line in same:
                 line.is_whole = is_whole
-    facts = await run_facts(store, run_id=run_id, is_quick=True)
+    facts = await run_facts(store, run=run, is_quick=True)
     return ShownRun(run, facts, list(lines.values()), is_cut, newest.note)
 
 
