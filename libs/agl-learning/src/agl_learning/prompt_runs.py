@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from agl.runs.result import NOTE
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collected import COUNTED
 
@@ -171,6 +172,8 @@ class PromptRuns:
     """By ``PromptRun.key``, in the order in which they began."""
     open: set[str] = field(default_factory=set[str])
     """Records that had not ended when they were read."""
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    """Id of a rollout that is none, but a record of a search -> its status."""
     unreadable: int = 0
     """Records of another form than ours."""
 
@@ -181,6 +184,8 @@ class PromptRuns:
             if not isinstance(given, dict):
                 continue
             values = cast("dict[str, Any]", given)
+            if NOTE in (rollout.metadata or {}):
+                self.notes[rollout.rollout_id] = rollout.status
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
             try:
                 run = PromptRun(str(values["run"]), str(values["algorithm"]))

@@ -19,7 +19,7 @@ from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
 from agl_learning.findings import Finding, read_findings
 from agl_learning.ledger_tables import Sums, excluded, read_accounts
-from agl_learning.run_metrics import MetricLine, metric_lines
+from agl_learning.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
 from agl_learning.run_time import seconds_of
 
 
@@ -153,7 +153,7 @@ async def run_facts(
     lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
     findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
     series = _series(lines)
-    held_out = _held_out(result, series)
+    held_out = _held_out(result, lines, series)
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
         calls = await _calls(store, result.run_id)
@@ -168,7 +168,7 @@ async def run_facts(
         state=state,
         seconds=seconds,
         took_longer=took_longer,
-        curve=_curve(result, series),
+        curve=list(rewards_of(result, lines).items()),
         held_out=held_out,
         series=series,
         calls=calls["calls", "total"],
@@ -207,25 +207,17 @@ def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
     return {name: sorted(by_step.items()) for name, by_step in series.items()}
 
 
-def _curve(
-    result: RunResult, series: Mapping[str, list[tuple[int, float]]]
-) -> list[tuple[int, float | None]]:
-    found: dict[int, float | None] = dict(enumerate(result.steps, 1))
-    return sorted((found | dict(series.get("reward/mean", ()))).items())
-
-
-def _held_out(result: RunResult, series: Mapping[str, list[tuple[int, float]]]) -> list[HeldOut]:
-    found = {step: HeldOut(step, reward) for step, reward in result.held_out}
+def _held_out(
+    result: RunResult,
+    lines: Iterable[MetricLine],
+    series: Mapping[str, list[tuple[int, float]]],
+) -> list[HeldOut]:
     counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or ())
-    for step, reward in series.get("val/reward/mean", ()):
-        found[step] = HeldOut(step, reward)
-    # A comparison of prompts measures both at its end.
-    for step, reward in series.get("val/reward/seed", ()):
-        found[0] = HeldOut(0, reward)
+    for step, _ in series.get("val/reward/seed", ()):
         counts.setdefault(0, counts.get(step, 0))
     return [
-        replace(one, rollouts=int(counts[step]) if step in counts else None)
-        for step, one in sorted(found.items())
+        HeldOut(step, reward, int(counts[step]) if step in counts else None)
+        for step, reward in val_rewards_of(result, lines).items()
     ]
 
 

@@ -1,9 +1,11 @@
 """How far a run is, and how its rewards went, from what its algorithm wrote into its folder."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from agl.runs.result import RunResult, known_of
 from agl.types import Run
 from agl_learning.json_lines import JsonLines, is_number, read_json_lines
 
@@ -39,19 +41,36 @@ class RunMetrics:
 
 
 def metrics_of(run: Run) -> RunMetrics:
-    """Read the metrics in a run's folder; nothing where they are not here."""
-    lines, unread = metric_lines(Path(run.folder)) if run.folder else ([], "")
-    found = RunMetrics(unread=unread)
+    """Read what is in a run's folder; nothing where that is not here."""
+    folder = Path(run.folder) if run.folder else None
+    lines, unread = ([], "") if folder is None else metric_lines(folder)
+    said = known_of(run.run_id, folder, run)
+    steps = [line["step"] for line in lines]
+    step = max(steps) if steps else None
+    return RunMetrics(step, rewards_of(said, lines), val_rewards_of(said, lines), unread)
+
+
+def rewards_of(said: RunResult, lines: Iterable[MetricLine]) -> dict[int, float | None]:
+    """Step -> mean reward in training, by what the run says at its end and by its metrics."""
+    found = {step: _known(reward) for step, reward in enumerate(said.steps, 1)}
+    found |= {line["step"]: line["reward/mean"] for line in lines if "reward/mean" in line}
+    return dict(sorted(found.items()))
+
+
+def val_rewards_of(said: RunResult, lines: Iterable[MetricLine]) -> dict[int, float | None]:
+    """The same of evaluations; step 0 is before training."""
+    found = {step: _known(reward) for step, reward in said.held_out if is_number(step)}
     for line in lines:
-        step: int = line["step"]
-        found.step = max(step, found.step or 0)
-        for name, rewards in (
-            ("reward/mean", found.rewards),
-            ("val/reward/mean", found.val_rewards),
-        ):
-            if name in line:
-                rewards[step] = line[name]
-    return found
+        if "val/reward/mean" in line:
+            found[line["step"]] = line["val/reward/mean"]
+        if "val/reward/seed" in line:  # a comparison of prompts measures both at its end
+            found[0] = line["val/reward/seed"]
+    return dict(sorted(found.items()))
+
+
+def _known(reward: object) -> float | None:
+    """A number; others write into a run's folder, too."""
+    return float(reward) if isinstance(reward, int | float) and is_number(reward) else None
 
 
 def lines_of(run: Run) -> list[MetricLine]:

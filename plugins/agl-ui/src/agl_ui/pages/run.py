@@ -19,10 +19,10 @@ from agl_learning.ledger_tables import excluded
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, chart, finite, shares
+from agl_ui.counts import counts_of, mean_reward
 from agl_ui.pages.page import Page
 from agl_ui.places import Place, Places
 
-STATUSES = ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled")
 COLOURS = 6
 """Reasons that have one of their own in the ledger's bars; the others share one, and their name."""
 FAILED_LOOKED_AT = 300
@@ -96,7 +96,7 @@ async def write(request: Request, places: Places) -> Page:
         raise ConfigError(f"the store {place.title} has no run {run_id!r}")
     metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), lines_of(run)))
     counts, causes, accounts = await asyncio.gather(
-        _counts(place), _causes(place), accounts_of(place, run_id, metrics.step)
+        counts_of(place), _causes(place), accounts_of(place, run_id, metrics.step)
     )
     curve = chart(
         "Mean reward per step",
@@ -104,6 +104,8 @@ async def write(request: Request, places: Places) -> Page:
     )
     if curve is None:
         curve = chart("Mean credit per step", [("train", "train", accounts.rewards(run_id))])
+    has_curve = bool(metrics.rewards or metrics.val_rewards)
+    mean = None if has_curve else await mean_reward(place, run_id, len(runs) == 1)
     bars, kinds = _bars(accounts.steps, run_id)
     values: dict[str, Any] = {
         "title": f"Run {run.run_id}",
@@ -113,6 +115,8 @@ async def write(request: Request, places: Places) -> Page:
         "status": shown_status(run),
         "metrics": metrics,
         "curve": curve,
+        "mean": mean,
+        "no_curve": _no_curve(run.algorithm, shown_status(run), metrics.step, bool(accounts.steps)),
         "change": _change(metrics.val_rewards) or _change(metrics.rewards),
         "is_held_out": len(metrics.val_rewards) > 1,
         "small": _small(lines),
@@ -123,8 +127,9 @@ async def write(request: Request, places: Places) -> Page:
             if name.startswith(BUDGET) and finite(limit) is not None
         },
         "rate": _rate(lines),
-        "counts": counts,
-        "count_parts": shares(counts, {name: name for name in counts}),
+        "counts": counts.rollouts,
+        "num_notes": counts.num_notes,
+        "count_parts": shares(counts.rollouts, {name: name for name in counts.rollouts}),
         "causes": causes,
         "num_looked_at": FAILED_LOOKED_AT,
         "bars": bars,
@@ -134,14 +139,6 @@ async def write(request: Request, places: Places) -> Page:
         "is_read": accounts.is_read(run_id),
     }
     return Page("run.html", values, place, "run", state=state)
-
-
-async def _counts(place: Place) -> dict[str, int]:
-    """Status -> rollouts."""
-    pages = await asyncio.gather(
-        *(place.store.query_rollouts(status_in=[one], limit=1) for one in STATUSES)
-    )
-    return {name: page.total for name, page in zip(STATUSES, pages, strict=True)}
 
 
 async def _causes(place: Place) -> list[Cause]:
@@ -166,6 +163,22 @@ def causes_of(attempts: Sequence[Attempt]) -> list[Cause]:
             message = error.message if error else f"the attempt ended as {attempt.status}"
             causes[key] = Cause(*key, message, attempt.rollout_id)
     return sorted(causes.values(), key=lambda cause: -cause.number)
+
+
+def _no_curve(algorithm: str, status: str, step: int | None, is_accounted: bool) -> str:
+    """Why nothing is drawn of a run's rewards."""
+    if step is not None:
+        return (
+            f"No curve: there are metrics up to step {step}, and no mean reward in any. No rollout "
+            "had a reward that counts, or its algorithm writes none."
+        )
+    if is_accounted:
+        return "No curve: rollouts are accounted for, and none of them had a reward that counts."
+    if status == "running":
+        return f"No step has ended yet. If {algorithm} has steps, the curve begins with the first."
+    if status == "finished":
+        return f"No curve: {algorithm} has come to its end and writes no steps."
+    return f"No curve: the run ended before its first step did; its state is {status}."
 
 
 def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:

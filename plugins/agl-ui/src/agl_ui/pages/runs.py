@@ -11,6 +11,7 @@ from agl.runs.folders import shown_status
 from agl.types import Run
 from agl_learning.run_metrics import RunMetrics, metrics_of
 from agl_ui.charts import Chart, chart
+from agl_ui.counts import Mean, mean_reward
 from agl_ui.pages.page import Page
 from agl_ui.places import Place, Places
 
@@ -26,7 +27,14 @@ class Row:
     run: Run
     status: str
     metrics: RunMetrics
+    mean: Mean | None
+    """Of its rollouts, where it has no curve."""
     spark: Chart | None
+
+    @property
+    def reward(self) -> float | None:
+        """Of the last step or evaluation; the mean of all where there is none."""
+        return self.metrics.last_reward if self.mean is None else self.mean.reward
 
 
 async def rows(places: Places) -> tuple[list[Row], list[tuple[Place, str]]]:
@@ -42,15 +50,17 @@ async def rows(places: Places) -> tuple[list[Row], list[tuple[Place, str]]]:
         if not runs:
             others.append((place, ""))
         for run in runs:
-            found.append(await run_in_threadpool(_row, place, run))
+            found.append(await _row(place, run, len(runs) == 1))
     found.sort(key=lambda row: row.run.create_time, reverse=True)
     return found, others
 
 
-def _row(place: Place, run: Run) -> Row:
-    metrics = metrics_of(run)
+async def _row(place: Place, run: Run, is_only_run: bool) -> Row:
+    metrics = await run_in_threadpool(metrics_of, run)
+    has_curve = metrics.rewards or metrics.val_rewards
+    mean = None if has_curve else await mean_reward(place, run.run_id, is_only_run)
     spark = chart("reward", _series(metrics), width=200.0, height=66.0)
-    return Row(place, run, shown_status(run), metrics, spark)
+    return Row(place, run, shown_status(run), metrics, mean, spark)
 
 
 def _series(metrics: RunMetrics) -> list[tuple[str, str, dict[int, float | None]]]:

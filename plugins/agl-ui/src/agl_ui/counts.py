@@ -1,0 +1,106 @@
+"""How many rollouts a store has, and what those came to of a run that has no curve."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from agl.errors import NotSupportedError
+from agl.types import RolloutStatus
+from agl_learning.final_rewards import final_rewards, rewards_in
+from agl_learning.listing import Wanted, ids_in
+from agl_learning.notes import notes_in
+from agl_ui.places import Place
+from agl_ui.prompt_tree import prompt_runs
+
+STATUSES: Final[tuple[RolloutStatus, ...]] = (
+    "queuing",
+    "requeuing",
+    "preparing",
+    "running",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+MOST_REWARDS = 1_000
+"""Rollouts, the newest that succeeded, whose rewards are read for a mean."""
+MOST_ASKED = 100
+"""The same of a store that is no file, and is asked for each."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rollouts by status."""
+
+    rollouts: Mapping[str, int]
+    """Status -> rollouts, without notes."""
+    num_notes: int = 0
+    """Rollouts that are none: an algorithm keeps a note of its own so."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean reward of rollouts that succeeded."""
+
+    reward: float
+    number: int
+    """Rollouts with a reward, over which it is."""
+    is_whole: bool
+    """Whether it is over all of them; else over the newest."""
+
+
+async def counts_of(place: Place) -> Counts:
+    """Count the rollouts of a store."""
+    pages, notes = await asyncio.gather(
+        asyncio.gather(*(_count(place, one) for one in STATUSES)), _notes(place)
+    )
+    found = dict(zip(STATUSES, pages, strict=True))
+    return Counts({s: max(0, n - notes.get(s, 0)) for s, n in found.items()}, sum(notes.values()))
+
+
+async def _count(place: Place, status: RolloutStatus) -> int:
+    return (await place.store.query_rollouts(status_in=[status], limit=1)).total
+
+
+async def _notes(place: Place) -> Mapping[str, int]:
+    if place.asked is not None:
+        return await place.asked.ask(notes_in)
+    with suppress(NotSupportedError):  # of a store that is too old to have any
+        return Counter((await prompt_runs(place)).notes.values())
+    return {}
+
+
+async def mean_reward(place: Place, run_id: str, is_only_run: bool) -> Mean | None:
+    """What a run without a curve came to so far, as a baseline does; None without any reward.
+
+    Args:
+        place: The store of the run.
+        run_id: Of the run.
+        is_only_run: Whether all rollouts of the store are the run's.
+    """
+    num_succeeded = await _count(place, "succeeded")
+    key = f"mean of {run_id}"
+    known: tuple[int, Mean | None] | None = place.memory.get(key)
+    if known is None or known[0] != num_succeeded:
+        wanted = Wanted(["succeeded"], run=None if is_only_run else run_id, most=MOST_REWARDS)
+        known = num_succeeded, await _mean(place, wanted)
+        place.memory[key] = known
+    return known[1]
+
+
+async def _mean(place: Place, wanted: Wanted) -> Mean | None:
+    if place.asked is not None:
+        ids, total, _ = await place.asked.ask(lambda found: ids_in(found, wanted))
+        given = await place.asked.ask(lambda found: rewards_in(found, ids))
+        rewards, is_whole = list(given.values()), total == len(ids)
+    else:
+        newest = await place.store.query_rollouts(
+            status_in=["succeeded"], sort_order="desc", limit=MOST_ASKED
+        )
+        own = [one for one in newest if wanted.fits(one)]
+        found = await final_rewards(place.store, own)
+        rewards, is_whole = [one.reward for one in found.values()], newest.total == len(newest)
+    known = [one for one in rewards if isinstance(one, int | float)]
+    return Mean(sum(known) / len(known), len(known), is_whole) if known else None

@@ -1,0 +1,177 @@
+"""The numbers of a run's page and of the list are those that the run's own report says."""
+
+import asyncio
+import html
+import json
+import re
+import urllib.request
+
+import pytest
+
+import agl
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import Failure, RunStart
+from agl_learning.run_facts import run_facts
+
+from .stores import TRACEBACK, apart, reward_span
+
+
+def text_of(address):
+    """The words of a page, in one line; what a drawing says when pointed at is not among them."""
+    with urllib.request.urlopen(address) as answer:
+        text = answer.read().decode()
+    text = re.sub(r"(?s)<svg.*?</svg>|<script.*?</script>", " ", text)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def facts_of(file):
+    async def ask():
+        store = SqliteLightningStore(file)
+        try:
+            return await run_facts(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+def test_records_of_a_search_are_not_counted_as_rollouts(serve, prompted):
+    facts = facts_of(prompted / "store.db")
+    said = text_of(f"{serve(prompted / 'store.db')}/s/{prompted.name}/run/{prompted.name}")
+    assert f"succeeded {facts.result.rollouts['succeeded']} " in said
+    assert re.search(r"Not counted: \d+ records of a search for prompts", said)
+
+
+def test_held_out_reward_of_a_search_begins_before_it(serve, prompted):
+    facts = facts_of(prompted / "store.db")
+    before, after = facts.held_out_before, facts.held_out_after
+    address = serve(prompted / "store.db")
+    said = text_of(f"{address}/s/{prompted.name}/run/{prompted.name}")
+    assert f"Held-out reward {before.reward:.4g} → {after.reward:.4g}" in said
+
+
+@agl.rollout
+def right_or_wrong(task: dict) -> float:
+    return float(task["answer"])
+
+
+@pytest.fixture
+def baseline(tmp_path):
+    """The folder of a real baseline of three tasks, with rewards 1, 0 and 1."""
+    trainer = agl.Trainer(
+        algorithm="baseline",
+        strategy="shm",
+        n_runners=1,
+        store=SqliteLightningStore(tmp_path / "store.db"),
+        run="first",
+        run_dir=tmp_path,
+    )
+    trainer.fit(right_or_wrong, [{"answer": 1}, {"answer": 0}, {"answer": 1}])
+    apart(trainer.store.close())
+    return tmp_path
+
+
+def test_a_run_without_steps_has_its_mean_reward_and_promises_no_curve(serve, baseline):
+    assert facts_of(baseline / "store.db").result.mean_reward == pytest.approx(2 / 3)
+    address = serve(baseline / "store.db")
+    said = text_of(f"{address}/s/{baseline.name}/run/first")
+    assert "Mean reward of 3 rollouts 0.6667" in said
+    assert "No curve: baseline has come to its end and writes no steps." in said
+    assert "No account: the run ended before its first step did" in said
+    assert "No step has ended yet" not in said
+    assert "finished – 0.6667 –" in text_of(f"{address}/")
+
+
+LINES = [
+    {"step": 0, "val/reward/mean": 0.2, "val/rollouts/succeeded": 3},
+    {"step": 1, "reward/mean": 0.1, "time/step": 2.0, "rollouts/succeeded": 1, "entropy": 0.9},
+    {
+        "step": 2,
+        "reward/mean": 0.7,
+        "time/step": 4.0,
+        "rollouts/succeeded": 9,
+        "rollouts/failed": 1,
+        "entropy": 0.25,
+    },
+    {"step": 2, "val/reward/mean": 0.05},
+]
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Makes a store with a run, given the lines of its metrics and how it ended; its file."""
+
+    def make(lines, outcome=None, number_of=None):
+        folder = tmp_path / "run"
+        folder.mkdir()
+
+        async def fill():
+            store = SqliteLightningStore(folder / "store.db")
+            start = RunStart(run_id="r", algorithm="grpo", folder=str(folder))
+            number = (await store.begin_run(start)).generations[-1].number
+            for (kind, value), count in (number_of or {}).items():
+                for _ in range(count):
+                    await one(store, kind, value)
+            if outcome is not None:
+                await store.end_run("r", number, outcome)
+            await store.close()
+
+        async def one(store, kind, value):
+            rollout = await store.start_rollout({"q": 1}, metadata={"run": "r", "step": 1})
+            ids = rollout.rollout_id, rollout.attempt.attempt_id
+            if kind == "reward":
+                await store.add_span(reward_span(rollout, value))
+                await store.update_attempt(*ids, status="succeeded")
+            else:
+                error = Failure(boundary=kind, type=value, message="m", traceback=TRACEBACK)
+                await store.update_attempt(*ids, status="failed", error=error)
+
+        apart(fill())
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (folder / "metrics.jsonl").write_text(text)
+        return folder / "store.db"
+
+    return make
+
+
+def test_numbers_of_a_run_are_those_of_its_metrics(serve, begun):
+    said = text_of(f"{serve(begun(LINES))}/s/run/run/r")
+    assert "Step 2 " in said
+    assert "Held-out reward 0.2 → 0.05 " in said
+    assert "Rollouts per second, last step 2.5 " in said  # (9 + 1) / 4 s
+    assert re.search(r"Entropy[a-z, ]* 0\.25 ", said)
+
+
+def test_reward_that_rose_is_up_and_one_that_fell_is_down(serve, begun):
+    address = f"{serve(begun(LINES))}/s/run/run/r"
+    with urllib.request.urlopen(address) as answer:
+        assert '0.2 → <strong class="down">0.05</strong>' in answer.read().decode()
+
+
+def test_causes_stand_by_how_many_failed_by_them(serve, begun):
+    failed = {("agent", "KeyError"): 1, ("evaluator", "ValueError"): 3, ("agent", "OSError"): 2}
+    said = text_of(f"{serve(begun(LINES, number_of=failed))}/s/run/run/r")
+    assert re.findall(r"(\d)× \w+ (\w+)", said) == [
+        ("3", "ValueError"),
+        ("2", "OSError"),
+        ("1", "KeyError"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "why"),
+    [
+        ([], None, "No step has ended yet. If grpo has steps, the curve begins with the first."),
+        ([], "finished", "No curve: grpo has come to its end and writes no steps."),
+        ([], "failed", "No curve: the run ended before its first step did; its state is failed."),
+        ([{"step": 3, "entropy": 1.0}], "finished", "No curve: there are metrics up to step 3"),
+    ],
+)
+def test_why_there_is_no_curve(serve, begun, lines, outcome, why):
+    assert why in text_of(f"{serve(begun(lines, outcome))}/s/run/run/r")
+
+
+def test_a_run_whose_first_step_goes_on_has_the_mean_so_far(serve, begun):
+    number_of = {("reward", 1.0): 3, ("reward", 0.0): 1, ("agent", "KeyError"): 2}
+    said = text_of(f"{serve(begun([], number_of=number_of))}/s/run/run/r")
+    assert "Mean reward of 4 rollouts 0.75" in said
