@@ -132,6 +132,18 @@ def test_what_is_not_there_is_said(show: Any) -> None:
     assert "no algorithm has accounted for it" in show(one)[1]
 
 
+def test_which_of_several_rewards_counts_is_said(show: Any) -> None:
+    given = [reward_span(n, value) for n, value in enumerate((0.2, 0.9), 1)]
+    rollout_id = asyncio.run(filled(lambda store: add(store, given))).rollout_id
+    assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)[1]}\n"
+    given[1] = given[1].model_copy(update={"attributes": {"agentlightning.reward.0.value": 1e308}})
+    given.insert(0, reward_span(9, 0.1).model_copy(update={"sequence_id": 0}))
+    rollout_id = asyncio.run(filled(lambda store: add(store, given))).rollout_id
+    text = show(rollout_id)[1]
+    assert "\nreward   none counts, of " in text
+    assert "; 1 refused: reward 'primary' is '1e+308'" in text
+
+
 def test_refused_rewards_are_said_to_be(show: Any) -> None:
     refused = [
         reward_span(n, 0.0).model_copy(update={"attributes": given})

@@ -145,6 +145,23 @@ async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
     await store.close()
 
 
+async def fill_with_two_rewards(file):
+    store = agl.SqliteLightningStore(file, durability="process")
+    rollout = await store.start_rollout("t")
+    await store.add_many_spans([reward_span(rollout, value) for value in (0.2, 0.9)])
+    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    await store.close()
+    return rollout.rollout_id
+
+
+def test_which_of_several_rewards_counts_is_said(serve, tmp_path):
+    file = tmp_path / "several.db"
+    rollout_id = apart(fill_with_two_rewards(file))
+    text = read(f"{serve(file)}/s/several/rollouts/{rollout_id}")
+    card = re.sub(r"<[^>]*>", "", text.partition("<dt>Reward</dt>")[2].partition("</div>")[0])
+    assert " ".join(card.split()) == "0.9 counts, of 0.2, 0.9"
+
+
 def test_the_last_page_that_is_full_has_no_next_one(serve, tmp_path):
     file = tmp_path / "full.db"
     ids = apart(fill(file, [{}] * 25))

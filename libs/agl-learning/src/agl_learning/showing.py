@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
+from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
 from agl.utils.text import printable
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
+from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.records import ModelCall
 from agl_learning.reward_lines import refused_text
 from agl_learning.traces import Part
@@ -44,6 +46,14 @@ class Shown:
     def explanation(self) -> Explanation:
         """What is said of the whole rollout."""
         return self.chain.whole
+
+    @property
+    def given(self) -> FinalReward:
+        """What the attempt that is shown was given in the end, as far as its spans were read."""
+        if self.attempt is None:
+            return FinalReward()
+        own = [s for s in self.chain.trace.spans if s.attempt_id == self.attempt.attempt_id]
+        return FinalReward.of(self.attempt.status, find_final_reward(own))
 
     @property
     def is_accounted(self) -> bool:
@@ -191,7 +201,9 @@ def _head(shown: Shown) -> Iterator[str]:
     yield f"task     {cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
-    if given and attempt and attempt.status != "succeeded":
+    if len(mine) > 1 and attempt and attempt.status == "succeeded":
+        given = f"{reward_text(shown.given.reward, None, 'none')} counts, of {given}"
+    elif given and attempt and attempt.status != "succeeded":
         given += " on the way: it counts only where the attempt succeeds"
     refused = [one for one in told.refused if attempt and one.attempt_id == attempt.attempt_id]
     yield f"reward   {'; '.join(filter(None, [given, refused_text(refused)])) or 'none was given'}"

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
-from agl_learning.final_rewards import FinalReward, reward_text
+from agl_learning.final_rewards import reward_text
 from agl_learning.showing import Shown, cut, show, text_of
 from agl_learning.traces import Part
 
@@ -124,10 +123,7 @@ def _side(shown: Shown) -> Side:
     problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
     took = [call.end_time - call.start_time for call in shown.calls
             if call.start_time is not None and call.end_time is not None]  # fmt: skip
-    own = [span for span in shown.chain.trace.spans
-           if attempt and span.attempt_id == attempt.attempt_id]  # fmt: skip
     about = rollout.metadata or {}
-    given = FinalReward.of(attempt.status if attempt else "", find_final_reward(own))
     is_accounted = shown.explanation.algorithm is not None
     return Side(
         rollout_id=rollout.rollout_id,
@@ -136,8 +132,8 @@ def _side(shown: Shown) -> Side:
         step=about.get("step"),
         attempt=attempt.sequence_id if attempt else None,
         attempts=shown.num_attempts,
-        reward=given.reward,
-        reward_on_the_way=given.on_the_way,
+        reward=shown.given.reward,
+        reward_on_the_way=shown.given.on_the_way,
         credit=_mean([one.reward for one in fates if is_accounted and one.reward is not None]),
         advantage=_mean([one.advantage for one in fates if one.advantage is not None]),
         calls=len(shown.calls),
