@@ -6,6 +6,7 @@ import logging
 import pytest
 
 import agl
+from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl_inspect.monitor import RewardMonitor, Said, repetition, signals
 
@@ -92,12 +93,15 @@ class Algorithm:
         return self.folder
 
 
-async def step_of(store, step, answer, call_span):
+async def step_of(store, step, answer, call_span, reward=None, status="succeeded"):
     for _ in range(2):
         rollout = await store.start_rollout({"q": 1}, mode="train")
         ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         await store.add_span(call_span(answer).model_copy(update={**ids, "sequence_id": 1}))
-        await store.update_attempt(*ids.values(), status="succeeded")
+        if reward is not None:
+            given = reward_attributes(reward)
+            await store.add_span(agl.Span.from_attributes(name="r", attributes=given, **ids))
+        await store.update_attempt(*ids.values(), status=status)
         call = agl.Exclusion(**ids, call_id="c", reason="zero_advantage")
         part = agl.LedgerPart(
             rollout_id=rollout.rollout_id, step=step, mode="train", run="run-1", excluded=[call]
@@ -137,3 +141,13 @@ async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, 
         (1, 5.0, 1.0),
         (2, 30.0, 1.0),
     ]
+
+
+async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it(call_span):
+    store = agl.InMemoryLightningStore()
+    await step_of(store, 1, "short", call_span, reward=1.0)
+    await step_of(store, 1, "short", call_span, reward=5.0, status="failed")
+    monitor = RewardMonitor()
+    monitor.on_run_start(Algorithm(None), store)
+    found = [one.reward for one in await monitor._said("run-1", 1)]
+    assert found == [1.0, 1.0, None, None]
