@@ -29,8 +29,9 @@ def test_over_copies_by_hand():
 
 
 def test_a_reward_that_adds_up_to_one_but_for_rounding_is_a_pass():
-    assert sum([0.1] * 10) < 1
-    assert over_copies([[sum([0.1] * 10), 0.99]], 2)["pass@1"] == 0.5
+    almost = 0.9999999999999999  # ten times 0.1, added up one by one
+    assert almost < 1
+    assert over_copies([[almost, 0.99]], 2)["pass@1"] == 0.5
 
 
 def test_one_copy_says_nothing_more():

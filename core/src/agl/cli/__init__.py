@@ -77,7 +77,7 @@ class Verbs(click.Group):
                 sections[section][name if is_there else f"{name} *"] = about
                 if not is_there:
                     absent[package] = f"{absent[package]}, {name}" if package in absent else name
-        others = {name: metadata(dist)["Summary"] or dist for name, dist in known.items()}
+        others = {n: (metadata(of).get_all("Summary") or [of])[0] for n, of in known.items()}
         sections |= {"Of other packages": others, "* Not installed": absent}
         for section, rows in sections.items():
             if rows:
