@@ -9,7 +9,7 @@ import pytest
 
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RunStart
+from agl.types import Exclusion, RunStart
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
@@ -86,6 +86,32 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
     assert (found.again.differs, found.again.problem) == (False, "")
     [credit] = found.again.numbers
     assert (credit.was, credit.now) == (0.25, 0.25)
+
+
+async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
+    options = {"max_tokens": 10, "overlong_buffer": 5, "overlong_penalty": 0.5}
+    store = InMemoryLightningStore()
+    await store.begin_run(RunStart(run_id="r", algorithm="toy", config={"algorithm": options}))
+    rollout = await add(store, FIRST)
+    made = TraceToRows().adapt(
+        list(await store.query_spans(rollout.rollout_id)),
+        attempts=list(await store.query_attempts(rollout.rollout_id)),
+    )
+    [row] = made.rows
+    why_less = "; -0.5 for an answer of 10 tokens"
+    credits = [
+        one.model_copy(update={"reward": 0.25 - 0.5, "because": one.because + why_less})
+        for one in row.credits
+    ]
+    made.ledger.train(row.model_copy(update={"credits": credits}))
+    ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
+    made.ledger.exclude(Exclusion(call_id="cut", reason="truncated", **ids))
+    await save_ledger(store, made.ledger, [rollout], step=1, algorithm="toy", run="r")
+    chain = (await show(store, rollout.rollout_id)).chain
+    found = await why(store, chain, row.call_ids[0], 0, again=True)
+    assert found.again is not None
+    assert not found.again.differs, found.again
+    assert [(one.was, one.now) for one in found.again.numbers] == [(-0.25, -0.25)]
 
 
 UNCLIPPED = {"clip_low": None, "clip_high": None}
