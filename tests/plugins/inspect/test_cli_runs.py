@@ -233,10 +233,11 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
     old, new = project / "agl-runs" / run_id, project / "agl-runs/elsewhere"
     checkpoint = old / "checkpoints/step-000002"
     checkpoint.mkdir(parents=True)
-    (old / "summary.json").write_text(json.dumps({"checkpoint": str(checkpoint)}))
     (old / "report.html").write_text("untouched")
     (old / "run.json").unlink()
-    begin_generation(old, run_id, algorithm="learn")
+    number = begin_generation(old, run_id, algorithm="learn").number
+    said = {"generation": number, "checkpoint": str(checkpoint)}
+    (old / "summary.json").write_text(json.dumps(said))
     if is_copy:
         shutil.copytree(old, new)
     else:
