@@ -9,7 +9,7 @@ import pytest
 
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Exclusion, RunStart
+from agl.types import Exclusion, LedgerItem, RunStart
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
@@ -105,6 +105,9 @@ async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None
     ]
     made.ledger.train(row.model_copy(update={"credits": credits}))
     ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
+    made.ledger.items["call", (*ids.values(), "cut")] = LedgerItem(
+        kind="call", call_id="cut", **ids
+    )
     made.ledger.exclude(Exclusion(call_id="cut", reason="truncated", **ids))
     await save_ledger(store, made.ledger, [rollout], step=1, algorithm="toy", run="r")
     chain = (await show(store, rollout.rollout_id)).chain
