@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -55,6 +56,35 @@ def file_of(store: LightningStore) -> Path | None:
     return None
 
 
+def _thread() -> ThreadPoolExecutor:
+    """One connection, and so one thread: more would only wait for each other."""
+    return ThreadPoolExecutor(1, "agl-file-store")
+
+
+class FewOpen:
+    """Of many files only some are open at once: the one that was used longest ago is closed.
+
+    Args:
+        most: So many are open.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used: dict[FileStore, None] = {}
+        """The one used last is the last."""
+
+    async def use(self, store: "FileStore") -> None:
+        """Make room for one that is about to read."""
+        while True:
+            self._used.pop(store, None)
+            self._used[store] = None
+            if len(self._used) <= self._most:
+                return
+            oldest = next(iter(self._used))
+            del self._used[oldest]
+            await oldest.close()  # meanwhile this one may have become the oldest
+
+
 class FileStore(LightningStore):
     """Answers what is asked, and changes nothing: not the file, nor files beside it.
 
@@ -63,13 +93,16 @@ class FileStore(LightningStore):
 
     Args:
         file: The store's.
+        among: Those of which only some are open; a file that was closed is opened again when it is
+            read.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, among: FewOpen | None = None) -> None:
         self.path = str(file)
-        self._file = file
-        # One connection, and so one thread: more would only wait for each other.
-        self._thread = ThreadPoolExecutor(1, "agl-file-store")
+        self._file, self._among = file, among
+        self._thread = _thread()
+        self._lock = threading.Lock()
+        """A thread that was let go may still read when the next one does."""
         self._opened: tuple[Any, SqliteLookups] | None = None
 
     @property
@@ -97,13 +130,17 @@ class FileStore(LightningStore):
         return found[0] if found else None
 
     async def close(self) -> None:
-        await self._in_thread(self._let_go)
+        await self._in_thread(self._close)
+        thread, self._thread = self._thread, _thread()
+        thread.shutdown(wait=False)
 
     async def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the file what the contract has no question for; ids, and nothing that is hidden."""
         return await self._read(lambda found: question(found.connection))
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        if self._among is not None:
+            await self._among.use(self)
         return await self._in_thread(lambda: self._look_up(lookup))
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
@@ -114,17 +151,22 @@ class FileStore(LightningStore):
             self._opened[1].connection.close()
         self._opened = None
 
+    def _close(self) -> None:
+        with self._lock:
+            self._let_go()
+
     def _look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
-        try:
-            return lookup(self._lookups())
-        except StoreUnavailableError:
-            self._let_go()
-            raise
-        except (sqlite3.Error, OSError) as error:
-            self._let_go()
-            raise StoreUnavailableError(
-                f"store {self.path!r}: cannot be read: {error}. Was it moved?"
-            ) from error
+        with self._lock:
+            try:
+                return lookup(self._lookups())
+            except StoreUnavailableError:
+                self._let_go()
+                raise
+            except (sqlite3.Error, OSError) as error:
+                self._let_go()
+                raise StoreUnavailableError(
+                    f"store {self.path!r}: cannot be read: {error}. Was it moved?"
+                ) from error
 
     def _lookups(self) -> SqliteLookups:
         status = self._file.stat()

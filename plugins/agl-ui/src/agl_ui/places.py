@@ -17,11 +17,13 @@ from agl.store.access.rules import ALLOWED
 from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
 from agl.types import PaginatedResult, Run
-from agl_learning.file_store import FileStore
+from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.run_metrics import METRICS
 from agl_ui.looking import Looking
 
 logger = logging.getLogger("agl.ui")
+MOST_OPEN = 20
+"""Files of stores that are open at once: a machine lets a process have some 1,000 of any kind."""
 NEWEST = 50
 """Runners, runs and rollouts under way among which a change is seen, of a store without a file."""
 
@@ -124,6 +126,7 @@ class Places:
         self.title = "the list of runs"
         self.memory: dict[str, Any] = {}
         """As that of a ``Place``, for what is about all of them."""
+        self._few = FewOpen(MOST_OPEN)
         self._known: dict[str, Place] = {} if only is None else {only.key: only}
 
     def all(self) -> list[Place]:
@@ -133,7 +136,7 @@ class Places:
         files = {file.parent.name: file for file in stores_here()}
         for key, file in files.items():
             if key not in self._known:
-                self._known[key] = file_place(file.absolute())
+                self._known[key] = file_place(file.absolute(), self._few)
         return [self._known[key] for key in files]
 
     async def state(self) -> str:
@@ -193,10 +196,10 @@ class Places:
             await place.store.close()
 
 
-def file_place(file: Path) -> Place:
-    """The place of a store's file."""
+def file_place(file: Path, among: FewOpen | None = None) -> Place:
+    """The place of a store's file; ``among`` those of which only some are open."""
     name = file.absolute().parent.name if file.name == STORE else file.stem
-    store = FileStore(file)
+    store = FileStore(file, among)
     return Place(name or "store", str(file), Looking(store), file, store)
 
 

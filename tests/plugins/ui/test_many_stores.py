@@ -1,0 +1,40 @@
+"""Any number of runs is shown, though a process may have only so many files open."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from .grouped import fill_with_group
+from .stores import apart
+
+LOOK = """
+import resource, threading, urllib.request
+from agl_ui.places import Places
+from agl_ui.serving import Server
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110))
+server = Server(Places(), is_open=True)
+address = server.start().rstrip("/")
+for path in ("/", "/", "/s/run0/rollouts", "/s/run139/rollouts", "/s/run0/rollouts", "/"):
+    with urllib.request.urlopen(address + path) as answer:
+        assert "run139" in answer.read().decode() or "run0" in path, path
+named = [one for one in threading.enumerate() if one.name.startswith("agl-file-store")]
+assert len(named) <= 30, len(named)
+server.stop()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_more_stores_than_a_process_may_open_files_are_shown(tmp_path):
+    file = tmp_path / "store.db"
+    apart(fill_with_group(file))
+    for number in range(140):
+        folder = tmp_path / f"agl-runs/run{number}"
+        folder.mkdir(parents=True)
+        shutil.copy(file, folder / "store.db")
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
