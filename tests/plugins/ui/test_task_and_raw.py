@@ -10,9 +10,11 @@ import agl
 from agl.errors import NotSupportedError
 from agl.store.forwarding import ForwardingStore
 from agl.types import RolloutConfig
+from agl_learning.listing import Wanted, listed
 from agl_ui.looking import Looking
 from agl_ui.pages.task import _siblings
 from agl_ui.places import Place
+from agl_ui.prompt_tree import prompt_runs
 
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
@@ -187,3 +189,18 @@ def test_columns_are_of_both_ends_and_calls_after_many_tools_are_found(serve, tm
     other = tmp_path / "tools.db"
     ids = apart(fill(other, [{"step": 1}], tools=450))
     assert "No model call is recorded" not in read(f"{serve(other)}/s/tools/task?rollout={ids[0]}")
+
+
+async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
+    file = tmp_path / "old.db"
+    ids = apart(fill(file, [{"step": n} for n in range(4)]))
+    monkeypatch.setattr("agl_ui.prompt_tree.PAGE", 3)
+    monkeypatch.setattr("agl_learning.listing.PAGE", 3)
+    store = agl.SqliteLightningStore(file)
+    await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}")})
+    old = NoKeys(store)
+    known = await prompt_runs(Place("s", "s", Looking(old)))
+    assert (known.num_read, known.last) == (len(ids), ids[-1])
+    assert [one.rollout_id for one in (await listed(old, Wanted(step=2))).rollouts]
+    assert [one.rollout_id for one in (await listed(old, Wanted())).rollouts] == ids
+    await store.close()

@@ -23,6 +23,7 @@ from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.file_store import file_of
 from agl_learning.final_rewards import rewards_in
+from agl_learning.paging import page_behind
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000
@@ -373,7 +374,7 @@ async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
     found: list[Rollout] = []
     looked_at, total, after = 0, 0, None
     while True:
-        page = await store.query_rollouts(**asked, limit=PAGE, after=after)
+        page = await page_behind(store, after, looked_at, **asked, limit=PAGE)
         total = page.total
         looked_at += len(page)
         found += [one for one in page if wanted.fits(one)]

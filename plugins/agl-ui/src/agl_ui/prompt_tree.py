@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from agl.types import PromptTemplate
+from agl_learning.paging import page_behind
 from agl_learning.prompt_runs import PromptRuns
 from agl_ui.places import Place
 
@@ -44,7 +45,7 @@ async def prompt_runs(place: Place) -> Known:
             known.take(await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]))
         until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
-            page = await place.store.query_rollouts(limit=PAGE, after=known.last)
+            page = await page_behind(place.store, known.last, known.num_read, limit=PAGE)
             if not page:
                 break
             known.take(page)

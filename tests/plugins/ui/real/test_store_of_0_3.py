@@ -69,6 +69,9 @@ def test_its_rollouts_and_spans_are_shown(page, theirs):
         page.locator("#table tr", has_text="succeeded").locator("a").click()
         assert page.locator(".role-assistant .words").inner_text() == "hi there"
         assert page.locator("#facts strong").inner_text() == "0.5"
+        page.get_by_role("link", name="all its rollouts side by side").click()
+        assert page.locator("h1").inner_text() == "Task"
+        assert "hi there" in page.locator("main").inner_text()
         for tab in ("Run", "Prompts", "Resources", "Runners", "Settings"):
             # Not the link in an empty page's text.
             tabs = page.get_by_role("navigation", name="Store")
