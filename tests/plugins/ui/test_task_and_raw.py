@@ -9,7 +9,7 @@ import pytest
 import agl
 from agl.errors import NotSupportedError
 from agl.store.forwarding import ForwardingStore
-from agl.types import RolloutConfig
+from agl.types import Event, Failure, RolloutConfig
 from agl_learning.listing import Wanted, listed
 from agl_ui.looking import Looking
 from agl_ui.pages.task import _siblings
@@ -204,3 +204,25 @@ async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch)
     assert [one.rollout_id for one in (await listed(old, Wanted(step=2))).rollouts]
     assert [one.rollout_id for one in (await listed(old, Wanted())).rollouts] == ids
     await store.close()
+
+
+def test_what_is_left_out_of_a_traceback_and_of_events_is_counted(tmp_path, serve):
+    file = tmp_path / "long.db"
+
+    async def fill():
+        store = agl.SqliteLightningStore(file)
+        rollout = await store.start_rollout("t", mode="train", worker_id="w")
+        span = reward_span(rollout, 1.0)
+        events = [Event(name=f"e{n}", attributes={}, timestamp=1.0) for n in range(203)]
+        await store.add_span(span.model_copy(update={"events": events}))
+        error = Failure(boundary="agent", type="E", message="m", traceback="x" * 20_007)
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
+        await store.close()
+        return rollout.rollout_id, span.span_id
+
+    rollout_id, span_id = apart(fill())
+    address = f"{serve(file)}/s/long/rollouts/{rollout_id}?span={span_id}"
+    with urllib.request.urlopen(address) as answer:
+        text = answer.read().decode()
+    assert "7 characters before are left out" in text
+    assert "3 more events" in text

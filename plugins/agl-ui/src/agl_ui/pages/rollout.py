@@ -171,6 +171,7 @@ async def _span(place: Place, attempt: Attempt | None, span_id: str) -> dict[str
         "attributes": attributes[:MOST_ATTRIBUTES],
         "more": max(0, len(attributes) - MOST_ATTRIBUTES),
         "events": span.events[:MOST_ATTRIBUTES],
+        "more_events": max(0, len(span.events) - MOST_ATTRIBUTES),
     }
 
 
