@@ -1,23 +1,28 @@
 """A copy says what is not in it, and fails where a page could not be written."""
 
 import html
+import os
 import re
 import sqlite3
+import struct
 import subprocess
 import sys
 import urllib.parse
 import urllib.request
+from base64 import b64encode
 from pathlib import Path
+from zlib import compress, crc32
 
 import pytest
 
+import agl
 import agl_ui.exporting
 from agl_ui.exporting import Export
 from agl_ui.places import file_place
 
 from .grouped import fill_with_group
 from .long_trace import fill_with_long_trace
-from .stores import apart
+from .stores import apart, call_span
 
 AGL = Path(sys.executable).with_name("agl")
 
@@ -131,3 +136,50 @@ def test_a_store_that_cannot_be_read_keeps_no_other_from_being_copied(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "broken is passed over" in done.stderr
     assert "Run r" in re.sub("<[^>]*>", "", (tmp_path / "copy/index.html").read_text())
+
+
+def picture(side):
+    """A PNG of so many dots a side, which no packing makes smaller."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    dots = chunk(b"IDAT", compress(os.urandom((side * 3 + 1) * side), 0))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + dots + chunk(b"IEND", b"")
+
+
+def test_images_are_in_a_copy_as_images_however_large(tmp_path):
+    file = tmp_path / "store.db"
+    pictures = [picture(8), picture(600)]
+
+    async def fill():
+        store = agl.SqliteLightningStore(file)
+        rollout = await store.start_rollout("look", mode="train", worker_id="w")
+        urls = [f"data:image/png;base64,{b64encode(one).decode()}" for one in pictures]
+        parts = [{"type": "image_url", "image_url": {"url": one}} for one in urls]
+        await store.add_span(call_span(rollout, [{"role": "user", "content": parts}], "seen"))
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        await store.close()
+
+    apart(fill())
+    copy = tmp_path / "copy"
+    done = subprocess.run(
+        [AGL, "ui", str(file), "--export", str(copy)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = {one.name: one.read_bytes() for one in copy.glob("*.png")}
+    assert sorted(found.values(), key=len) == pictures
+    text = "".join(one.read_text() for one in copy.glob("rollouts-ro*.html"))
+    assert all(f' href="{name}"' in text for name in found)
+    assert str(tmp_path) not in text
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    file = tmp_path / "store.db"
+    apart(fill_with_group(file))
+    done = subprocess.run(
+        [AGL, "ui", str(file), "--export", "/proc/x"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "--export '/proc/x': cannot be written" in done.stderr

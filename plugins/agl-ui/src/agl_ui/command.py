@@ -94,7 +94,7 @@ def command(
 
 async def _export(places: "Places", folder: Path, most: int, tokens: int) -> None:
     from agl.cli.shared import note
-    from agl.errors import AglError
+    from agl.errors import AglError, ConfigError
     from agl_ui.exporting import ENTRY, Export
 
     export = Export(await places.newest(), folder, most, tokens)
@@ -107,6 +107,9 @@ async def _export(places: "Places", folder: Path, most: int, tokens: int) -> Non
 
             export.say = say
             number = await export.write()
+    except OSError as error:
+        what = f"--export {str(folder)!r}: cannot be written: {error}"
+        raise ConfigError(f"{what}. Name a folder where you may write") from error
     finally:
         await places.close()
     for kind, more in {

@@ -23,6 +23,7 @@ MOST_PAGES = 5_000
 ENTRY = "index.html"
 KEPT = [name for name in STATIC if not name.endswith(".js")]
 _LINK = re.compile(r' href="([/?][^"]*)"')
+_IMAGE = re.compile(r"/raw\?.*\bimage=\d")
 PAGES: dict[str, set[str]] = {
     "run": set(),
     "rollouts": {"step", "run", "status", "after"},
@@ -106,7 +107,13 @@ class Export:
                 self.failed.append((address, why))
             body = bytes(answer.body)
             if answer.headers["content-type"].startswith("text/html"):
-                text = _LINK.sub(lambda found: self._relative(address, found), body.decode())  # noqa: B023
+                text = body.decode()
+                for found in _LINK.finditer(text):
+                    if _IMAGE.search(found[1]):
+                        done += await self._keep_image(
+                            table, urljoin(address, html.unescape(found[1]))
+                        )
+                text = _LINK.sub(lambda found: self._relative(address, found), text)  # noqa: B023
                 body = text.encode()
             name = self._names[address]
             assert name is not None
@@ -114,6 +121,28 @@ class Export:
             done += 1
             self.say(done, done + len(self._waiting))
         return done
+
+    async def _keep_image(self, table: list[Route], link: str) -> int:
+        """Write an image before the page that leads to it: its kind says how its name ends.
+
+        Returns:
+            How many were written: one, or none where it is there, or not in the copy.
+        """
+        waiting = len(self._waiting)
+        self._name_of(link, "")
+        if len(self._waiting) == waiting:
+            return 0
+        address = self._waiting.pop()
+        answer = await _answer(table, address, [])
+        kind, _, ending = answer.headers["content-type"].partition(";")[0].partition("/")
+        name = self._names[address]
+        assert name is not None
+        if answer.status_code != 200 or kind != "image":
+            self.failed.append((address, str(answer.status_code)))
+        else:
+            self._names[address] = name = f"{name.removesuffix('.txt')}.{ending}"
+        (self.folder / name).write_bytes(bytes(answer.body))
+        return 1
 
     @property
     def _base(self) -> str:
