@@ -91,6 +91,18 @@ def test_runs_are_listed(agl: Agl, project: Path) -> None:
     assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
 
 
+def test_rewards_have_four_digits_in_tables_and_all_in_json(agl: Agl, project: Path) -> None:
+    run, other = begin(agl, "algorithm.stop_after=1"), begin(agl, "algorithm.stop_after=1")
+    reward = 5 / 13
+    for one in (run, other):
+        metrics = project / "agl-runs" / one / "metrics.jsonl"
+        metrics.write_text(json.dumps({"step": 1, "reward/mean": reward}) + "\n")
+    for command in (("runs",), ("runs", "show", run), ("runs", "compare", run, other)):
+        assert "0.3846" in (text := agl(*command).out)
+        assert "0.38461" not in text
+    assert json.loads(agl("runs", "--json").out)[0]["reward"] == reward
+
+
 def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
     async def fill() -> None:
         store = SqliteLightningStore("shared.db")

@@ -1,6 +1,7 @@
 """Curves say what they are of: gaps are gaps, and means are called so."""
 
 from collections import Counter
+from itertools import pairwise
 
 from agl_ui.charts import chart
 from agl_ui.pages.run import _bars
@@ -42,3 +43,17 @@ def test_no_two_reasons_of_the_ledger_have_one_colour_unsaid():
     assert len(set(kinds.values())) == len(kinds) == 8
     assert list(kinds)[-1] == "others: reason6, reason7, reason8"
     assert [part.number for part in bar.parts] == [5, 9, 8, 7, 6, 5, 4, 3 + 2 + 1]
+
+
+def test_a_wide_drawing_has_a_second_one_whose_numbers_a_phone_can_show():
+    points = {step: float(step) for step in range(100)}
+    drawn = chart("t", [("train", "train", points)])
+    assert drawn is not None
+    (_, broad), (_, narrow) = drawn.drawings
+    assert (broad.width, narrow.width) == (900, 340)
+    assert narrow.says == broad.says
+    at = [x for x, _ in narrow.x_ticks]
+    assert min(after - before for before, after in pairwise(at)) > 40
+    small = chart("t", [("train", "train", points)], width=240)
+    assert small is not None
+    assert small.drawings == [("", small)]

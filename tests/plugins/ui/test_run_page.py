@@ -84,7 +84,14 @@ def test_a_run_without_steps_has_its_mean_reward_and_promises_no_curve(serve, ba
 
 LINES = [
     {"step": 0, "val/reward/mean": 0.2, "val/rollouts/succeeded": 3},
-    {"step": 1, "reward/mean": 0.1, "time/step": 2.0, "rollouts/succeeded": 1, "entropy": 0.9},
+    {
+        "step": 1,
+        "reward/mean": 0.1,
+        "time/step": 2.0,
+        "rollouts/succeeded": 1,
+        "entropy": 0.9,
+        "kl": 0,
+    },
     {
         "step": 2,
         "reward/mean": 0.7,
@@ -92,6 +99,7 @@ LINES = [
         "rollouts/succeeded": 9,
         "rollouts/failed": 1,
         "entropy": 0.25,
+        "kl": 0,
     },
     {"step": 2, "val/reward/mean": 0.05},
 ]
@@ -139,13 +147,24 @@ def test_numbers_of_a_run_are_those_of_its_metrics(serve, begun):
     assert "Step 2 " in said
     assert "Held-out reward 0.2 → 0.05 " in said
     assert "Rollouts per second, last step 2.5 " in said  # (9 + 1) / 4 s
-    assert re.search(r"Entropy[a-z, ]* 0\.25 ", said)
+    assert "Entropy, nats per token 0.25 " in said
+    assert "KL to the reference" not in said  # 0 in all steps: there is none
 
 
-def test_reward_that_rose_is_up_and_one_that_fell_is_down(serve, begun):
-    address = f"{serve(begun(LINES))}/s/run/run/r"
-    with urllib.request.urlopen(address) as answer:
-        assert '0.2 → <strong class="down">0.05</strong>' in answer.read().decode()
+@pytest.mark.parametrize(("end", "way"), [(0.05, "down"), (0.5, "up"), (0.2, "")])
+def test_reward_that_rose_is_up_and_one_that_fell_is_down(serve, begun, end, way):
+    lines = [*LINES[:-1], {"step": 2, "val/reward/mean": end}]
+    with urllib.request.urlopen(f"{serve(begun(lines))}/s/run/run/r") as answer:
+        assert f'0.2 → <strong class="{way}">{end}</strong>' in answer.read().decode()
+
+
+def test_each_model_of_a_team_has_its_own_pictures(serve, begun):
+    lines = [
+        {"step": step, "one/calls/trained": 1, "one/entropy": one, "two/calls/trained": 1} | two
+        for step, one, two in ((1, 0.5, {"two/entropy": 0.1}), (2, 0.25, {"two/entropy": 0.75}))
+    ]
+    said = text_of(f"{serve(begun(lines))}/s/run/run/r")
+    assert "Entropy, nats per token: one 0.25 Entropy, nats per token: two 0.75 " in said
 
 
 def test_causes_stand_by_how_many_failed_by_them(serve, begun):

@@ -7,6 +7,10 @@ from itertools import pairwise
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 10.0, 26.0
 """Units of the drawing that axes and their numbers take."""
+NARROW = 340.0
+"""Width of a second drawing for small screens, on which the other's numbers could not be read."""
+WIDE = 500.0
+"""A drawing from this width has such a second one."""
 MOST_DOTS = 120
 """Points of one line that get a dot of their own."""
 MOST_POINTS = 600
@@ -40,6 +44,13 @@ class Chart:
     """The chart in a sentence, for who does not see it."""
     remark: str = ""
     """That points are means of several steps, where they are."""
+    narrow: "Chart | None" = None
+    """The same for a small screen."""
+
+    @property
+    def drawings(self) -> list[tuple[str, "Chart"]]:
+        """All of them, each with the class that says on which screens it is seen."""
+        return [("", self)] if self.narrow is None else [("broad", self), ("narrow", self.narrow)]
 
     @property
     def bottom(self) -> float:
@@ -82,7 +93,8 @@ def chart(
         return None
     xs = [x for _, _, points in known for x, y in points.items() if y is not None]
     ys = [y for _, _, points in known for y in points.values() if y is not None]
-    x_ticks, y_ticks = _ticks(min(xs), max(xs), 8, whole=True), _ticks(min(ys), max(ys), 5)
+    most = 8 if width >= WIDE else 5
+    x_ticks, y_ticks = _ticks(min(xs), max(xs), most, whole=True), _ticks(min(ys), max(ys), 5)
     x_low, x_high = float(min(xs)), float(max(xs))
     y_low, y_high = min(y_ticks[0], min(ys)), max(y_ticks[-1], max(ys))
 
@@ -119,6 +131,7 @@ def chart(
             for name, _, points in known
             if _stretch(points) > 1
         ),
+        chart(title, series, width=NARROW, height=min(height, 220.0)) if width >= WIDE else None,
     )
 
 

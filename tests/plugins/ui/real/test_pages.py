@@ -14,7 +14,7 @@ def test_a_run_shows_whether_it_learns_and_what_was_trained(page, serve, trained
     page.goto(f"{serve(trained / 'store.db')}/")
     page.get_by_role("link", name="2026").first.click()
     assert page.locator("h1").inner_text().startswith("Run 2")
-    curve = page.locator("#curve svg")
+    curve = page.locator("#curve svg:visible")
     said = curve.get_attribute("aria-label")
     assert said.startswith("Mean reward per step. held-out: from")
     assert "train: from" in said

@@ -56,3 +56,20 @@ def test_hostile_names_of_a_rollout(narrow, serve, hostile):
     for link in narrow.locator("#table a.id").evaluate_all("(all) => all.map((one) => one.href)"):
         narrow.goto(link)
         assert_fits(narrow)
+
+
+def test_the_whole_curve_and_its_legend_are_seen(narrow, serve, trained):
+    narrow.goto(f"{serve(trained / 'store.db')}/s/run/")
+    drawn = narrow.locator("#curve svg:visible")
+    assert drawn.count() == 1
+    for one in (drawn, *narrow.locator("#curve .key").all()):
+        box = one.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= WIDTH
+    shown = drawn.locator(".tick").first.evaluate(
+        "(one) => one.getBoundingClientRect().height / one.getBBox().height"
+    )
+    assert shown > 0.85  # of 11 px
+    narrow.set_viewport_size({"width": 1280, "height": 800})
+    assert drawn.count() == 1
+    assert drawn.bounding_box()["width"] > 1000

@@ -68,7 +68,7 @@ def test_what_a_run_left_fits_and_can_be_read_by_all(page, serve, trained, schem
     page.set_viewport_size({"width": width, "height": 800})
     address = serve(trained / "store.db")
     page.goto(f"{address}/s/run/")
-    assert page.locator("#curve svg").count() == 1
+    assert page.locator("#curve svg:visible").count() == 1
     assert_fits_and_can_be_read(page, width)
     page.goto(f"{address}/s/run/rollouts?step=4&mode=train")
     page.locator("#table tbody a").first.click()

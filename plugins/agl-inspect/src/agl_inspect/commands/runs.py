@@ -17,6 +17,7 @@ from agl_inspect.runs.known import (
     folder_of,
     known_runs,
     print_run,
+    rounded,
     when,
 )
 from agl_learning.run_metrics import metrics_of
@@ -40,7 +41,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     if as_json:
         print_json(rows)
         return
-    cells = [[*[*row.values()][:-2], near(row["folder"] or "")] for row in rows]
+    cells = [[*rounded(row.values())[:-2], near(row["folder"] or "")] for row in rows]
     print_table(COLUMNS, cells, less=["folder", "starts", "begun"], cut=True)
     for run, row in zip(runs, rows, strict=True):
         for said in filter(None, (run.problem, row["unread"])):

@@ -23,19 +23,8 @@ from agl_inspect.report.text import (
     took_text,
     why_it_ended,
 )
+from agl_learning.plotted import plotted
 from agl_learning.run_facts import RunFacts
-
-PLOTTED = {
-    "entropy": "entropy: how undecided the model is, in nats",
-    "grad_norm": "grad_norm: how far a step would go, before it is cut",
-    "kl": "kl: how far the model is from its start, in nats",
-    "clip_fraction": "clip_fraction: tokens whose ratio left the allowed band",
-    "loss/total": "loss/total",
-    "reward/std": "reward/std: how far rewards of a step lie apart",
-    "logprob_gap": "logprob_gap: recorded log-probabilities against the model's, in nats",
-    "time/step": "time/step: seconds",
-}
-"""Metrics that get a picture, where they are there, and what it is called."""
 
 
 def page(facts: RunFacts) -> str:
@@ -148,8 +137,8 @@ def _failures(facts: RunFacts) -> Iterator[str]:
 def _plots(facts: RunFacts) -> Iterator[str]:
     drawn = [
         f"<div><h3>{_text(title)}</h3>{plot}</div>"
-        for name, title in PLOTTED.items()
-        if (plot := svg_curve(facts.series.get(name, []), [], title=title, key=(name, "")))
+        for name, title in plotted(facts.series)
+        if (plot := svg_curve(facts.series[name], [], title=title, key=(name, "")))
     ]
     if drawn:
         yield f'<h2>Metrics</h2><div class="plots">{"".join(drawn)}</div>'

@@ -10,7 +10,7 @@ from agl.emitter import find_final_reward
 from agl.runs.differences import flat
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_inspect.runs.known import Where, read_store_of
+from agl_inspect.runs.known import Where, read_store_of, rounded
 from agl_learning.ledger import each_part
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import each_rollout
@@ -53,11 +53,12 @@ def print_comparison(found: dict[str, Any]) -> None:
     runs = found["runs"]
     for name, key in (("option", "options"), ("code", "code"), ("totals", "totals")):
         if found[key]:
-            print_table([name, *runs], [[at, *sides] for at, sides in found[key].items()])
+            rows = [[at, *sides] for at, sides in found[key].items()]
+            print_table([name, *runs], map(rounded, rows) if key == "totals" else rows)
         elif key != "totals":
             note(f"{key}: the same")
     if found["rewards"]:
-        print_table(["step", *runs], [_rounded(row) for row in found["rewards"]])
+        print_table(["step", *runs], [rounded(row) for row in found["rewards"]])
     for run_id, unread in zip(runs, found["unread"], strict=True):
         if unread:
             note(f"{run_id}: {unread}")
@@ -65,7 +66,7 @@ def print_comparison(found: dict[str, Any]) -> None:
     if tasks:
         print_table(
             ["task", *runs, "difference"],
-            [_rounded([*row, row[2] - row[1]]) for row in tasks[:MOST_TASKS]],
+            [rounded([*row, row[2] - row[1]]) for row in tasks[:MOST_TASKS]],
         )
     if len(tasks) > MOST_TASKS:
         note(f"{MOST_TASKS} of {len(tasks)} tasks that both ran; --json has all")
@@ -121,7 +122,3 @@ def _side_by_side(first: dict[str, Any], second: dict[str, Any]) -> dict[str, li
 def _differing(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
     both = _side_by_side(first, second)
     return {name: sides for name, sides in both.items() if sides[0] != sides[1]}
-
-
-def _rounded(row: list[Any]) -> list[Any]:
-    return [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row]

@@ -5,7 +5,7 @@ import platform
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +112,11 @@ def when(time: float | None) -> str:
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
+def rounded(row: Iterable[Any]) -> list[Any]:
+    """Cells of a table for people: fractions with four digits."""
+    return [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row]
+
+
 def derived_from(run: Run, known: list[Run]) -> list[str]:
     """Ids of the runs that were derived from one, of those that are known or under agl-runs."""
     ids = [
@@ -149,7 +154,7 @@ def print_run(run: Run, derived: list[str]) -> None:
         "commit": code.commit,
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
     }
-    print_table(["", ""], [[name, value] for name, value in about.items() if value is not None])
+    print_table(["", ""], [rounded(each) for each in about.items() if each[1] is not None])
     for each in run.generations:
         how = each.outcome or shown_status(run)
         where = f"process {each.pid} on {each.host}"

@@ -16,6 +16,7 @@ from agl.runs.folders import shown_status
 from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout
 from agl_learning.ledger_tables import excluded
+from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, chart, finite, shares
@@ -27,19 +28,6 @@ COLOURS = 6
 """Reasons that have one of their own in the ledger's bars; the others share one, and their name."""
 FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
-SMALL = {
-    "val/reward/mean": "Held-out reward",
-    "reward/std": "Spread of rewards",
-    "entropy": "Entropy",
-    "kl": "KL to the reference",
-    "grad_norm": "Gradient norm",
-    "loss/total": "Loss",
-    "clip_fraction": "Share clipped",
-    "version_lag": "Staleness (versions)",
-    "time/step": "Seconds per step",
-    "cost": "Cost of training, per step",
-}
-"""Metric -> title of its small chart."""
 
 
 @dataclass
@@ -189,9 +177,15 @@ def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
 
 def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
     """The other metrics, each small, with its last value."""
+    series: dict[str, dict[int, float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            series.setdefault(name, {})[line["step"]] = value
     found: list[tuple[Chart, float | None]] = []
-    for name, title in SMALL.items():
-        points = {line["step"]: line[name] for line in lines if name in line}
+    for name, title in plotted(series):
+        points = series[name]
+        if name.endswith("kl") and not any(points.values()):
+            continue  # without a reference it is 0, and not measured
         drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
         if drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
