@@ -76,7 +76,7 @@ async def why(
         row = position = None
     run = await _run_of(store, chain.part)
     part, item = chain.part, _item_of(chain.part, call_id)
-    of_step = {} if part is None else await _of_step(store, part)
+    of_step = [] if part is None else await _of_step(store, part)
     own = group_of(chain.rollout)
     parts = [(one, of) for one, of in of_step if group_of(one) == own]
     group = None if item is None else await _group(store, parts, item, chain.rollout)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from agl_learning.explanation import RewardLine
 from agl_learning.recomputing import Recomputed
+from agl_learning.reward_lines import RewardLine
 
 
 @dataclass(frozen=True)
