@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from agl.errors import AdapterError
@@ -93,3 +95,48 @@ def test_frameworks_name_their_agents(trace, name, attributes) -> None:
 def test_other_spans_name_no_agent(trace, attributes) -> None:
     trace.span("x", attributes)
     assert agent_name(build_tree(trace.spans)) is None
+
+
+def as_defined(top):
+    """``repair`` below ``top`` by its words: each child looks at all nodes."""
+    nodes = [node for node in walk(top) if node is not top]
+
+    def width(node):
+        return (node.end_time or 0.0) - (node.start_time or 0.0)
+
+    for child in list(top.children):
+        if len(top.children) == 1:
+            return
+        around = [
+            node
+            for node in nodes
+            if node.start_time <= child.start_time
+            and node.end_time >= child.end_time
+            and width(node) > width(child)
+            and not node.is_within(child)
+        ]
+        if home := min(around, key=width, default=None):
+            top.children.remove(child)
+            home.add(child)
+            home.children.sort(key=lambda node: node.start_time)
+
+
+def some_tree(seed):
+    """A root with two children and up to twenty nodes below, whose times often are the same."""
+    drawn = random.Random(seed)
+    nodes = [Node("root")]
+    for number in range(drawn.randint(2, 20)):
+        start = drawn.randint(0, 12) / 2
+        node = Node(str(number), start_time=start, end_time=start + drawn.randint(0, 8) / 2)
+        above = nodes[0] if number < 2 or drawn.random() < 0.7 else drawn.choice(nodes)
+        above.add(node)
+        nodes.append(node)
+    return nodes[0]
+
+
+def test_detached_spans_go_where_looking_at_all_nodes_puts_them():
+    for seed in range(500):
+        found, expected = some_tree(seed), some_tree(seed)
+        repair(found)
+        as_defined(expected)
+        assert shape(found) == shape(expected), seed

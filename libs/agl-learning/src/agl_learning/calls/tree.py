@@ -1,8 +1,10 @@
 """Spans as a tree, mended where instrumentation left it in pieces, and who is the agent where."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from agl.errors import AdapterError
@@ -121,25 +123,26 @@ def repair(root: Node) -> None:
         top = top.children[0]
     if not top.children:
         return
-    candidates = [
-        (node.start_time or 0.0, node.end_time or 0.0, node)
-        for node in walk(top)
-        if node is not top and _width(node) > 0
-    ]
-    for child in list(top.children) if candidates else ():
+    nodes: dict[tuple[float, float], list[tuple[int, Node]]] = {}
+    for number, node in enumerate(walk(top)):
+        if node is not top and node.start_time is not None and _width(node) > 0:
+            nodes.setdefault((node.start_time, node.end_time or 0.0), []).append((number, node))
+    intervals = sorted(nodes)
+    ends = list(accumulate((end for _, end in intervals), max))
+    # ``ends``: of each interval, the last end of it and those before; further back none encloses.
+    for child in list(top.children) if nodes else ():
         if len(top.children) == 1:
             return
         if child.start_time is None or child.end_time is None:
             continue
-        around = [
-            node
-            for start, end, node in candidates
-            if start <= child.start_time
-            and end >= child.end_time
-            and _width(node) > _width(child)
-            and not node.is_within(child)
-        ]
-        home = min(around, key=_width, default=None)
+        around: list[tuple[float, int, Node]] = []
+        at = bisect_right(intervals, (child.start_time, math.inf))
+        while at and ends[at - 1] >= child.end_time:
+            at -= 1
+            start, end = intervals[at]
+            if end >= child.end_time and end - start > _width(child):
+                around += [(end - start, number, node) for number, node in nodes[start, end]]
+        home = next((one for _, _, one in sorted(around) if not one.is_within(child)), None)
         if home is not None:
             top.children.remove(child)
             home.add(child)
