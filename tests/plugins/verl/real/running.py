@@ -75,7 +75,7 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     file = out / "metrics.jsonl"
-    before = file.stat().st_size if file.exists() else 0
+    before = _lines(file)
     log = out / f"log-{mark[:6]}.txt"
     command = [sys.executable, "-W", "ignore", HERE / "train.py"]
     started = time.monotonic()
@@ -94,16 +94,20 @@ def run(
     seconds = time.monotonic() - started
     left = end_all(mark)
     text = log.read_text(errors="replace")
-    metrics = file.read_bytes()[before:].decode() if file.exists() else ""
     summary = out / "summary.json"
     return Ended(
         code=code,
         seconds=seconds,
-        metrics=[json.loads(line) for line in metrics.splitlines()],
+        # A run that goes on writes the file anew, with what it keeps of the lines before.
+        metrics=[line for line in _lines(file) if line not in before],
         summary=json.loads(summary.read_text()) if summary.exists() else {},
         left=left,
         log=text,
     )
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def free_port() -> int:

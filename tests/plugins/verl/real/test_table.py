@@ -105,7 +105,8 @@ def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     assert total["calls"]["trained"] == summary["calls_trained"]
     assert total["calls"]["excluded"] == summary["calls_excluded"]
     assert summary["rollouts_failed"] == 0
-    assert found.lost == COPIES  # step 3, which was done twice
+    # Step 3 was done twice: the first time it is lost, or the kill came before its account.
+    assert found.lost in (0, COPIES)
     assert (summary["steps"], len(summary["rewards"])) == (STEPS, STEPS)
 
 
