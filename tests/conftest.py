@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from agl.utils.logs import stderr_console
+
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -13,9 +15,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """What a test sets up of agl's log, as each command does, ends with the test."""
+    """What a test sets up of agl's log, as each command does, ends with the test; and so does the
+    console, which knows from its first line whether it has colours.
+    """
     logger = logging.getLogger("agl")
     level, propagates, handlers = logger.level, logger.propagate, list(logger.handlers)
     yield
     logger.setLevel(level)
     logger.propagate, logger.handlers[:] = propagates, handlers
+    stderr_console.cache_clear()

@@ -39,7 +39,10 @@ def test_no_two_reasons_of_the_ledger_have_one_colour_unsaid():
     reasons = [f"reason{number}" for number in range(9)]
     sums = Counter({("calls", name): 9 - number for number, name in enumerate(reasons)})
     sums |= Counter({("calls", "trained"): 5, ("calls", "total"): 50})
+    sums |= Counter({("rollouts", "total"): 8, ("rollouts", "trained"): 4})
+    sums |= Counter({("rollouts", "not_run"): 3, ("rollouts", "failed_attempt"): 1})
     (bar,), kinds = _bars({("r", "grpo", 1, "train"): sums}, "r")
+    assert (bar.rollouts, bar.left_out) == (8, "3 not_run, 1 failed_attempt")  # 4 trained: all 8
     assert len(set(kinds.values())) == len(kinds) == 8
     assert list(kinds)[-1] == "others: reason6, reason7, reason8"
     assert [part.number for part in bar.parts] == [5, 9, 8, 7, 6, 5, 4, 3 + 2 + 1]

@@ -172,12 +172,13 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
 def _cells(sums: Sums) -> list[object]:
     calls, rollouts = excluded(sums, "calls"), excluded(sums, "rollouts")
     # A rollout may have a reason that none of its calls has, or no call at all.
-    because = [_reasons(calls), f"rollouts: {_reasons(rollouts)}" if rollouts else ""]
+    because = [reasons_text(calls), f"rollouts: {reasons_text(rollouts)}" if rollouts else ""]
     counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
     return [*counts, calls.total(), "; ".join(filter(None, because))]
 
 
-def _reasons(counts: Counter[str]) -> str:
+def reasons_text(counts: Counter[str]) -> str:
+    """Each with its number, the most frequent first; "" for none."""
     return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
 
 

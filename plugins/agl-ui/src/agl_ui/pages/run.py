@@ -15,7 +15,7 @@ from agl.runs.differences import flat
 from agl.runs.folders import shown_status
 from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout
-from agl_learning.ledger_tables import excluded
+from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_ui.accounts import BARS, accounts_of
@@ -58,6 +58,9 @@ class Bar:
 
     step: int | None
     mode: str
+    rollouts: int
+    left_out: str
+    """Why rollouts were not trained, those without a call too."""
     calls: int
     trained: int
     parts: list[Part]
@@ -233,5 +236,6 @@ def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]
         of = excluded(sums, "calls")
         why = {reason: of[reason] for reason in own} | {rest: sum(of[one] for one in others)}
         parts = shares({"trained": trained, **why}, kinds, whole)
-        bars.append(Bar(step, mode, total, trained, parts))
+        left_out = reasons_text(excluded(sums, "rollouts"))
+        bars.append(Bar(step, mode, sums["rollouts", "total"], left_out, total, trained, parts))
     return bars, kinds
