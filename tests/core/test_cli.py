@@ -367,10 +367,15 @@ def test_a_dry_run_says_a_line_of_each_rollout_and_the_rest_with_v(
         return [line for line in result.err.splitlines() if "baseline" in line]
 
     quiet = said()
-    told = [re.search(r"(\d)/3 ro-\w+ (\w+)", line) for line in quiet[:-1]]
-    numbers, ends = zip(*(one.groups() for one in told if one is not None), strict=True)
+    told = [re.search(r"(\d)/3 ro-\w+ (\w+).*? s: (.*?)(?:;|$)", line) for line in quiet[:-1]]
+    numbers, ends, tasks = zip(*(one.groups() for one in told if one is not None), strict=True)
     # Each is waited for by itself, and so they are told in the order in which they are heard of.
-    assert (numbers, sorted(ends)) == (("1", "2", "3"), ["failed", "succeeded", "succeeded"])
+    assert numbers == ("1", "2", "3")
+    assert dict(zip(tasks, ends, strict=True)) == {
+        "{'x': 1}": "succeeded",
+        "{'x': 'boom'}": "failed",
+        "{'x': 0.5}": "succeeded",
+    }
     assert "Finished 3 rollouts" in quiet[-1]
     loud = "\n".join(said("-v"))
     assert "Enqueued in train mode" in loud

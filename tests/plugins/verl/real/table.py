@@ -6,6 +6,7 @@ A task for each case, all of them in each step, and a store that stays. OPTIONS 
 ``main``.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -19,18 +20,24 @@ from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model
 
 import agl
+from agl_learning.file_store import FileStore
 from agl_verl.cpu import cpu_config, use_cpu
 
 
 class Killing(Script):
-    """Ends the trainer with SIGKILL in the second rollout of a step; the first is done by then."""
+    """Ends the trainer with SIGKILL in the second rollout of a step; the first is done by then, and
+    the step before is accounted for.
+    """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, store: Path) -> None:
         super().__init__()
-        self._trainer, self._step = os.getpid(), step
+        self._trainer, self._step, self._store = os.getpid(), step, store
 
     async def play(self, task: dict, llm: agl.LLM, rollout: Any) -> float | None:
         if rollout.metadata["step"] == self._step and self.copy(task["case"], rollout.rollout_id):
+            store = FileStore(self._store)
+            while not await store.query_ledger_parts(step=self._step - 1):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             os.kill(self._trainer, signal.SIGKILL)
         return await super().play(task, llm, rollout)
 
@@ -73,7 +80,7 @@ def main(
         },
     )
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
-    script = Script() if kill_in is None else Killing(kill_in)
+    script = Script() if kill_in is None else Killing(kill_in, folder / "store.db")
     with judge() as server:
         agl.Trainer(
             algorithm=agl.VERL(

@@ -105,8 +105,17 @@ def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     assert total["calls"]["trained"] == summary["calls_trained"]
     assert total["calls"]["excluded"] == summary["calls_excluded"]
     assert summary["rollouts_failed"] == 0
-    # Step 3 was done twice: the first time it is lost, or the kill came before its account.
-    assert found.lost in (0, COPIES)
+    # Step 3 was accounted for, and after the kill it was trained again with the same rollouts.
+    assert (found.lost, found.without) == (0, COPIES)
+
+    async def step_3(store):
+        parts = await store.query_ledger_parts(step=3)
+        ids = [part.rollout_id for part in parts]
+        return parts, await store.query_rollouts(rollout_id_in=ids)
+
+    parts, rollouts = in_store(resumed, step_3)
+    assert [part.generation for part in parts] == [2] * COPIES
+    assert [one.metadata["generation"] for one in rollouts] == [1] * COPIES
     assert (summary["steps"], len(summary["rewards"])) == (STEPS, STEPS)
 
 

@@ -24,6 +24,7 @@ from agl_learning.listing import (
     ordered_in,
     page_in,
 )
+from agl_ui.counts import STATUSES
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Place, Places
 
@@ -36,7 +37,6 @@ SORTS = {
     "reward": ("Highest rewards of a step", None, "asc"),
 }
 """Name in the address -> label, field, order."""
-STATUSES = ("queuing", "preparing", "running", "succeeded", "failed", "cancelled", "requeuing")
 DAMAGED: Any = "damaged"
 """Status of one that cannot be read."""
 MOST_OF_A_STEP = 2_000

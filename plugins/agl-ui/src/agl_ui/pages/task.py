@@ -180,7 +180,7 @@ def _id(row: Row) -> str:
 
 
 def _steps(rows: Sequence[Row]) -> list[Step]:
-    """As an algorithm compares them: see ``agl_learning.explanation.is_sibling``."""
+    """As an algorithm compares them: see ``agl_learning.comparable``."""
     found: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
         about = row.rollout.metadata or {}
