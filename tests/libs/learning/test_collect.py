@@ -8,6 +8,7 @@ import pytest
 
 import agl
 from agl.emitter import reward_attributes
+from agl.errors import LedgerError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import EnqueueRolloutRequest, Failure
 from agl_learning.collect import Collector
@@ -141,6 +142,11 @@ async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
     await end_one(store, None)
     collected = await collecting
     assert (collected.num_failed, len(collected.lost)) == (0, 3)
+    counted = [one.rollout for one in collected.ended]
+    with pytest.raises(LedgerError, match=rf"2 rollouts.*{collected.lost[0].rollout.rollout_id}"):
+        await agl.save_ledger(store, collected.ledger, counted)
+    await agl.save_ledger(store, collected.ledger, collected.rollouts)
+    assert (await store.query_ledger_parts()).total == 2
 
 
 async def test_a_rollout_whose_agent_failed_does_not_run_again() -> None:

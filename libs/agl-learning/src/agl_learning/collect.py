@@ -144,7 +144,9 @@ class Collector:
                 it. The seed is of ``mode``, ``step``, ``round``, group and copy.
             key: A unique name of this request. Asked for again under it by a later start of the
                 run, rollouts that succeeded are not run a second time, and those that did not are:
-                they may have failed because that start died.
+                they may have failed because that start died. ``metadata`` tells starts apart: it
+                needs ``run`` and ``generation``, another one in each start. Without them what
+                failed stays failed.
             look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
                 are only accounted for.
             first_group: The group of the first task.

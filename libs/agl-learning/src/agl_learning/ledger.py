@@ -296,7 +296,7 @@ async def save_ledger(
         store: Where the rollouts are.
         ledger: Everything that became of them.
         rollouts: As ``wait_for_rollouts`` or ``query_rollouts`` gave them; all that the ledger
-            knows.
+            knows, as ``Collected.rollouts``.
         step: Of the algorithm.
         algorithm: Its name.
         run: Id of the run.
@@ -304,8 +304,7 @@ async def save_ledger(
         version: Of the weights that came out of the step.
 
     Raises:
-        LedgerError: It does not balance. Nothing was stored.
-        KeyError: It knows a rollout that was not given.
+        LedgerError: It does not balance, or knows a rollout that was not given. Nothing was stored.
     """
     parts = ledger_parts(
         ledger,
@@ -328,11 +327,16 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
         about: Fields of ``LedgerPart``.
 
     Raises:
-        LedgerError: It does not balance.
-        KeyError: It knows a rollout that was not given.
+        LedgerError: It does not balance, or knows a rollout that was not given.
     """
     ledger.check()
     modes = {rollout.rollout_id: rollout.mode for rollout in rollouts}
+    if missing := [one for one in ledger.rollout_ids if one not in modes]:
+        raise LedgerError(
+            f"the ledger knows {len(missing)} rollouts that were not given ({missing[:3]}); "
+            f"{len(modes)} were. Give all, those that were lost and ran again too: "
+            "Collected.rollouts has them"
+        )
     return [
         part.model_copy(update={"mode": modes[part.rollout_id]}) for part in ledger.parts(**about)
     ]
