@@ -1,5 +1,7 @@
 """The largest rewards that can be read, and log-probabilities that no model gives, end no run."""
 
+import asyncio
+import itertools
 import json
 import math
 
@@ -8,6 +10,7 @@ from opentelemetry import trace
 
 import agl
 from agl.emitter import MAX_REWARD
+from agl_learning.credit import CreditRule
 
 from .grpo_run import TASKS
 
@@ -76,3 +79,45 @@ def test_extreme_numbers_leave_metrics_and_weights_finite(tmp_path, normalise_st
 
     weights = AutoModelForCausalLM.from_pretrained(last).parameters()
     assert all(torch.isfinite(each).all() for each in weights)
+
+
+async def test_a_credit_that_is_no_number_is_refused_and_the_run_goes_on(tmp_path) -> None:
+    class Odd(CreditRule):
+        def assign(self, calls, spans):
+            reward = agl.find_final_reward(spans)
+            return [agl.Credit(reward=reward or math.nan) for _ in calls]
+
+    rewards = itertools.count()
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+            messages = [{"role": "user", "content": task}]
+            await client.chat.completions.create(
+                model=llm.model, messages=messages, **llm.sampling_parameters
+            )
+        return float(next(rewards))
+
+    algorithm = agl.GRPO(
+        model=build_model,
+        tokenizer=build_tokenizer,
+        steps=1,
+        groups_per_step=1,
+        group_size=3,
+        max_tokens=1,
+        device="cpu",
+        show_progress=False,
+        run_dir=str(tmp_path / "run"),
+    )
+    store = agl.InMemoryLightningStore()
+    adapter = {"type": "rows", "credit": Odd()}
+    trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", adapter=adapter)
+    await asyncio.to_thread(trainer.fit, agent, TASKS[:1])
+    accounts = await store.query_ledger_parts()
+    assert sum(bool(one.trained) for one in accounts) == 2
+    ((refused,),) = (one.excluded for one in accounts if not one.trained)
+    said = f"credit rule 'Odd' gave nan to call 1 of 1 of rollout '{refused.rollout_id}'"
+    assert refused.reason == "malformed"
+    assert said in refused.detail

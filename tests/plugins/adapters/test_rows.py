@@ -1,8 +1,10 @@
+import math
+
 import pytest
 
 import agl
 from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
-from agl.types import Attempt, Credit
+from agl.types import Attempt, Credit, StepCredit
 from agl_adapters import TraceToRows
 from agl_learning.credit import CreditRule
 from agl_learning.records import RowBreak
@@ -202,9 +204,12 @@ class Numbered(CreditRule):
         return [Credit(reward=None if n == 2 else float(n)) for n in range(len(calls))]
 
 
-class TooFew(CreditRule):
+class Gives(CreditRule):
+    def __init__(self, *given):
+        self.given = given
+
     def assign(self, calls, spans):
-        return []
+        return self.given
 
 
 def test_calls_of_one_row_keep_their_own_credit(trace) -> None:
@@ -249,9 +254,21 @@ def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
         TraceToRows(agent_match="*")
     with pytest.raises(UnknownComponentError, match="unknown credit 'finale'"):
         TraceToRows(credit="finale")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "0 credits for 1 calls of"),
+        ([0.5], "0.5 to call 1 of 1 of"),
+        ([Credit(reward=math.nan)], "nan to call 1 of 1 of"),
+        ([Credit(reward=1, step=StepCredit(group="", reward=-math.inf))], "1.0, -inf, 1.0 to call"),
+    ],
+)
+def test_credits_that_are_no_finite_numbers_are_refused(trace, given, said) -> None:
     trace.gateway([1], [2])
-    with pytest.raises(AdapterError, match="'TooFew' gave 0 credits for 1 calls"):
-        TraceToRows(credit=TooFew()).adapt(trace.spans)
+    with pytest.raises(AdapterError, match=f"credit rule 'Gives' gave {said} .*rollout 'ro-"):
+        TraceToRows(credit=Gives(*given)).adapt(trace.spans)
 
 
 def test_a_gateway_record_replaces_the_tracers_without_ids(trace) -> None:

@@ -6,7 +6,8 @@ of it, so any two are compared on the same tasks.
 
 An evaluation that fails says nothing about the prompt: it is no reward, not even the lowest. One
 whose reward cannot be read, or is outside of ``reward_range``, failed as well. It is run again, up
-to ``evaluation_tries`` times in all, and then left out, with its reason. A candidate of which too
+to ``evaluation_tries`` times in all (once where the key is wrong or the model is not there:
+``FINAL``), and then left out, with its reason. A candidate of which too
 many evaluations were left out is not compared with others any more; if it is the first prompt, or
 if a whole batch failed, the run stops.
 """
@@ -34,6 +35,9 @@ Split = Literal["search", "held_out"]
 """``search`` is the train dataset, ``held_out`` what of the validation dataset is not in it."""
 MIXED = "mixed"
 """In the metadata of an evaluation that succeeded with the calls of others; it is no try."""
+FINAL = ("AuthenticationError", "PermissionDeniedError", "NotFoundError")
+"""What clients of models raise for a wrong key, for no right to a model, and for a model that is
+not there: the same again would fail again, so such an evaluation is not run again."""
 MAX_ATTEMPTS = 10
 """So often an evaluation begins again whose runner was lost."""
 MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
@@ -258,7 +262,8 @@ class Evaluator:
         if MIXED in metadata:
             return 0
         # Who waited in vain for a runner once need not do so twice more.
-        tries = metadata.get(COUNTED, self.options.evaluation_tries if one.is_late else 1)
+        is_last = one.is_late or is_final(one)
+        tries = metadata.get(COUNTED, self.options.evaluation_tries if is_last else 1)
         await self._note(one.rollout.rollout_id, {COUNTED: tries})
         return tries
 
@@ -347,6 +352,12 @@ def why_failed(one: Ended) -> str | None:
     if _is_mixed(one):
         return "its calls mixed with those of others"
     return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
+
+
+def is_final(one: Ended) -> bool:
+    """Whether an evaluation failed by what another try cannot change."""
+    error = getattr(getattr(one.rollout, "attempt", None), "error", None)
+    return error is not None and error.type.rpartition(".")[2] in FINAL
 
 
 def most_frequent(failed: Sequence[Failed]) -> str:

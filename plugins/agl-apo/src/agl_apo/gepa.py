@@ -203,11 +203,20 @@ class Bridge:
             raise
 
     async def _admit(self, texts: dict[str, str]) -> Candidate | None:
+        """A candidate; its parent is the one that differs in fewest texts.
+
+        GEPA does not name the parent. A merged candidate is not one of that traced last.
+        """
+
+        def edits(one: Candidate) -> dict[str, str]:
+            return {name: text for name, text in texts.items() if text != one.texts[name]}
+
         key = _key(texts)
         if key not in self._admitted:
-            edits = {name: text for name, text in texts.items() if text != self._parent.texts[name]}
+            known = [self._parent, *filter(None, self._admitted.values())]
+            parent = min(known, key=lambda one: len(edits(one)))
             self._admitted[key] = await self.session.admit(
-                f"g{len(self._admitted)}", self._parent, edits, [], "no prompt was changed"
+                f"g{len(self._admitted)}", parent, edits(parent), [], "no prompt was changed"
             )
         return self._admitted[key]
 

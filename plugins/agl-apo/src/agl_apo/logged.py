@@ -95,6 +95,12 @@ def read_logged(
 def _records(
     data: str | Path | Iterable[Mapping[str, Any]],
 ) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    if isinstance(data, Mapping):
+        raise ConfigError(
+            f"APO.optimize: expected records or the path of a .jsonl file; got one mapping with "
+            f"the keys {', '.join(map(repr, data))}. What has 'rollouts' and 'rewards' is read by "
+            "agl import FILE, and agl export --as messages writes the records"
+        )
     if not isinstance(data, str | Path):
         for number, record in enumerate(data):
             yield f"record {number}", _mapping(f"record {number}", record)

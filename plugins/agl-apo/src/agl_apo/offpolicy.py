@@ -153,8 +153,8 @@ class OffPolicySearch:
 
     @staticmethod
     def _best_of(known: Sequence[Proposed]) -> list[Proposed]:
-        """By what is predicted; of equal ones the earlier."""
-        return sorted(known, key=lambda one: -1.0 if one.predicted is None else -one.predicted)
+        """By what is predicted, those without a prediction last; of equal ones the earlier."""
+        return sorted(known, key=lambda one: (one.predicted is None, -(one.predicted or 0.0)))
 
     # --- edits
 

@@ -49,6 +49,7 @@ class PromptOptions:
         rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
             queued together is cancelled and left out.
         evaluation_tries: How often an evaluation that fails is run, at most; then it is left out.
+            One whose model refuses the key, or is not there, is run once.
         max_failed: Part of a prompt's evaluations that may be left out, if more than two. Of the
             first prompt more stop the run; any other prompt is taken out of it.
         infrastructure_failures: What an evaluation is that succeeded although servers or the
@@ -116,6 +117,7 @@ class APOOptions(PromptOptions):
         beam_width: Prompts that are edited in each round.
         branch_factor: Edits of each.
         beam_rounds: Rounds at most; the budget may allow fewer.
+        rounds: Another name of ``beam_rounds``; give one of them.
         run_initial_validation: Run the first prompt on ``val_batch_size`` held-out tasks at the
             beginning, which the decision uses again.
         critique_template: Jinja text, or a ``.j2`` file, that asks for a critique; see
@@ -133,7 +135,18 @@ class APOOptions(PromptOptions):
     beam_width: Count = 4
     branch_factor: Count = 4
     beam_rounds: Count = 3
+    rounds: Count | None = None
     run_initial_validation: bool = True
     critique_template: str | list[str] | None = None
     edit_template: str | list[str] | None = None
     run_name: str = "apo"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds is not None:
+            if self.beam_rounds not in (APOOptions.beam_rounds, self.rounds):
+                raise ConfigError(
+                    f"{self.title}: rounds is another name of beam_rounds; got "
+                    f"rounds={self.rounds}, beam_rounds={self.beam_rounds}. Leave one of them out"
+                )
+            self.beam_rounds, self.rounds = self.rounds, None
