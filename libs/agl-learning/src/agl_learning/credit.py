@@ -1,11 +1,13 @@
 """The contract of credit rules."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agl.algorithm.gateway import ModelConfig
+from agl.errors import AdapterError
 from agl.types import Credit, Span
 from agl_learning.records import ModelCall
 
@@ -33,6 +35,35 @@ class CreditRule(ABC):
         Returns:
             One ``Credit`` per call; its ``reward`` is None where no reward reaches the call.
         """
+
+
+def check_credits(rule: str, given: Sequence[Credit], number: int, rollout_id: str) -> None:
+    """Refuse what a rule gave to the calls of an attempt, if it is not one finite credit each.
+
+    Args:
+        rule: Its name.
+        given: What ``assign`` returned.
+        number: Calls.
+        rollout_id: Theirs.
+
+    Raises:
+        AdapterError: Too few or too many, no ``Credit``, or a number that is not finite.
+    """
+    if len(given) != number:
+        raise AdapterError(
+            f"credit rule {rule!r} gave {len(given)} credits for {number} calls of rollout "
+            f"{rollout_id!r}"
+        )
+    for n, one in enumerate(given, 1):
+        numbers: list[Any] = [one]
+        if isinstance(one, Credit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            numbers = [one.reward or 0.0, *([one.step.reward, one.step.weight] if one.step else [])]
+            if all(map(math.isfinite, numbers)):
+                continue
+        raise AdapterError(
+            f"credit rule {rule!r} gave {', '.join(map(repr, numbers))} to call {n} of {number} of "
+            f"rollout {rollout_id!r}; expected agl.Credit(reward=...) with finite numbers"
+        )
 
 
 @dataclass(frozen=True)

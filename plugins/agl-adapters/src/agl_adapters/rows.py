@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from agl.errors import AdapterError, ConfigError
+from agl.errors import ConfigError
 from agl.types import Attempt, Credit, Exclusion, ExclusionReason, Span
 from agl.utils.checks import check_choice, check_numbers
 from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
@@ -19,7 +19,7 @@ from agl_learning.calls.reading import (
 )
 from agl_learning.calls.sources.fields import is_structured
 from agl_learning.calls.tree import ordered
-from agl_learning.credit import CreditRule
+from agl_learning.credit import CreditRule, check_credits
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainedModel, TrainingRow
 from agl_learning.rows import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
@@ -95,7 +95,7 @@ class TraceToRows(RowsAdapter):
         """Rows; see ``RowsAdapter``.
 
         Raises:
-            AdapterError: The credit rule did not give one credit per call.
+            AdapterError: The credit rule did not give one finite credit per call.
         """
         result = RowSet()
         groups = by_attempt(source)
@@ -152,11 +152,7 @@ class TraceToRows(RowsAdapter):
         if self.air is not None:
             spans = ordered([*spans, *self.air.rewards(spans)])
         credits = self.credit.assign(calls, spans)
-        if len(credits) != len(calls):
-            raise AdapterError(
-                f"credit rule {self.credit_name!r} gave {len(credits)} credits for {len(calls)} "
-                f"calls of rollout {spans[0].rollout_id!r}"
-            )
+        check_credits(self.credit_name, credits, len(calls), spans[0].rollout_id)
         account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         # A rule may give one and the same credit to many calls.
         named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}

@@ -13,7 +13,7 @@ from agl_learning.calls.conversations import ChatMessages, conversation, tool_sp
 from agl_learning.calls.matching import selects
 from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
 from agl_learning.calls.tree import ordered
-from agl_learning.credit import CreditRule
+from agl_learning.credit import CreditRule, check_credits
 from agl_learning.records import ModelCall
 from agl_learning.tasks import digest
 
@@ -93,6 +93,8 @@ def _read_used(
 ) -> None:
     tools = tool_spans_of(read.used_spans)
     given = credit.assign([record.call for record in records], read.used_spans)
+    rollout_id = read.used_spans[0].rollout_id
+    check_credits(type(credit).__name__, given, len(records), rollout_id)
     for record, one in zip(records, given, strict=True):
         call = record.call
         reason = _why_not(record, agent_match)
