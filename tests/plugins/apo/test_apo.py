@@ -454,6 +454,21 @@ def test_run_that_failures_stopped_goes_on_when_they_are_mended(world, fit, work
     assert algorithm.result.prompts == unbroken.result.prompts
 
 
+@pytest.mark.parametrize(("status", "calls"), [(401, 16), (403, 16), (404, 16), (400, 48)])
+def test_evaluation_whose_model_refuses_the_key_is_not_run_again(fit, options, status, calls):
+    @agl.rollout
+    async def asks(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        async with AsyncOpenAI(base_url=llm.url, api_key="wrong", max_retries=0) as client:
+            said = [{"role": "user", "content": prompt_template.format(**task)}]
+            await client.chat.completions.create(model="policy", messages=said)
+        return 1.0
+
+    with EchoLLM(lambda body: RawReply(status, b"{}")) as llm:
+        with pytest.raises(AlgorithmError, match=f"all 16 evaluations .* Error code: {status}"):
+            fit(agl.APO(**options), asks)
+        assert len(llm.requests) == calls
+
+
 async def test_late_evaluation_that_ends_while_it_is_cancelled_counts_as_it_ended() -> None:
     class Late(agl.InMemoryLightningStore):
         async def update_rollout(self, rollout_id: str, **values: Any) -> Any:

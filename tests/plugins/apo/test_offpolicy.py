@@ -87,6 +87,27 @@ def test_a_gain_within_the_error_of_predictions_leaves_the_best_recorded_prompt(
     assert "not assigned to tasks at random" in result.evidence
 
 
+def test_an_edit_without_a_prediction_is_ranked_last_whatever_rewards_there_are() -> None:
+    recorded, edits = "p", iter(["nobody predicts this", "better"])
+
+    def models(body: dict[str, Any]) -> Any:
+        text = body["messages"][0]["content"]
+        if "Predict the reward" not in text:
+            return "Say more." if body["model"] == "critic" else next(edits)
+        prompt = re.search(r"<candidate>\n(.*)\n</candidate>", text, re.S)[1]
+        reward = {recorded: -8, "better": -2}.get(prompt)
+        return "\n".join(f"{n}: {reward}" for n in range(1, 5))
+
+    data = [{**one, "reward": -8} for one in attempts(recorded)]
+    with EchoLLM(models) as llm:
+        options = {"branch_factor": 2, "rounds": 1, "reward_range": (-10.0, -1.0)}
+        result = algorithm(llm, beam_rounds=3, **options).optimize(data)
+    assert [one.predicted for one in result.candidates] == pytest.approx([-2, -8, None])
+    assert (result.best_prompt, result.is_new) == ("better", True)
+    with pytest.raises(ConfigError, match="rounds is another name of beam_rounds; got rounds=2"):
+        agl.APO(api_key="none", rounds=2, beam_rounds=4)
+
+
 def test_critics_see_recorded_attempts_the_worst_first_and_no_held_out_task() -> None:
     data = attempts(SEED)
     data[0] |= {"reward": 0.0, "comment": "the guest left"}
@@ -175,6 +196,7 @@ def test_what_agl_exports_of_imported_attempts_is_read(tmp_path: Path, monkeypat
         ([{"input": "q", "reward": 1.0}], "which prompt was used"),
         (["p"], "record 0: expected a record with prompt and reward; got str"),
         ([{"prompt": "p", "reward": 1.0, "input": "q"}] * 9, "9 attempts at 1 tasks"),
+        ({"rollouts": [], "rewards": []}, "keys 'rollouts', 'rewards'.*agl import FILE"),
         ("nowhere.jsonl", "nowhere.jsonl: cannot be read"),
     ],
 )

@@ -1,10 +1,12 @@
 """Several prompts at once, per agent, and the description of a tool."""
 
 import asyncio
+import random
 from typing import Any
 
 import agl
 from agl_apo import GEPA
+from agl_apo.history import read_histories
 from agl_testing.echo_llm import EchoLLM
 
 RESOURCES = {
@@ -87,6 +89,42 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
     assert all("I am the planner." in text for text in of_planner)
     assert not any("I am the booker." in text for text in of_planner)
     assert (tmp_path / "best_prompt.get_rooms.txt").read_text() == "Lists rooms better."
+
+
+def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit, tmp_path) -> None:
+    def reflect(body: dict[str, Any]) -> str:
+        asked.append(body)
+        what = (
+            "Lists rooms" if "Lists rooms" in body["messages"][0]["content"] else "Plan {request}"
+        )
+        return f"```\n{what} {len(asked)}.\n```"
+
+    @agl.rollout
+    async def fickle(task: dict[str, Any], resources: agl.NamedResources) -> float:
+        texts = [resources[name].template for name in ("plan_prompt", "get_rooms")]
+        return random.Random(f"{task}{texts}").random()
+
+    asked: list[Any] = []
+    with EchoLLM(reflect) as llm:
+        algorithm = GEPA(
+            base_url=llm.url,
+            api_key="none",
+            targets=["plan_prompt", "get_rooms"],
+            use_merge=True,
+            max_evaluations=600,
+            run_dir=str(tmp_path),
+        )
+        store = fit(algorithm, fickle, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
+    [history] = asyncio.run(read_histories(store))
+    seed, *others = history.nodes.values()
+    known, merged = [seed.texts], 0
+    for one in others:
+        changed = [sum(one.texts[name] != text[name] for name in text) for text in known]
+        parent = history.nodes[one.parent].texts
+        assert sum(one.texts[name] != parent[name] for name in parent) == min(changed)
+        merged += all(one.texts[name] in [text[name] for text in known] for name in one.texts)
+        known.append(one.texts)
+    assert merged > 1
 
 
 def test_gepa_improves_several_prompts_too(fit, tmp_path) -> None:
