@@ -50,6 +50,17 @@ class Stateful(TraceAdapter[list[int]]):
         return [self.calls]
 
 
+class Growing(SpanNames):
+    """Breaks the contract: one list is every answer, and grows."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def adapt(self, source: Sequence[Span], /) -> list[str]:
+        self.names += super().adapt(source)
+        return self.names
+
+
 class OrderBound(TraceAdapter[list[str]]):
     """Breaks the contract: it goes by the order of the list."""
 
@@ -59,8 +70,9 @@ class OrderBound(TraceAdapter[list[str]]):
 
 def test_the_suite_refuses_adapters_that_break_the_contract() -> None:
     suite, spans = AdapterContract(), AdapterContract.spans.__wrapped__(AdapterContract())
-    with pytest.raises(AssertionError):
-        suite.test_equal_spans_give_equal_results(Stateful(), spans)
+    for remembering in (Stateful(), Growing()):
+        with pytest.raises(AssertionError):
+            suite.test_equal_spans_give_equal_results(remembering, spans)
     with pytest.raises(AssertionError):
         suite.test_no_spans_give_an_empty_result_or_an_adapter_error(Stateful())
     with pytest.raises(AssertionError):

@@ -1,5 +1,6 @@
 """The store contract over every store that ships with the core."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
+from agl.store.sqlite import SqliteLightningStore, operations
 from agl.store.threaded import LightningStoreThreaded
 from agl_testing.store_contract import StoreContract
 
@@ -63,3 +64,39 @@ async def store(
 
 class TestStoreContract(StoreContract):
     pass
+
+
+class KeepsSpansOfDeletedRuns(InMemoryLightningStore):
+    num_kept = 0
+
+    async def delete_run(self, run_id, *, only_count=False):
+        counts = await super().delete_run(run_id, only_count=only_count)
+        self.num_kept += 0 if only_count else counts["spans"]
+        return counts
+
+    async def statistics(self):
+        counts = await super().statistics()
+        return {**counts, "total_spans": counts["total_spans"] + self.num_kept}
+
+
+class WakesNobody(InMemoryLightningStore):
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("claim", ["end_of_its_attempt", "begin_of_the_next_attempt"])
+async def test_a_store_that_marks_no_late_span_is_caught(claim, monkeypatch):
+    monkeypatch.setattr(operations, "late", lambda span: span)
+    with pytest.raises(AssertionError):
+        await getattr(StoreContract(), f"test_span_after_the_{claim}_is_late")(in_memory(Path()))
+
+
+async def test_a_store_that_keeps_spans_of_deleted_runs_is_caught():
+    with pytest.raises(AssertionError):
+        await StoreContract().test_run_is_deleted_with_all_that_it_holds(KeepsSpansOfDeletedRuns())
+
+
+async def test_a_store_that_wakes_nobody_at_its_close_is_caught():
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await StoreContract().test_close_wakes_who_waits(WakesNobody())

@@ -131,7 +131,7 @@ class LightningStoreClient(LightningStore):
         _read(await self._transport.get("/health"), _object)
 
     async def close(self) -> None:
-        """Close the connections of this process."""
+        """Close the connections of this process; who waits for an answer is refused."""
         await self._transport.close()
 
     statistics = operation(LightningStore.statistics)

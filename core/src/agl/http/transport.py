@@ -84,6 +84,7 @@ class Transport:
         self._sessions = _Sessions(self)
         self._features: frozenset[str] | None = None
         self._is_said_away = False
+        self._num_closes = 0
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -149,7 +150,8 @@ class Transport:
         return self._features is not None and feature in self._features
 
     async def close(self) -> None:
-        """Close the connections of this process."""
+        """Close the connections of this process; who waits for an answer is refused."""
+        self._num_closes += 1
         await self._sessions.close()
 
     async def _ask(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
@@ -157,6 +159,7 @@ class Transport:
         failure: _NoAnswer | None = None
         maybe_done = False
         begin = end = 0.0
+        num_closes = self._num_closes
         for delay in (0.0, *self.retry_delays):
             if failure is not None:
                 left = max(end - time.monotonic(), 0.0)
@@ -171,6 +174,9 @@ class Transport:
             try:
                 return await self._try(request)
             except _NoAnswer as error:
+                if self._num_closes != num_closes:
+                    message = f"store at {self.address}: this client was closed during the request"
+                    raise StoreUnavailableError(message) from None
                 if failure is None:
                     begin = time.monotonic()
                     end = begin + sum(self.retry_delays)

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
 class LightningStore(StoreReads, StoreRuns, IssuesTokens):
     """Where algorithm and runners meet.
 
-    It holds runs, a queue of rollouts, their attempts and spans, resources, and workers.
-
-    Ids are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds.
-    What only asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
+    It holds runs, a queue of rollouts, their attempts and spans, resources, and workers. Ids are
+    strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds. What only
+    asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
 
     A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
     arguments, and the JSON of the answer, or None for None. A server asks that one.
@@ -99,7 +98,7 @@ class LightningStore(StoreReads, StoreRuns, IssuesTokens):
         """
 
     async def close(self) -> None:
-        """Finish pending writes; free files and threads. A second call does nothing."""
+        """Finish pending writes, wake who waits, free files and threads; once more does nothing."""
 
     # --- putting work in, taking it out
 
@@ -226,11 +225,12 @@ class LightningStore(StoreReads, StoreRuns, IssuesTokens):
         A ``sequence_id`` of ``UNASSIGNED`` becomes the attempt's next number, in the order given.
         The first number of an attempt is above all that its rollout's attempts have by then. A
         span whose (rollout, attempt, span id) is stored already is skipped. The first span moves
-        its attempt from ``preparing`` to ``running``, and revives an ``unresponsive`` one; each
-        counts as a heartbeat. Spans of an ended attempt are kept and change no status.
+        its attempt from ``preparing`` to ``running``, and revives an ``unresponsive`` one; each is
+        a heartbeat. Spans of an ended or superseded attempt are kept as ``late``, but for those of
+        an algorithm, and change no status.
 
         Returns:
-            The spans that were added, as stored.
+            The spans that were added, with their numbers.
 
         Raises:
             UnknownRecordError: An attempt does not exist.

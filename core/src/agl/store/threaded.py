@@ -58,7 +58,11 @@ class LightningStoreThreaded(ForwardingStore):
             self._closed = True
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(self._stop(loop), loop)
+
+    async def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        async with self._one_at_a_time:  # who asked before gets an answer
+            loop.stop()
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Call a method of the store as it may be called."""

@@ -157,6 +157,26 @@ class StoreSpansContract:
         assert await store.get_latest_attempt(started.rollout_id) == ended
         assert (await store.query_spans(started.rollout_id)).total == 1
 
+    async def test_span_after_the_end_of_its_attempt_is_late(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        await store.add_span(span_of(started))
+        await report(store, started, "succeeded")
+        await store.add_span(span_of(started))
+        # What an algorithm writes comes after every end.
+        await store.add_span(span_of(started).model_copy(update={"writer": "algorithm"}))
+        await store.turn([span_of(started)], limit=0)
+        stored = await store.query_spans(started.rollout_id)
+        assert [span.late for span in stored] == [False, True, False, True]
+
+    async def test_span_after_the_begin_of_the_next_attempt_is_late(
+        self, store: LightningStore
+    ) -> None:
+        first = await store.start_rollout("task")
+        second = await store.start_attempt(first.rollout_id)
+        await store.add_many_spans([span_of(first), span_of(second)])
+        late = {span.attempt_id: span.late for span in await store.query_spans(first.rollout_id)}
+        assert late == {first.attempt.attempt_id: True, second.attempt.attempt_id: False}
+
     async def test_add_otel_span(self, store: LightningStore) -> None:
         from opentelemetry.sdk.trace import TracerProvider
 

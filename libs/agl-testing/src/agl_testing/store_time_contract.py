@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agl.errors import InvalidTransitionError
+from agl.errors import InvalidTransitionError, StoreError
 from agl.store.base import LightningStore
 from agl.types import (
     RolloutConfig,
@@ -177,3 +177,17 @@ class StoreTimeContract:
     async def test_wait_does_not_wait_for_unknown_rollouts(self, store: LightningStore) -> None:
         assert list(await store.wait_for_rollouts(rollout_ids=["ro-none"])) == []
         assert list(await store.wait_for_rollouts(rollout_ids=[])) == []
+
+    async def test_close_wakes_who_waits(self, store: LightningStore) -> None:
+        started = await store.start_rollout("task")
+        waiting = [
+            asyncio.create_task(store.dequeue_rollout(wait_seconds=60.0)),
+            asyncio.create_task(
+                store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=60.0)
+            ),
+        ]
+        await asyncio.sleep(0.2)  # who does not wait yet is refused, which is an answer as well
+        await store.close()
+        async with asyncio.timeout(30.0):
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [one for one in answers if one and not isinstance(one, StoreError)] == []
