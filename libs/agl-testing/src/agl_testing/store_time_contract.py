@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -180,11 +181,10 @@ class StoreTimeContract:
 
     async def test_close_wakes_who_waits(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
-        waiting = [
+        ids = [started.rollout_id]
+        waiting: list[asyncio.Task[Any]] = [
             asyncio.create_task(store.dequeue_rollout(wait_seconds=60.0)),
-            asyncio.create_task(
-                store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=60.0)
-            ),
+            asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=60.0)),
         ]
         await asyncio.sleep(0.2)  # who does not wait yet is refused, which is an answer as well
         await store.close()
