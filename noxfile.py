@@ -42,6 +42,7 @@ TEST_TOOLS = [
     "pyarrow>=17",
     "filelock>=3.16",
 ]
+JUPYTER = ["ipykernel>=6.29", "jupyter_client>=8.6"]
 # Four on two cores: tests wait more than they compute.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
 TRAINING = ("-n", "2", "--dist", "worksteal")
@@ -204,7 +205,8 @@ def tests_core(session: nox.Session) -> None:
 def tests_plugins(session: nox.Session) -> None:
     """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
-    install(session, *EVERYTHING, *TEST_TOOLS, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC)
+    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC]
+    install(session, *EVERYTHING, *tools)
     run_tests(session, *(f"tests/{name}" for name in PLUGIN_TESTS))
     run_tests(session, "-m", "plugins", "tests/libs", "tests/house", "tests/contract")
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -121,17 +122,25 @@ def test_other_weights_in_one_process_are_noticed(replicas):
         others.update(samples(), 1.0)
 
 
-def test_what_no_other_process_can_import_is_refused():
+@pytest.mark.parametrize("module", [None, "__main__"])
+def test_what_no_other_process_can_import_is_refused(module, monkeypatch):
+    """``__main__`` of a script or a notebook is another module in another process."""
+    rule = Rule((lambda tokens: None) if module is None else gain_in(module, monkeypatch))
     with pytest.raises(ConfigError, match=r"learner_processes=2.*another process can import"):
-        Replicas(Learner(build_model(), OPTIONS, Rule(lambda tokens: None)), 2)
+        Replicas(Learner(build_model(), OPTIONS, rule), 2)
 
 
 def test_one_that_cannot_read_what_it_gets_is_not_waited_for(monkeypatch):
-    """As it is with a class of the user's own script, which is another one's ``__main__``."""
-    gain = type("Gain", (), {"__module__": "__main__", "__call__": lambda self, tokens: None})
-    monkeypatch.setattr(sys.modules["__main__"], "Gain", gain, raising=False)
+    monkeypatch.setitem(sys.modules, "only_here", types.ModuleType("only_here"))
+    rule = Rule(gain_in("only_here", monkeypatch))
     with pytest.raises(AlgorithmError, match=r"learner process \d+ ended"):
-        Replicas(Learner(build_model(), OPTIONS, Rule(gain())), 2)
+        Replicas(Learner(build_model(), OPTIONS, rule), 2)
+
+
+def gain_in(module, monkeypatch):
+    gain = type("Gain", (), {"__module__": module, "__call__": lambda self, tokens: None})
+    monkeypatch.setattr(sys.modules[module], "Gain", gain, raising=False)
+    return gain()
 
 
 async def test_a_run_learns_with_two_processes_and_leaves_none_behind(line, grpo, tmp_path):

@@ -91,7 +91,7 @@ def source_file(agent: "LitAgent[Any]") -> Path | None:
     """The file that an agent was written in; None for one of a notebook, say."""
     try:
         found = inspect.getsourcefile(getattr(agent, "function", None) or type(agent))
-    except TypeError:
+    except (TypeError, OSError):  # OSError: a class of a ``__main__`` that has no file
         return None
     return Path(found).resolve() if found is not None and Path(found).is_file() else None
 

@@ -50,6 +50,12 @@ def pack(agent: LitAgent[Any], tracer: Tracer, *, by_name: bool = False) -> dict
     )
     main = spawn.get_preparation_data("agl") if needs_main else {}
     kept = {name: main[name] for name in main if name.startswith("init_main_from")}
+    if needs_main and not kept:
+        raise ConfigError(
+            f"agent {_name(agent)!r} cannot be brought into a sandbox: it is written in a notebook "
+            "(or python -c), and another process imports agents from files. Write it into a module "
+            "(in a notebook: %%writefile agent.py) and import it from there"
+        )
     return {"agent": packed, "tracer": tracing, "main": kept}
 
 

@@ -49,6 +49,8 @@ class Replicas:
     def __init__(self, learner: "Learner", size: int) -> None:
         try:
             packed = pickle.dumps(learner)
+            if b"__main__" in packed:
+                raise pickle.PicklingError("a part of it is defined in a script or a notebook")
         except Exception as error:
             raise ConfigError(
                 f"learner_processes={size}: the model and the algorithm's class must be ones that "
