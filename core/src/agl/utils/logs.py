@@ -41,7 +41,8 @@ def tell(text: str) -> None:
     stderr_console().print(Text(text), soft_wrap=True)
 
 
-os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock
 
 
 class _Formatter(logging.Formatter):
