@@ -1,6 +1,7 @@
 """Runs as the trainer keeps them: begun before anything else, ended after it, gone on with."""
 
 import asyncio
+import fcntl
 import json
 import os
 import platform
@@ -9,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,11 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailab
 from agl.runs import folders
 from agl.runs.description import commit_of
 from agl.runs.differences import differences, shapes_results, what_shapes
+from agl.runs.finding import open_to_read
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.types.runs import RunGeneration
+from agl.utils.lockfile import LockFile
 
 
 @agl.rollout
@@ -529,6 +534,47 @@ def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(
     assert folders.shown_status(run) == "running"
     process.communicate(b"\n")
     assert folders.shown_status(run) == "died"
+
+
+def test_a_look_whether_a_run_lives_keeps_no_trainer_out(tmp_path: Path) -> None:
+    start = RunGeneration(number=1, start_time=0.0, pid=os.getpid(), host=platform.node())
+    run = agl.Run(
+        run_id="a", algorithm="toy", create_time=0.0, folder=str(tmp_path), generations=[start]
+    )
+    lock = tmp_path / "trainer.lock"
+    lock.write_text("4711")  # of a trainer that was killed
+    with lock.open() as other_look, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(other_look, fcntl.LOCK_SH)
+        assert folders.shown_status(run) == "died"
+        assert lock.read_text() == "4711"
+        starting = pool.submit(LockFile, lock)
+        with pytest.raises(TimeoutError):
+            starting.result(timeout=0.05)
+        fcntl.flock(other_look, fcntl.LOCK_UN)
+        starting.result().release()
+
+
+@pytest.mark.parametrize("can_be_logged", [True, False])
+async def test_who_reads_a_store_sees_what_another_one_writes_later(
+    tmp_path: Path, can_be_logged: bool
+) -> None:
+    file = tmp_path / "store.db"
+
+    async def add() -> None:
+        store = agl.SqliteLightningStore(file)
+        await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x" * 3000)] * 50)
+        await store.close()
+
+    await add()
+    if not can_be_logged:  # as where the folder cannot be written
+        (tmp_path / "store.db-shm").mkdir()
+    with closing(open_to_read(file)) as connection:
+        counted = connection.execute("SELECT count(*) FROM rollout").fetchone()
+        if can_be_logged:
+            await add()
+            counted += connection.execute("SELECT count(*) FROM rollout").fetchone()
+    assert counted == ((50, 100) if can_be_logged else (50,))
+    assert not can_be_logged or os.listdir(tmp_path) == ["store.db"]
 
 
 def test_commit_is_read_from_the_repository_s_files(tmp_path: Path) -> None:

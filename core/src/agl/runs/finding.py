@@ -52,14 +52,32 @@ def _seen_from(folder: Path, old: Path, place: str) -> Path:
 
 
 def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
-    """A connection to the file of a store, which may be open elsewhere; it changes nothing.
+    """A connection to the file of a store, which others may have open, or open later.
 
-    SQLite would leave files of its own beside it, were it not told that nobody writes.
-    ``is_shared``: threads may use it, one at a time.
+    It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
+    if it may write the file. If no log can be made, nobody writes.
+
+    Args:
+        file: Of the store.
+        is_shared: Whether threads may use the connection, one at a time.
     """
-    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
+    has_log = file.with_name(f"{file.name}-wal").exists()
+    try:
+        return _opened(file, "mode=ro" if has_log else "mode=rw", is_shared)
+    except sqlite3.OperationalError:
+        return _opened(file, "mode=ro&immutable=1", is_shared)
+
+
+def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
     place = f"file:{quote(str(file.absolute()))}?{how}"
-    return sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
+    connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def last_time(run: Run) -> float:

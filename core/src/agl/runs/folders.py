@@ -15,7 +15,7 @@ from agl.errors import ConfigError
 from agl.types import Run
 from agl.types.runs import RunId
 from agl.utils.files import make_private_folder
-from agl.utils.lockfile import HeldError, LockFile
+from agl.utils.lockfile import HeldError, LockFile, is_held
 
 RUNS: Final = "agl-runs"
 """Where runs get their folders that are given none, in the working directory."""
@@ -116,15 +116,10 @@ def _is_held(folder: Path) -> bool | None:
 
     A trainer has none where its run was not named. One that is killed leaves it, free.
     """
-    if not (folder / _LOCK).exists():
-        return None
     try:
-        LockFile(folder / _LOCK).forget()  # leaves it as it lay there
-    except HeldError:
-        return True
+        return is_held(folder / _LOCK)
     except OSError:
         return None
-    return False
 
 
 def _is_running(pid: int, start_time: float) -> bool:

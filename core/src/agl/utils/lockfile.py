@@ -34,7 +34,10 @@ class LockFile:
         while True:
             self._file = os.open(self._path, flags, 0o600)
             try:
-                if not _try_lock(self._file):
+                while not _try_lock(self._file):
+                    if _try_lock(self._file, is_shared=True):  # only ``is_held`` had it
+                        _unlock(self._file)
+                        continue
                     owner = os.read(self._file, 32).decode(errors="replace").strip()
                     raise HeldError(_owner(owner))
                 if self._is_in_place():
@@ -78,6 +81,19 @@ class LockFile:
         self._file = -1
 
 
+def is_held(path: str | os.PathLike[str]) -> bool:
+    """Whether somebody holds a file. Who takes it meanwhile is not refused, except on Windows.
+
+    Raises:
+        OSError: There is none, or nothing can be locked where it lies.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return not _try_lock(file, is_shared=True)
+    finally:
+        os.close(file)
+
+
 class Forgetting(Protocol):
     """Something of which a forked process shall have no copy."""
 
@@ -118,7 +134,7 @@ def _owner(number: str) -> str:
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(file: int) -> bool:
+    def _try_lock(file: int, *, is_shared: bool = False) -> bool:
         # Far behind the owner's number, so that others can read that.
         os.lseek(file, 1 << 20, os.SEEK_SET)
         try:
@@ -129,12 +145,16 @@ if sys.platform == "win32":
             os.lseek(file, 0, os.SEEK_SET)
         return True
 
+    def _unlock(file: int) -> None:
+        os.lseek(file, 1 << 20, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
-    def _try_lock(file: int) -> bool:
+    def _try_lock(file: int, *, is_shared: bool = False) -> bool:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
