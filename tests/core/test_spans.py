@@ -1,8 +1,12 @@
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import SpanContext
 
+from agl.errors import InvalidRecordError
+from agl.store.packed import add_accepted
 from agl.types import Span
 
 
@@ -34,3 +38,19 @@ def test_values_of_one_key_are_all_kept() -> None:
     assert isinstance(started, ReadableSpan)
     span = Span.from_opentelemetry(started, "ro-1", "at-1", 1)
     assert span.attributes == {"k.x": 1, "k.x.again": 9, "k.x.again.again": 10}
+
+
+@pytest.mark.parametrize("bad", [set[int](), {37}, {0, 63}])
+async def test_a_refused_span_costs_few_calls_and_its_neighbours_nothing(bad: set[int]) -> None:
+    given = [Span.from_attributes(attributes={"i": i}, name=str(i)) for i in range(64)]
+    calls = []
+
+    async def add(spans: Sequence[Span]) -> Sequence[Span]:
+        calls.append(spans)
+        if any(int(span.name) in bad for span in spans):
+            raise InvalidRecordError("no number")
+        return spans
+
+    added, refused = await add_accepted(add, given)
+    assert added == [span for span in given if int(span.name) not in bad]
+    assert (len(refused), len(calls) <= 1 + 12 * len(bad)) == (len(bad), True)

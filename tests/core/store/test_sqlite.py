@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,16 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
+from agl.store.base import AttemptEnd
 from agl.store.patience import PATIENCE_SECONDS
-from agl.store.sqlite import SqliteLightningStore, file as sqlite_file, writer as sqlite_writer
+from agl.store.sqlite import (
+    SqliteLightningStore,
+    file as sqlite_file,
+    operations as ops,
+    writer as sqlite_writer,
+)
+from agl.store.sqlite.claim_keys import ClaimKeys
+from agl.store.sqlite.tables import Tables
 from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
 
 
@@ -266,6 +275,59 @@ async def test_failing_operation_fails_alone(path):
     assert (await store.statistics())["total_rollouts"] == 3
     assert (await store.query_rollouts()).total == 3
     assert (await store.query_spans(started.rollout_id)).total == 1
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "refusal", ["late report", "late turn", "unknown ids", "unknown resources"]
+)
+async def test_refusal_costs_the_store_nothing_that_it_knows(path, monkeypatch, refusal):
+    store = SqliteLightningStore(path)
+    ended, goes_on = await store.start_rollout(1), await store.start_rollout(2)
+    ids = (ended.rollout_id, ended.attempt.attempt_id)
+    await store.update_attempt(*ids, status="succeeded")
+    late = AttemptEnd(rollout_id=ids[0], attempt_id=ids[1], status="failed")
+    reloads = []
+    monkeypatch.setattr(Tables, "reload", lambda self: reloads.append(refusal))
+    call = {
+        "late report": lambda: store.update_attempt(*ids, status="failed"),
+        "late turn": lambda: store.turn([span_of(ended)], finish=late),
+        "unknown ids": lambda: store.add_span(
+            span_of(ended).model_copy(update={"attempt_id": "at"})
+        ),
+        "unknown resources": lambda: store.enqueue_rollout(3, resources_id="rs-none"),
+    }[refusal]
+    results = await asyncio.gather(
+        store.add_span(span_of(goes_on)),
+        call(),
+        store.enqueue_rollout("after"),
+        return_exceptions=True,
+    )
+    assert [isinstance(one, StoreError) for one in results] == [False, True, False]
+    assert reloads == []
+    assert (await store.query_spans(goes_on.rollout_id)).total == 1
+    await store.close()
+
+
+async def test_operation_that_is_refused_after_a_change_is_undone_alone(path):
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("task")
+    ids = (started.rollout_id, started.attempt.attempt_id)
+
+    def refused(tables, now):
+        ops.update_attempt(tables, now, *ids, {"metadata": {"by": "refused"}})
+        raise UnknownRecordError("too late")
+
+    results = await asyncio.gather(
+        store.update_attempt(*ids, metadata={"by": "first"}),
+        store._write(refused),
+        store.enqueue_rollout("neighbour"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], UnknownRecordError)
+    assert (await store.get_latest_attempt(started.rollout_id)).metadata == {"by": "first"}
+    assert (await store.update_attempt(*ids, status="running")).metadata == {"by": "first"}
+    assert [one.input for one in await store.query_rollouts()] == ["task", "neighbour"]
     await store.close()
 
 
@@ -668,6 +730,55 @@ async def test_claim_is_answered_again_after_the_store_was_opened_anew(path):
     store = SqliteLightningStore(path)
     assert await store.dequeue_many_rollouts(worker_id="w", key="first") == [first]
     assert await store.dequeue_many_rollouts(worker_id="w", key="second") == []
+    await store.close()
+
+
+async def test_claim_that_is_repeated_while_the_store_reads_its_file_anew_is_answered_again(
+    path, monkeypatch
+):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout(1)
+    claimed = await store.dequeue_many_rollouts(worker_id="w", key="key")
+    reading, go_on = threading.Event(), threading.Event()
+
+    def add(*_):
+        reading.set()
+        assert go_on.wait(60)
+        return known(*_)
+
+    known = ClaimKeys.add
+    monkeypatch.setattr(ClaimKeys, "add", add)
+
+    def refused_late(tables, now):
+        ops.enqueue_many_rollouts(tables, now, [EnqueueRolloutRequest(input=2)])
+        raise UnknownRecordError("too late")
+
+    refused = asyncio.create_task(store._write(refused_late))
+    await asyncio.to_thread(reading.wait, 60)
+    again = asyncio.create_task(store.dequeue_many_rollouts(worker_id="w", key="key"))
+    await asyncio.sleep(0)  # it has asked
+    go_on.set()
+    assert await again == claimed
+    with pytest.raises(UnknownRecordError):
+        await refused
+    await store.close()
+
+
+async def test_claim_that_is_repeated_while_the_first_is_stored_is_answered_again(path):
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout(1)
+    claims = []
+
+    def the_first_takes_the_last():
+        del store._has_queued
+        job = sqlite_writer.Job(lambda tables, now: ops.claim(tables, now, 1, "w", "key"))
+        claimed = job.bind_to_thread()
+        store._parts.writer.submit(job)
+        claims.extend(claimed.result(60))
+        return store._has_queued()
+
+    store._has_queued = the_first_takes_the_last
+    assert await store.dequeue_many_rollouts(worker_id="w", key="key") == claims != []
     await store.close()
 
 

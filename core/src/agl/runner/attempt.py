@@ -30,7 +30,7 @@ from agl.runner.held_spans import HeldSpans
 from agl.runner.result import Artefact, Outcome, read_result, set_traceback, traceback_of
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore, Turn
-from agl.store.packed import is_refusal
+from agl.store.packed import add_accepted, is_refusal
 from agl.store.patience import is_away
 from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
@@ -378,19 +378,9 @@ class AttemptRunner:
 
     async def _add(self, spans: list[Span], outcome: Outcome) -> tuple[list[Span], Outcome]:
         """Store those spans that the store takes; of a success, a refusal makes a failure."""
-        if not spans:
-            return [], outcome
-        try:
-            return list(await self._store.add_many_spans(spans)), outcome
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            if len(spans) == 1:
-                return [], outcome if outcome.error else Outcome(error=error, boundary="store")
-        added: list[Span] = []
-        for span in spans:
-            some, outcome = await self._add([span], outcome)
-            added += some
+        added, refused = await add_accepted(self._store.add_many_spans, spans)
+        if refused and not outcome.error:
+            outcome = Outcome(error=refused[0], boundary="store")
         return added, outcome
 
 

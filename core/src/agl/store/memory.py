@@ -41,11 +41,6 @@ class _MemoryTables(Tables):
         self._changes: list[tuple[str, Any]] = []
         """Of the current transaction; None for an input that is JSON."""
 
-    @property
-    def has_unwritten(self) -> bool:
-        """Whether rows are kept back."""
-        return any(self._unwritten.values())
-
     def input_json(self, rollout: Rollout, what: str) -> str:
         if is_json(rollout.input):
             self._changes.append((rollout.rollout_id, None))
@@ -129,7 +124,7 @@ class InMemoryLightningStore(LocalLightningStore):
             effects = self._tables.effects = Effects()
             if self._connection.in_transaction:  # an interrupt came between two steps of a call
                 self._undo()
-            num_changes = self._connection.total_changes
+            num_changes = self._tables.num_changes
             try:
                 self._connection.execute("BEGIN")
                 result = operation(self._tables, self._clock.now(), *args, **kwargs)
@@ -140,7 +135,7 @@ class InMemoryLightningStore(LocalLightningStore):
                 result = self._tables.restored(result)
             except AglError:
                 self._tables.end_transaction(committed=False)
-                if self._connection.total_changes != num_changes or self._tables.has_unwritten:
+                if self._tables.num_changes != num_changes:
                     self._undo()
                 else:
                     self._connection.execute("ROLLBACK")  # refused before anything was changed

@@ -5,7 +5,7 @@ Also what no store keeps of any span, packed or not.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from agl.errors import AglError, InvalidRecordError, NotAllowedError
@@ -126,6 +126,25 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, AglError):
         return isinstance(error, InvalidRecordError)
     return isinstance(error, ValueError | TypeError | OverflowError)
+
+
+async def add_accepted(
+    add: Callable[[Sequence[Span]], Awaitable[Sequence[Span]]], spans: Sequence[Span]
+) -> tuple[list[Span], list[Exception]]:
+    """Add those spans that the store takes; what it added, and why it refused the others.
+
+    Of many, a refused one costs few calls: each half is tried, and the half of that.
+    """
+    try:
+        return list(await add(spans)) if spans else [], []
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if len(spans) == 1:
+            return [], [error]
+    half = len(spans) // 2
+    first, second = await add_accepted(add, spans[:half]), await add_accepted(add, spans[half:])
+    return first[0] + second[0], first[1] + second[1]
 
 
 def storable(span: Span) -> Span:

@@ -146,9 +146,7 @@ def move_attempt(
     """
     if status == attempt.status:
         return attempt
-    what = f"attempt {attempt.attempt_id!r} of rollout {attempt.rollout_id!r}"
-    if status not in ATTEMPT_NEXT[attempt.status]:
-        raise _refused(what, attempt.status, status, ATTEMPT_NEXT)
+    what = check_step(attempt, status)
     if attempt.status == "unresponsive" and status == "running" and not current:
         raise InvalidTransitionError(
             f"{what}: cannot go from 'unresponsive' to 'running'; its rollout has ended or has a "
@@ -158,6 +156,21 @@ def move_attempt(
     changes: dict[str, Any] = {"status": status, "error": error}
     changes["end_time"] = None if status in OPEN else now
     return attempt.changed(**changes)
+
+
+def check_step(attempt: Attempt, status: AttemptStatus) -> str:
+    """Refuse a step that no attempt can make, whatever became of its rollout.
+
+    Returns:
+        The attempt, for messages.
+
+    Raises:
+        InvalidTransitionError: The table does not have this step.
+    """
+    what = f"attempt {attempt.attempt_id!r} of rollout {attempt.rollout_id!r}"
+    if status != attempt.status and status not in ATTEMPT_NEXT[attempt.status]:
+        raise _refused(what, attempt.status, status, ATTEMPT_NEXT)
+    return what
 
 
 def sign_of_life(attempt: Attempt, time: float, *, current: bool, span: bool) -> Attempt:

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
 from agl.semconv import AGL_REWARD
-from agl.store.packed import is_refusal, storable
+from agl.store.packed import add_accepted, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Event, Span, TraceStatus
@@ -162,17 +162,8 @@ class SpanBuffer:
     async def _store(self, batch: list[Span]) -> None:
         """Store a batch; of one that is refused, those spans that are not."""
         assert self._target is not None
-        try:
-            added = await self._target.store.add_many_spans(batch)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            if len(batch) == 1:
-                self._refused.append(error)
-            else:
-                for span in batch:
-                    await self._store([span])
-            return
+        added, refused = await add_accepted(self._target.store.add_many_spans, batch)
+        self._refused += refused
         with self._lock:
             self._spans.update((span.span_id, span) for span in added)
 

@@ -122,9 +122,9 @@ class Recorder:
                 await asyncio.sleep(wait)
             except StoreError as error:
                 # All or none: one span of an unknown attempt must not cost the others.
-                if len(spans) > 1:
-                    for span in spans:
-                        await self._write([span])
+                if half := len(spans) // 2:
+                    await self._write(spans[:half])
+                    await self._write(spans[half:])
                 else:
                     (span,) = spans
                     logger.error(

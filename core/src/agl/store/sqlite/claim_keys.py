@@ -8,7 +8,7 @@ class ClaimKeys:
         self._attempts: dict[str, dict[str, str]] = {}
         self._keys: dict[str, str] = {}
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: str | None) -> bool:
         return key in self._attempts
 
     def add(self, key: str, rollout_id: str, attempt_id: str) -> None:

@@ -199,10 +199,10 @@ def update_attempt(
     if attempt_id == "latest":
         latest = tables.latest_attempt(rollout_id)
         attempt_id = latest.attempt_id if latest is not None else attempt_id
-    rollout, stored = steps.find_attempt(tables, rollout_id, attempt_id)
-    old = stored.attempt
     changes = detached_changes(changes)
     status = changes.pop("status", None)
+    rollout, stored = steps.find_attempt(tables, rollout_id, attempt_id, status)
+    old = stored.attempt
     if status == old.status and status not in rules.OPEN:
         return detached_record(old)
     current = steps.is_current(tables, rollout, old)
@@ -259,14 +259,14 @@ def turn(
         added = add_many_spans(tables, now, spans)
     else:
         steps.check_spans(spans)
-        rollout, stored = steps.find_attempt(tables, finish.rollout_id, finish.attempt_id)
+        ids = (finish.rollout_id, finish.attempt_id)
+        rollout, stored = steps.find_attempt(tables, *ids, finish.status)
         current = steps.is_current(tables, rollout, stored.attempt)
         # Refuses before anything is written.
         attempt = rules.move_attempt(
             stored.attempt, finish.status, now, current=current, error=finish.error
         )
-        own = (finish.rollout_id, finish.attempt_id)
-        others = {(span.rollout_id, span.attempt_id) for span in spans} - {own}
+        others = {(span.rollout_id, span.attempt_id) for span in spans} - {ids}
         if stored.attempt.status in rules.OPEN and current and not others:
             # What the two steps below do, with one look at the records and one write of them.
             added, next_sequence = steps.insert_new(tables, stored, spans)
@@ -278,7 +278,7 @@ def turn(
             changes: dict[str, Any] = {"status": finish.status}
             if finish.error is not None:
                 changes["error"] = finish.error
-            attempt = update_attempt(tables, now, *own, changes)
+            attempt = update_attempt(tables, now, *ids, changes)
     claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
     return Turn(added, attempt and detached_record(attempt), claimed)
 

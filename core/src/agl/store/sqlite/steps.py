@@ -13,6 +13,7 @@ from agl.types import (
     UNASSIGNED,
     Attempt,
     AttemptedRollout,
+    AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
     Rollout,
@@ -29,10 +30,18 @@ def find_rollout(tables: Tables, rollout_id: str) -> Rollout:
     return rollout
 
 
-def find_attempt(tables: Tables, rollout_id: str, attempt_id: str) -> tuple[Rollout, StoredAttempt]:
-    """The rollout and its attempt, or an ``UnknownRecordError``."""
-    rollout = find_rollout(tables, rollout_id)
+def find_attempt(
+    tables: Tables, rollout_id: str, attempt_id: str, status: AttemptStatus | None = None
+) -> tuple[Rollout, StoredAttempt]:
+    """The rollout and its attempt, or an ``UnknownRecordError``.
+
+    Args:
+        status: The next one of the attempt; a late report is refused before its rollout is read.
+    """
     stored = tables.attempt(rollout_id, attempt_id)
+    if stored is not None and status is not None:
+        rules.check_step(stored.attempt, status)
+    rollout = find_rollout(tables, rollout_id)
     if stored is None:
         raise UnknownRecordError(f"rollout {rollout_id!r}: it has no attempt {attempt_id!r}")
     return rollout, stored
@@ -118,7 +127,9 @@ def begin_attempt_of_worker(
 
 
 def is_current(tables: Tables, rollout: Rollout, attempt: Attempt) -> bool:
-    """See ``rules.is_current``."""
+    """See ``rules.is_current``; late reports are many, and cost no look at the latest attempt."""
+    if rollout.status in rules.ENDED:
+        return False
     latest = tables.latest_attempt(rollout.rollout_id)
     return latest is not None and rules.is_current(rollout, attempt, latest)
 

@@ -168,8 +168,8 @@ class SqliteLightningStore(LocalLightningStore):
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None
     ) -> list[AttemptedRollout]:
-        is_repeated = key is not None and key in self._parts.writer.tables.claim_keys
-        if not self._has_queued() and not is_repeated:
+        # First the queue: what has left it by then has its key, and a repetition finds that.
+        if not self._has_queued() and key not in self._parts.writer.tables.claim_keys:
             # Nothing to claim is nothing to write: hundreds of idle runners cost no commit.
             self._check_usable()
             if worker_id is not None:

@@ -55,6 +55,7 @@ class Tables(SqliteLookups):
         self._written = connection
         self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
         """Statement -> rows by the key of their record, so that the last change of it counts."""
+        self._num_kept = self._num_flushed = 0
         self.effects = Effects()
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
@@ -84,9 +85,10 @@ class Tables(SqliteLookups):
         """Attempt id -> all its spans, of open attempts that were made since ``reload``."""
         self._num_span_ids = 0
         self._workers: dict[str, Worker] = {}
-        self.claim_keys = ClaimKeys()
+        claim_keys = ClaimKeys()
         for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
-            self.claim_keys.add(key, rollout_id, attempt_id)
+            claim_keys.add(key, rollout_id, attempt_id)
+        self.claim_keys = claim_keys  # whole: claims in other threads look into it meanwhile
         counters = self.one("counters")
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
@@ -107,12 +109,23 @@ class Tables(SqliteLookups):
         (version,) = self._written.execute("PRAGMA user_version").fetchone()
         self._written.execute(f"PRAGMA user_version={version}")
 
+    @property
+    def num_changes(self) -> int:
+        """Grows with each change, kept back or written."""
+        return self._num_kept + self._written.total_changes - self._num_flushed
+
     def flush(self) -> None:
         """Write what was kept back."""
+        before = self._written.total_changes
         for name, rows in self._unwritten.items():
             if rows:
                 self._written.executemany(SQL[name], rows.values())
                 rows.clear()
+        self._num_flushed += self._written.total_changes - before
+
+    def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
+        self._unwritten[statement][key] = row
+        self._num_kept += 1
 
     # --- rollouts
 
@@ -150,7 +163,7 @@ class Tables(SqliteLookups):
         what = f"rollout {rollout.rollout_id!r}: its input"
         text = self.input_json(rollout, what)
         number = number_of(rollout.rollout_id)
-        self._unwritten["insert_rollout"][number] = (
+        row = (
             number,
             rollout.rollout_id,
             rollout.status,
@@ -162,6 +175,7 @@ class Tables(SqliteLookups):
             key,
             *self._bodies(rollout, what, text),
         )
+        self._keep("insert_rollout", number, row)
         self.written_bytes += len(text)
         if self._is_whole_queue or rollout.status == "preparing":
             rollout = self.own(rollout)
@@ -172,7 +186,7 @@ class Tables(SqliteLookups):
         number = number_of(rollout.rollout_id)
         position = self._next_position(rollout)
         row = (rollout.status, rollout.end_time, position, number)
-        self._unwritten["move_rollout"][number] = row
+        self._keep("move_rollout", number, row)
         self._queue.pop(rollout.rollout_id, None)
         self._keep_place(rollout)
         self._remember(rollout)
@@ -268,7 +282,7 @@ class Tables(SqliteLookups):
     ) -> None:
         attempt = stored.attempt
         number = number_of(attempt.attempt_id)
-        self._unwritten["insert_attempt"][number] = (
+        row = (
             number,
             number_of(attempt.rollout_id),
             attempt.attempt_id,
@@ -280,6 +294,7 @@ class Tables(SqliteLookups):
             stored.next_sequence,
             key,
         )
+        self._keep("insert_attempt", number, row)
         if key is not None:
             self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
         self._keep_attempt(stored)
@@ -290,7 +305,7 @@ class Tables(SqliteLookups):
         attempt = stored.attempt
         what = f"attempt {attempt.attempt_id!r}: its metadata"
         number = number_of(attempt.attempt_id)
-        self._unwritten["save_attempt"][number] = (
+        row = (
             attempt.status,
             attempt.worker_id,
             attempt.end_time,
@@ -301,6 +316,7 @@ class Tables(SqliteLookups):
             json_or_none(attempt.error, what),
             number,
         )
+        self._keep("save_attempt", number, row)
         old = self._attempts.get(attempt.attempt_id)
         if old is None or old.attempt.worker_id != attempt.worker_id:
             self._open_of.clear()
@@ -311,15 +327,16 @@ class Tables(SqliteLookups):
         if attempt.status != "preparing":
             self.claim_keys.begun(attempt.attempt_id)
         open_ids = self._open_of.get(attempt.worker_id or "", {})
+        if len(self._attempts) >= _CACHE_SIZE:
+            self._attempts.clear()
+        self._attempts[attempt.attempt_id] = stored
         if attempt.status in rules.OPEN:
-            if len(self._attempts) >= _CACHE_SIZE:
-                self._attempts.clear()
-            self._attempts[attempt.attempt_id] = stored
             open_ids[attempt.attempt_id] = attempt.rollout_id
         else:
-            self._attempts.pop(attempt.attempt_id, None)
             self._span_ids.pop(attempt.attempt_id, None)
             open_ids.pop(attempt.attempt_id, None)
+            if attempt.error is not None:  # its traceback may be long
+                del self._attempts[attempt.attempt_id]
 
     # --- spans
 
@@ -346,6 +363,7 @@ class Tables(SqliteLookups):
             crc = crc32(text.encode(), place + span.sequence_id)
             self.written_bytes += len(text)
             rows[number, span.span_id] = (number, *columns, crc)
+        self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
             self._num_span_ids += len(spans)
@@ -395,4 +413,4 @@ class Tables(SqliteLookups):
             self._workers.clear()
         row = row_of_worker(worker)  # a refused one changes nothing
         self._workers[worker.worker_id] = worker
-        self._unwritten["save_worker"][worker.worker_id] = row
+        self._keep("save_worker", worker.worker_id, row)

@@ -16,7 +16,7 @@ from concurrent.futures import Future as SyncFuture
 from itertools import chain
 from typing import Any
 
-from agl.errors import StoreUnavailableError
+from agl.errors import AglError, StoreUnavailableError
 from agl.store.overdue import StoreClock
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.file import named
@@ -262,6 +262,7 @@ class SqliteWriter:
                 outcomes.append((None, None))
                 continue
             tables.effects = Effects()
+            num_changes = tables.num_changes
             if apart:
                 execute("SAVEPOINT one")
             try:
@@ -269,11 +270,15 @@ class SqliteWriter:
                 if apart:
                     tables.flush()
             except Exception as error:
+                if isinstance(error, AglError) and tables.num_changes == num_changes:
+                    # Refused. Its traceback holds these frames, and so the whole batch.
+                    error.with_traceback(None)
                 # When the disk is full, SQLite undoes the whole transaction, savepoints and all.
-                if not apart or not self.connection.in_transaction:
+                elif not apart or not self.connection.in_transaction:
                     raise
-                execute("ROLLBACK TO one")
-                tables.reload()
+                else:
+                    execute("ROLLBACK TO one")
+                    tables.reload()
                 outcomes.append((None, named(self.path, error)))
             else:
                 effects.add(tables.effects)
