@@ -150,12 +150,8 @@ def bench_async(session: nox.Session) -> None:
 
 @nox.session(name="bench-apo")
 def bench_apo(session: nox.Session) -> None:
-    """Prompt optimisers on a planted problem, and prompt runs that are killed.
-
-    -- --peer PYTHON measures 0.3.0's APO beside them.
-    """
+    """Prompt optimisers on a planted problem; -- --peer PYTHON measures 0.3.0's APO beside them."""
     install(session, CORE, "agl-apo[gepa]", OPENAI)
-    session.run("python", "benchmarks/apo_crash.py", "--kills", "20")
     session.run("python", "benchmarks/apo.py", *session.posargs)
 
 
@@ -222,25 +218,44 @@ def run_tests(session: nox.Session, *options: str) -> None:
 def peer(session: nox.Session) -> None:
     """agl-agentlightning and the real agentlightning 0.3.0, each with the other's servers.
 
-    The original has an environment of its own, with the OpenTelemetry of its day: with 1.45 it
-    loses spans, with its own server as well.
+    The page over a store of theirs needs the system's Chromium.
     """
-    theirs = Path(session.virtualenv.location).resolve() / "theirs"
-    session.run("python", "-m", "venv", "--clear", str(theirs))
-    python = str(theirs / "bin" / "python")
-    old = [
-        "agentlightning==0.3.0",
-        "opentelemetry-sdk==1.39.1",
-        "opentelemetry-exporter-otlp==1.39.1",
-    ]
-    session.run(python, "-m", "pip", "install", "--quiet", *old, external=True)
-    # The page over a store of theirs needs the system's Chromium.
+    python = install_original(session)
     install(session, CORE, "agl-agentlightning", "agl-ui[test]", *TEST_TOOLS)
     env = {**QUIET, "AGL_PEER_PYTHON": python}
     tests = ("mixed_run", "server_of_0_1_with_the_original")
     files = [f"tests/compat/test_{name}.py" for name in tests]
     files.append("tests/plugins/ui/real/test_store_of_0_3.py")
     session.run("pytest", "-m", "nightly or not nightly", *files, *session.posargs, env=env)
+
+
+def install_original(session: nox.Session) -> str:
+    """Install agentlightning 0.3.0 into an environment of its own, and say which Python has it.
+
+    With the OpenTelemetry of its day: with 1.45 it loses spans, with its own server as well.
+    """
+    theirs = Path(session.virtualenv.location).resolve() / "theirs"
+    session.run("python", "-m", "venv", "--clear", str(theirs))
+    python = str(theirs / "bin" / "python")
+    old = [
+        "agentlightning[apo]==0.3.0",
+        "opentelemetry-sdk==1.39.1",
+        "opentelemetry-exporter-otlp==1.39.1",
+    ]
+    session.run(python, "-m", "pip", "install", "--quiet", *old, external=True)
+    return python
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Every benchmark once and short, beside 0.3.0 where it takes it; -- ui apo: only those.
+
+    Needs the system's Chromium.
+    """
+    python = install_original(session)
+    install(session, *EVERYTHING, *TEST_TOOLS, "agl-ui[test]", "matplotlib>=3.9")
+    arguments = ("--peer", python, *session.posargs)
+    session.run("python", "benchmarks/run_all.py", *arguments, env=QUIET)
 
 
 @nox.session(python=["3.12", "3.13"])
@@ -492,7 +507,7 @@ NIGHTLY = (
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("peer", "tracers", "trackers", "examples", "calc-x")),
-    *((name,) for name in ("ui", "pythons", "crash", "resume")),
+    *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
 )
 
 
@@ -514,6 +529,7 @@ def nightly(session: nox.Session) -> None:
     calc-x             the AutoGen agent learns with the real verl
     ui                 the web page in a real Chromium
     pythons            the core on Python 3.12 and 3.13
+    benchmarks         each once and short, with 0.3.0 and another tree beside it
     crash              200 kills of server and runners under load
     resume             50 kills of runs of every algorithm but verl, each of which goes on
     """

@@ -20,9 +20,7 @@ def free_port() -> int:
 
 async def main(backend_port: str, folder: str) -> None:
     """Serve until the process is ended; prints the ports and paths of attempts."""
-    store = agl.LightningStoreServer(
-        agl.InMemoryLightningStore(), "127.0.0.1", free_port(), open=True
-    )
+    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), "127.0.0.1", free_port())
     await store.start()
     params = {
         "model": "hosted_vllm/mock",
@@ -33,7 +31,6 @@ async def main(backend_port: str, folder: str) -> None:
         port=free_port(),
         model_list=[{"model_name": "mock", "litellm_params": params}],
         store=store,
-        open=True,
     )
     await proxy.start()
     rollouts = [await store.start_rollout(input="task") for _ in range(8)]

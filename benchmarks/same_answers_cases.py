@@ -317,7 +317,7 @@ def _more(agl: Any, scene: Scene) -> dict[str, list[dict[str, Any]]]:
 
 # --- requests
 
-TOKEN = "s3cret-token"
+TOKEN = "a-token-that-nobody-guesses"
 """Of every server."""
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -94,3 +94,16 @@ def test_what_the_core_alone_skips_runs_with_the_plugins() -> None:
     ]
     assert skipping
     assert [p.name for p in skipping if "pytest.mark.plugins" not in p.read_text("utf-8")] == []
+
+
+def test_every_benchmark_runs_at_night() -> None:
+    benchmarks = ROOT / "benchmarks"
+    parts = {"run_all.py", "gateway_ours.py", "gateway_peer.py", "gateway_parts.py", "apo_peer.py"}
+    programs = {
+        path.name
+        for path in benchmarks.glob("*.py")
+        if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
+    }
+    together = (benchmarks / "run_all.py").read_text(encoding="utf-8")
+    run = set(re.findall(r"^\w+\.py", together, re.MULTILINE)) | {"resume.py"}
+    assert run == programs - parts
