@@ -18,6 +18,9 @@ from agl.cli.shared import print_table
 
 HERE = Path(__file__).resolve().parent
 LONGEST_SECONDS = 900
+TRACEBACK = "Traceback (most recent call last)"
+ENDS_WITH_1 = ("async_collection.py", "distillation.py")
+"""Benchmarks that end so when a figure is not reached, as it is not in a short run."""
 COMMANDS = """
 algorithms.py --algorithm grpo --seeds 1 --steps 2
 apo.py --seeds 1 --tries 1 --peer {peer} --peer-tries 1
@@ -25,12 +28,11 @@ async_collection.py --seeds 1 --steps 2
 compat_imports.py --samples 1
 crash.py --kills 4
 credit_toy.py --seeds 1
-deterministic.py --requests 2
+deterministic.py --requests 16
 distillation.py --seeds 1 --steps 2 --only grpo
 gateway.py --rounds 1 --seconds 0.5 --client --peer {peer}
 gateway_faults.py --calls 300
 gateway_memory.py --calls 2000
-grpo_memory.py --rows 4 --vocabulary 2000
 isolation.py --attempts 4 --rounds 1
 judge.py --seeds 1 --steps 2
 large_store.py {store} --runs 1
@@ -65,7 +67,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="agl-bench-") as folder:
         store = Path(folder, "store.db")
         agl = Path(sys.executable).with_name("agl")
-        fill = [agl, "bench", "fill", store, "--rollouts", "3000", "--long-trace", "2000"]
+        fill = [agl, "bench", "fill", store, "--rollouts", "40000", "--long-trace", "2000"]
         subprocess.run(fill, check=True, capture_output=True)
         peer = Path(options.peer)
         words = {"peer": peer, "peer_agl": peer.with_name("agl"), "store": store}
@@ -81,7 +83,11 @@ def main() -> int:
                     cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                     errors="replace", timeout=LONGEST_SECONDS, check=False,
                 )  # fmt: skip
-                how, output = f"exit {done.returncode}" if done.returncode else "", done.stdout
+                output = done.stdout
+                broke = done.returncode and not (
+                    done.returncode == 1 and command[0] in ENDS_WITH_1 and TRACEBACK not in output
+                )
+                how = f"exit {done.returncode}" if broke else ""
             except subprocess.TimeoutExpired as error:
                 how, output = f"not done after {LONGEST_SECONDS} s", str(error.output or "")
             if how:
