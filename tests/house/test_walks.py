@@ -24,7 +24,8 @@ REPOSITORY = Path(__file__).parents[2]
 CORE = f"{Path(agl.__file__).parent}/"  # installed, or in this checkout
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|http/metrics|plugins/registry"
-    r"|store/(detached|overdue|patience|queries|waiting)|store/sqlite/(claim_keys|file|lookups|rows)"
+    r"|store/(detached|overdue|patience|queries|waiting)"
+    r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 

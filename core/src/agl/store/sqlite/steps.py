@@ -35,8 +35,7 @@ def find_attempt(
 ) -> tuple[Rollout, StoredAttempt]:
     """The rollout and its attempt, or an ``UnknownRecordError``.
 
-    Args:
-        status: The next one of the attempt; a late report is refused before its rollout is read.
+    With its next ``status`` a late report is refused before its rollout is read.
     """
     stored = tables.attempt(rollout_id, attempt_id)
     if stored is not None and status is not None:

@@ -38,18 +38,6 @@ T = TypeVar("T")
 
 _NUM_READERS = 2
 
-_num_forks = 0
-"""Forks between the first process and this one; asking the system for its id at each call costs."""
-
-
-def _count_fork() -> None:
-    global _num_forks
-    _num_forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
-
 
 class SqliteLightningStore(LocalLightningStore):
     """Keeps everything in one file, which one process owns at a time.
@@ -92,7 +80,7 @@ class SqliteLightningStore(LocalLightningStore):
                 f"{sqlite3.sqlite_version}. Use a newer Python"
             )
         self.path = os.fspath(path)
-        self._pid, self._num_forks = os.getpid(), _num_forks
+        self._pid = os.getpid()
         synchronous = "FULL" if durability == "power" else "NORMAL"
         self._parts = _Parts(self.path, synchronous, self._clock, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
@@ -191,7 +179,7 @@ class SqliteLightningStore(LocalLightningStore):
             raise StoreUnavailableError(
                 f"store {self.path!r}: closed; open it again with SqliteLightningStore"
             )
-        if _num_forks != self._num_forks:
+        if os.getpid() != self._pid:
             raise StoreUnavailableError(
                 f"store {self.path!r}: opened by process {self._pid}; this is process "
                 f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
@@ -199,7 +187,7 @@ class SqliteLightningStore(LocalLightningStore):
 
     async def _write_idle(self) -> None:
         """Empty claims that are not written yet belong to what is answered about workers."""
-        if self._parts.writer.has_idle:
+        if self._parts.writer.idle:
             await self._submit(Job(lambda tables, now: None))
 
 

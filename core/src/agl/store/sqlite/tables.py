@@ -11,7 +11,7 @@ from agl.store.detached import json_of, json_or_none, stored_record
 from agl.store.packed import AnySpan, PackedSpan
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
-from agl.store.sqlite.lookups import SQL, SqliteLookups
+from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import (
     SPAN_PLACE,
     StoredAttempt,
@@ -22,6 +22,7 @@ from agl.store.sqlite.rows import (
     stored_attempt_of,
     whole,
 )
+from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
 from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
 
@@ -31,46 +32,24 @@ _QUEUE_HEAD = 64
 
 _span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-2]))
 
-_KEPT_BACK = (
-    "insert_rollout",
-    "move_rollout",
-    "insert_attempt",
-    "save_attempt",
-    "insert_span",
-    "save_worker",
-)
-"""Statements in the order in which a transaction runs them: a record is made, then changed."""
 
-
-class Tables(SqliteLookups):
+class Tables(WriteBehind):
     """Both sides, on the writer's connection and in its thread.
 
-    Rows are kept back and written by ``flush``: before a commit, and by ``connection``, before
-    anything is read. Claimed rollouts, the head of the queue, open attempts and workers are also
-    kept as objects, so that a step on them reads nothing; ``reload`` forgets all this, after a
-    transaction was undone.
+    Claimed rollouts, the head of the queue, attempts and workers are also kept as objects, so that
+    a step on them reads nothing; ``reload`` forgets all this, after a transaction was undone.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._written = connection
-        self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
-        """Statement -> rows by the key of their record, so that the last change of it counts."""
-        self._num_kept = self._num_flushed = 0
+        super().__init__(connection)
         self.effects = Effects()
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
         self.reload()
 
-    @property
-    def connection(self) -> sqlite3.Connection:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The connection, with everything written that the current transaction has so far."""
-        self.flush()
-        return self._written
-
     def reload(self) -> None:
         """Forget what is known beside the file."""
-        for rows in self._unwritten.values():
-            rows.clear()
+        self.forget_unwritten()
         self._rollouts: dict[str, Rollout] = {}
         self._queue: dict[str, Rollout] = {}
         """The head of the queue, in its order."""
@@ -103,29 +82,6 @@ class Tables(SqliteLookups):
             self._num_attempts += 1
             return make_id(prefix, self._num_attempts)
         return make_id(prefix, self._num_resources + 1)
-
-    def rewrite_version(self) -> None:
-        """Write what is there already, to see whether it can be written."""
-        (version,) = self._written.execute("PRAGMA user_version").fetchone()
-        self._written.execute(f"PRAGMA user_version={version}")
-
-    @property
-    def num_changes(self) -> int:
-        """Grows with each change, kept back or written."""
-        return self._num_kept + self._written.total_changes - self._num_flushed
-
-    def flush(self) -> None:
-        """Write what was kept back."""
-        before = self._written.total_changes
-        for name, rows in self._unwritten.items():
-            if rows:
-                self._written.executemany(SQL[name], rows.values())
-                rows.clear()
-        self._num_flushed += self._written.total_changes - before
-
-    def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
-        self._unwritten[statement][key] = row
-        self._num_kept += 1
 
     # --- rollouts
 

@@ -19,7 +19,7 @@ from typing import Any
 from agl.errors import AglError, StoreUnavailableError
 from agl.store.overdue import StoreClock
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.file import named
+from agl.store.sqlite.file import SCHEMA_VERSION, named
 from agl.store.sqlite.tables import Tables
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
@@ -114,7 +114,8 @@ class SqliteWriter:
         self._checkpoint = checkpoint
         self._stopped = stopped
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._idle: dict[str, float] = {}
+        self.idle: dict[str, float] = {}
+        """Worker id -> time of an empty claim that is not written yet."""
         self._idle_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="agl-store-writer", daemon=True)
         self._thread.start()
@@ -125,17 +126,13 @@ class SqliteWriter:
 
     def probe(self) -> Job:
         """A job that writes something, and changes nothing."""
-        return Job(lambda tables, now: self.tables.rewrite_version())
+        write = f"PRAGMA user_version={SCHEMA_VERSION}"
+        return Job(lambda tables, now: tables.connection.execute(write).fetchone())
 
     def note_idle(self, worker_id: str) -> None:
         """Remember an empty claim; it is written with the next commit."""
         with self._idle_lock:
-            self._idle[worker_id] = self._clock.now()
-
-    @property
-    def has_idle(self) -> bool:
-        """Whether empty claims wait to be written."""
-        return bool(self._idle)
+            self.idle[worker_id] = self._clock.now()
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread."""
@@ -178,23 +175,24 @@ class SqliteWriter:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
                     break
-            if batch or (stopping and self._idle):
+            if batch or (stopping and self.idle):
                 self._commit(batch)
             batch.clear()
             del job
 
     def _commit(self, batch: list[Job]) -> None:
         with self._idle_lock:
-            idle, self._idle = self._idle, {}
+            idle, self.idle = self.idle, {}
         try:
-            outcomes, effects = self._transaction(batch, idle, apart=False)
+            outcomes, effects = self._transaction(batch, idle)
         except Exception as error:
             self._roll_back()
             if len(batch) == 1 and not idle:
                 outcomes, effects = [(None, named(self.path, error))], Effects()
             else:
-                # One of them failed: run them again, each in a savepoint of its own.
-                outcomes, effects = self._one_by_one(batch, idle)
+                with self._idle_lock:
+                    self.idle = idle | self.idle
+                outcomes, effects = self._one_by_one(batch)
         self._note_failure(outcomes)
         self.num_queued += effects.queued - effects.dequeued
         self._deliver(batch, outcomes)
@@ -221,21 +219,13 @@ class SqliteWriter:
             self._failed_at = None
             logger.warning("store %s: records are stored again", self.path)
 
-    def _one_by_one(
-        self, batch: list[Job], idle: dict[str, float]
-    ) -> tuple[list[Outcome], Effects]:
-        try:
-            return self._transaction(batch, idle, apart=True)
-        except Exception:
-            # Not even that could be committed; perhaps some of them alone.
-            self._roll_back()
-            with self._idle_lock:
-                self._idle = idle | self._idle
+    def _one_by_one(self, batch: list[Job]) -> tuple[list[Outcome], Effects]:
+        """Run each in a transaction of its own, as one of them failed."""
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
             try:
-                (outcome,), done = self._transaction([job], {}, apart=False)
+                (outcome,), done = self._transaction([job], {})
             except Exception as error:
                 self._roll_back()
                 outcome, done = (None, named(self.path, error)), Effects()
@@ -244,7 +234,7 @@ class SqliteWriter:
         return outcomes, effects
 
     def _transaction(
-        self, batch: list[Job], idle: dict[str, float], *, apart: bool
+        self, batch: list[Job], idle: dict[str, float]
     ) -> tuple[list[Outcome], Effects]:
         execute, tables = self.connection.execute, self.tables
         self._check_file()
@@ -253,8 +243,6 @@ class SqliteWriter:
         execute("BEGIN IMMEDIATE")
         if idle:
             ops.found_nothing(tables, self._clock.now(), idle)
-            if apart:
-                tables.flush()  # not to be undone with the first job
         outcomes: list[Outcome] = []
         effects = Effects()
         for job in batch:
@@ -263,28 +251,16 @@ class SqliteWriter:
                 continue
             tables.effects = Effects()
             num_changes = tables.num_changes
-            if apart:
-                execute("SAVEPOINT one")
             try:
                 result = job.operation(tables, self._clock.now())
-                if apart:
-                    tables.flush()
-            except Exception as error:
-                if isinstance(error, AglError) and tables.num_changes == num_changes:
-                    # Refused. Its traceback holds these frames, and so the whole batch.
-                    error.with_traceback(None)
-                # When the disk is full, SQLite undoes the whole transaction, savepoints and all.
-                elif not apart or not self.connection.in_transaction:
+            except AglError as error:
+                if tables.num_changes != num_changes:
                     raise
-                else:
-                    execute("ROLLBACK TO one")
-                    tables.reload()
-                outcomes.append((None, named(self.path, error)))
+                # Refused. Its traceback holds these frames, and so the whole batch.
+                outcomes.append((None, error.with_traceback(None)))
             else:
                 effects.add(tables.effects)
                 outcomes.append((result, None))
-            if apart:
-                execute("RELEASE one")
         tables.flush()
         execute("COMMIT")
         return outcomes, effects
