@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -449,7 +450,7 @@ async def start(**options: Any) -> Any:
 @needs_bwrap
 async def test_the_probe_finds_everything_closed() -> None:
     sandbox = await start(strict=True)
-    assert len(sandbox.findings) == 9
+    assert len(sandbox.findings) == 12
     assert set(sandbox.findings.values()) == {probe.CLOSED}
 
 
@@ -487,7 +488,7 @@ def test_the_same_probe_finds_everything_open_without_a_wall(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
-    with probe.prey(["PATH"]) as goals:
+    with tempfile.NamedTemporaryFile(), probe.prey(["PATH"]) as goals:
         found = probe.try_all(goals)
     assert [what for what, how in found.items() if how == probe.CLOSED] == []
     assert "AGL_TEST_API_KEY" in found[probe.OWN_ENVIRONMENT]
@@ -520,6 +521,21 @@ async def test_a_wall_with_a_hole_is_refused(
         monkeypatch.setattr(process, "WITH_NETWORK", ())
     with pytest.raises(ConfigError, match=rf"the wall does not hold: .*{says}"):
         await start(network=hole == ["--share-net"])
+
+
+@needs_bwrap
+async def test_a_descriptor_of_the_runner_is_a_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "run.log", "w") as log:  # noqa: ASYNC230 (a few bytes)
+        popen, number = subprocess.Popen, log.fileno()
+
+        def leaking(command: Any, pass_fds: Any = (), **options: Any) -> Any:
+            return popen(command, pass_fds=[*pass_fds, number], **options)
+
+        monkeypatch.setattr(subprocess, "Popen", leaking)
+        with pytest.raises(ConfigError, match=r"use what the runner has open \(open: .*run\.log"):
+            await start()
 
 
 @needs_bwrap
@@ -636,6 +652,67 @@ def main():
 
 
 """
+
+
+LOGGED = """
+import os, sys
+from pathlib import Path
+import agl
+
+def seen():
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            file = os.open(f"/proc/self/fd/{name}", os.O_RDONLY | os.O_NONBLOCK)
+            yield os.read(file, 100_000).decode(errors="replace")
+        except OSError:
+            pass
+    try:
+        yield Path(__file__).with_name("run.log").read_text()
+    except OSError:
+        pass
+
+class Agent(agl.LitAgent):
+    def rollout(self, task, resources, rollout):
+        found = "424242" in "".join(seen())
+        for number in (1, 2):
+            try:
+                os.ftruncate(number, 0)
+            except OSError:
+                pass
+            os.write(number, b"all is well\\r\\x1b[2K\\n")
+        return 424242 if found else 0
+
+    def grade(self, task, private, result):
+        print("the grader says it")
+        assert result == private, f"expected {private}"
+        return 1.0
+
+if __name__ == "__main__":
+    print("the log begins", flush=True)
+    wall = {"type": "process", "strict": True}
+    trainer = agl.Trainer(n_runners=1, port=0, runner={"isolation": wall})
+    trainer.fit(Agent(), [{"private": 424242}] * 2)
+"""
+
+
+@needs_bwrap
+def test_the_log_of_a_runner_is_neither_read_nor_changed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    script, log = tmp_path / "script.py", tmp_path / "run.log"
+    script.write_text(LOGGED)
+    log.touch(0o644)
+    with log.open("w") as file:
+        subprocess.run([sys.executable, script], stdout=file, stderr=file, timeout=100)
+    said = log.read_text()
+    assert said.startswith("the log begins")
+    assert said.count("GraderError: what a grader says, admins see") == 2, said
+    assert "424242" not in said
+    forged = [line for line in said.splitlines() if "all is well" in line]
+    assert len(forged) == 4
+    assert all(
+        line.startswith("attempt at-") and line.endswith("well\\r\\x1b[2K") for line in forged
+    )
+    assert said.count("grader | the grader says it") == 2
 
 
 @needs_bwrap

@@ -83,6 +83,14 @@ async def test_an_attempt_gives_its_reward_and_its_spans(run: Any) -> None:
     assert agl.find_final_reward(spans) == 1.0
 
 
+async def test_what_a_container_prints_is_copied_with_its_name(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollout, _ = await run({"do": "work_honestly"})
+    printed = f"attempt {rollout.attempt.attempt_id} | as shells do\n"
+    assert capsys.readouterr().err.endswith(printed)
+
+
 async def test_connections_come_out_through_the_sockets(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,23 @@ async def test_calls_run_beside_each_other(calls: Forker, tmp_path: Path) -> Non
     assert await asyncio.gather(*waiting) == [True] * 4
 
 
+def print_much(payload: Any, ask: Any) -> None:
+    os.write(1, b"one\r\x1b[2Kforged\ntwo\n")
+    with open(2, "wb", closefd=False) as error:
+        error.write(b"x" * 150_000)
+
+
+async def test_what_a_call_prints_is_copied_by_line_and_has_an_end(
+    calls: Forker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await calls.call({"do": "print_much"})
+    first, second, long, last = capsys.readouterr().err.splitlines()
+    assert (first, second) == ("grader | one\\r\\x1b[2Kforged", "grader | two")
+    assert long.startswith("grader | xxx")
+    assert len(long) < 100_000
+    assert last == "grader | (what it prints after 100000 bytes is left out)"
+
+
 def long_text(payload: Any, ask: Any) -> str:
     return payload["text"] * 2
 

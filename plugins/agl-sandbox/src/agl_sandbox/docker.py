@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
@@ -23,7 +23,8 @@ from agl_sandbox import probe, shipping
 from agl_sandbox.forked import encode
 from agl_sandbox.forker import CallFailedError, ClosedError, converse
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
-from agl_sandbox.sandbox import JsonSandbox, OnMessage
+from agl_sandbox.output import Output
+from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
 
 logger = logging.getLogger("agl.sandbox")
 
@@ -122,7 +123,7 @@ class DockerSandbox(JsonSandbox):
         """See ``JsonSandbox.run``."""
         targets = [*self._connect, *targets_of(attempt["resources"])]
         payload = {"attempt": attempt, "shipment": self._shipment}
-        return await self._call(payload, targets, on_message)
+        return await self._call(payload, targets, on_message, name_of(attempt))
 
     def close(self) -> None:
         """See ``Sandbox.close``; no container outlives its attempt."""
@@ -150,6 +151,7 @@ class DockerSandbox(JsonSandbox):
         payload: Mapping[str, Any],
         targets: Sequence[tuple[str, int]],
         on_message: OnMessage | None,
+        who: str = "probe",
     ) -> Any:
         routes = Routes((), (), {}, ()) if self._network else routes_to(targets)
         if routes.addresses:
@@ -165,7 +167,9 @@ class DockerSandbox(JsonSandbox):
             sockets, forward = _sockets(folder, routes, self._inside(folder))
             await forwarder.start(sockets)
             frame = encode({"payload": {**payload, "forward": forward, "folder": FOLDER}})
-            return await self._converse(name, self.command(name, routes, folder), frame, on_message)
+            command = self.command(name, routes, folder)
+            with contextlib.closing(Output(who)) as output:
+                return await self._converse(name, command, frame, on_message, output.writing)
         finally:
             forwarder.close()
             shutil.rmtree(folder, ignore_errors=True)
@@ -175,11 +179,18 @@ class DockerSandbox(JsonSandbox):
         return SOCKETS
 
     async def _converse(
-        self, name: str, command: Sequence[str], frame: bytes, on_message: OnMessage | None
+        self,
+        name: str,
+        command: Sequence[str],
+        frame: bytes,
+        on_message: OnMessage | None,
+        output: BinaryIO,
     ) -> Any:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": output}
+        with output:
+            process = await asyncio.create_subprocess_exec(
+                *command, **pipes, start_new_session=True
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         has_ended = False
@@ -198,7 +209,8 @@ class DockerSandbox(JsonSandbox):
                 await self._kill(name)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            with contextlib.suppress(TimeoutError):  # a process that it left may hold its pipe
+                await asyncio.wait_for(process.communicate(), 5)
 
     async def _kill(self, name: str) -> None:
         """End a container; killing the program that started it leaves it running."""

@@ -25,6 +25,7 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -165,7 +166,7 @@ def serve(
         selector.register(each, selectors.EVENT_READ)
     lifelines: dict[int, socket.socket] = {}  # child -> what its caller shuts to end it
 
-    def live(sock: socket.socket, lifeline: socket.socket) -> NoReturn:
+    def live(sock: socket.socket, lifeline: socket.socket, output: int) -> NoReturn:
         """Be the child of a call; what is not for it is closed."""
         try:
             signal.set_wakeup_fd(-1)
@@ -173,6 +174,10 @@ def serve(
             selector.close()
             for each in (control, woken, wake, lifeline, *lifelines.values()):
                 each.close()
+            for number in (1, 2):
+                os.dup2(output, number)
+            os.close(output)
+            _let_go(but=(0, 1, 2, sock.fileno()))
             die_with_parent()
             os.setsid()
             if enclose is None:
@@ -191,14 +196,15 @@ def serve(
                 _end(pid)
         if control in ready:
             try:
-                details, (sock, lifeline) = _start_of(control)
+                details, (sock, lifeline), output = _start_of(control)
             except (EOFError, OSError, ValueError):
                 break
             with sock, enclose(details) if enclose else contextlib.nullcontext() as sockets:
                 if enclose:
                     _hand_out(sock, sockets or ())
                 if (pid := os.fork()) == 0:
-                    live(sock, lifeline)
+                    live(sock, lifeline, output)
+            os.close(output)
             lifelines[pid] = lifeline
             selector.register(lifeline, selectors.EVENT_READ)
         _reap(lifelines, selector, has_keepers=enclose is None)
@@ -209,13 +215,28 @@ def serve(
     os._exit(0)
 
 
-def _start_of(control: socket.socket) -> tuple[Any, list[socket.socket]]:
-    header, descriptors, _, _ = socket.recv_fds(control, HEADER_BYTES, 2)
+def _start_of(control: socket.socket) -> tuple[Any, list[socket.socket], int]:
+    header, descriptors, _, _ = socket.recv_fds(control, HEADER_BYTES, 3)
     if not header:
         raise EOFError
     header += _exactly(control, HEADER_BYTES - len(header))
     details = decode(_exactly(control, length_of(header)))["details"]
-    return details, [socket.socket(fileno=number) for number in descriptors]
+    *ends, output = descriptors
+    return details, [socket.socket(fileno=number) for number in ends], output
+
+
+def _let_go(but: Collection[int]) -> None:
+    """Put nothing in the place of sockets and pipes that imports left open.
+
+    Calls would share them, and through them reach each other.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # that of the list itself
+            mode = os.fstat(int(name)).st_mode
+            if int(name) not in but and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
+                os.dup2(nothing, int(name))
+    os.close(nothing)
 
 
 def _hand_out(sock: socket.socket, sockets: Sequence[socket.socket]) -> None:

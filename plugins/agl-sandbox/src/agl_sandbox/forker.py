@@ -10,7 +10,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
 from agl.errors import AglError
 from agl.execution.family import describe_exit
@@ -25,6 +25,7 @@ from agl_sandbox.forked import (
     length_of,
     serve,
 )
+from agl_sandbox.output import Output
 
 MAX_CALL_BYTES = 512 * 1024 * 1024
 """Of all that a child may say in one call."""
@@ -71,6 +72,7 @@ class ForkerClient:
         on_message: OnMessage | None = None,
         details: Any = None,
         on_sockets: OnSockets | None = None,
+        name: str = "grader",
     ) -> Any:
         """Do the work in a fresh child, and return when all its processes are gone.
 
@@ -82,6 +84,7 @@ class ForkerClient:
             on_message: Answers what the work asks meanwhile.
             details: For the enclosure, if there is one; JSON.
             on_sockets: Needed with, and only with, an enclosure.
+            name: Begins each line that its processes print.
 
         Returns:
             What the work returned; JSON from a process that an agent may hold.
@@ -94,37 +97,38 @@ class ForkerClient:
                 ``is_gone`` says it.
         """
         frame = encode({"payload": payload})
-        ours, lifeline = self._start(encode({"details": details}))
-        exit_code, has_ended, is_cancelled = 0, False, False
-        try:
+        with contextlib.closing(Output(name)) as output:
+            ours, lifeline = self._start(encode({"details": details}), output.writing)
+            exit_code, has_ended, is_cancelled = 0, False, False
             try:
-                async with asyncio.timeout(timeout):
-                    if on_sockets is not None:
-                        await _enclosed(ours, on_sockets)
-                    reader, writer = await asyncio.open_connection(sock=ours)
-                    try:
-                        result = await converse(reader, writer, frame, on_message)
-                    finally:
-                        writer.transport.abort()
-                has_ended = True
-                return result
+                try:
+                    async with asyncio.timeout(timeout):
+                        if on_sockets is not None:
+                            await _enclosed(ours, on_sockets)
+                        reader, writer = await asyncio.open_connection(sock=ours)
+                        try:
+                            result = await converse(reader, writer, frame, on_message)
+                        finally:
+                            writer.transport.abort()
+                    has_ended = True
+                    return result
+                except ClosedError:
+                    has_ended = True
+                    raise
+                except asyncio.CancelledError:
+                    is_cancelled = True
+                    raise
+                finally:
+                    ours.close()
+                    exit_code = await _ended(lifeline, END_SECONDS if has_ended else 0.0)
             except ClosedError:
-                has_ended = True
+                how = describe_exit(exit_code)
+                raise CallFailedError(f"its process gave no answer: {how}") from None
+            except ForkerGoneError as error:
+                self.is_gone = True
+                if is_cancelled:
+                    raise asyncio.CancelledError from error
                 raise
-            except asyncio.CancelledError:
-                is_cancelled = True
-                raise
-            finally:
-                ours.close()
-                exit_code = await _ended(lifeline, END_SECONDS if has_ended else 0.0)
-        except ClosedError:
-            how = describe_exit(exit_code)
-            raise CallFailedError(f"its process gave no answer: {how}") from None
-        except ForkerGoneError as error:
-            self.is_gone = True
-            if is_cancelled:
-                raise asyncio.CancelledError from error
-            raise
 
     def close(self) -> None:
         """End the process and all calls; may be called again."""
@@ -132,12 +136,12 @@ class ForkerClient:
             self._control.shutdown(socket.SHUT_RDWR)  # forked processes may hold copies of it
         self._control.close()
 
-    def _start(self, frame: bytes) -> tuple[socket.socket, socket.socket]:
+    def _start(self, frame: bytes, output: BinaryIO) -> tuple[socket.socket, socket.socket]:
         """Our ends of the sockets to the work and to what ends it."""
         ours, theirs = socket.socketpair()
         lifeline, their_lifeline = socket.socketpair()
-        with theirs, their_lifeline:
-            passed = [theirs.fileno(), their_lifeline.fileno()]
+        with theirs, their_lifeline, output:
+            passed = [theirs.fileno(), their_lifeline.fileno(), output.fileno()]
             try:
                 with self._lock:
                     sent = socket.send_fds(self._control, [frame], passed)
@@ -158,7 +162,7 @@ class Forker(ForkerClient):
     """A clean process, forked from this one, which forks a fresh child for each call.
 
     To be made before any agent's code has run here, and before there are threads. Files and sockets
-    that are open are closed to the children, but for the standard ones; their input is empty.
+    that are open are closed to the children; their input is empty, and what they print is copied.
 
     Args:
         work: Done in the child: payload and ``ask`` -> result. What ``ask`` sends is answered by

@@ -175,6 +175,7 @@ def _scaled(number: int | None, factor: int, more: int = 0) -> int | None:
 
 def _change_user(uid: int | None) -> None:
     if uid is not None:
+        os.fchown(1, uid, uid)  # so that it can be opened as /dev/stderr
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)

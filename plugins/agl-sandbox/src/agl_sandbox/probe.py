@@ -1,15 +1,17 @@
 """What a probe tries from behind a wall, and what it is to find there."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agl.runner.sandbox import Findings
 
@@ -20,6 +22,9 @@ READ_ENVIRONMENT = "read the runner's environment"
 READ_MEMORY = "read the runner's memory"
 SIGNAL = "signal the runner"
 SEE_PROCESSES = "see other processes"
+READ_LOG = "read a file that the runner writes"
+USE_DESCRIPTOR = "use what the runner has open"
+WRITE_LEFT_OPEN = "write to a file that was opened before its attempt"
 OWN_ENVIRONMENT = "find what is not for it in its own environment"
 CONNECT = "connect to a port of this machine"
 UNIX_SOCKET = "connect to a Unix socket"
@@ -61,6 +66,8 @@ def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, An
                 "unix": str(folder / "socket"),
                 "abstract": abstract,
                 "allowed": allowed,
+                "opened": [one.key for one in _descriptors()],
+                "written": written_files(),
                 "values": _digests(os.environ) if has_own else None,
             }
         finally:
@@ -83,6 +90,9 @@ def try_all(goals: Mapping[str, Any]) -> Findings:
         READ_MEMORY: lambda: _opens(f"{folder}/mem") if is_runner else None,
         SIGNAL: lambda: _takes_signals(goals["pid"]) if may_signal else None,
         SEE_PROCESSES: _others,
+        READ_LOG: lambda: _any_opens(goals["written"]),
+        USE_DESCRIPTOR: lambda: _runners_descriptor(goals["opened"]),
+        WRITE_LEFT_OPEN: lambda: next(iter(written_files()), None),
         OWN_ENVIRONMENT: lambda: _not_allowed(goals["allowed"], goals["values"]),
         CONNECT: lambda: _connects(socket.AF_INET, ("127.0.0.1", goals["port"])),
         UNIX_SOCKET: lambda: _connects(socket.AF_UNIX, goals["unix"]),
@@ -97,6 +107,44 @@ def _found(attempt: Callable[[], str | None]) -> str:
     except OSError:
         return CLOSED
     return f"open: {got}" if got else CLOSED
+
+
+class _Descriptor(NamedTuple):
+    """Something that this process has open."""
+
+    path: str
+    key: list[int]
+    """Device and inode: the same wherever it is open."""
+    is_file: bool
+    may_write: bool
+
+
+def _descriptors() -> list[_Descriptor]:
+    """What leads to others: not event loops, whose inode is everybody's, nor the null device."""
+    found: list[_Descriptor] = []
+    for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # that of the list itself
+            path, about = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
+            is_device = stat.S_ISCHR(about.st_mode) and not os.isatty(int(name))
+            if not is_device and not path.startswith("anon_inode:"):
+                may_write = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+                key, is_file = [about.st_dev, about.st_ino], stat.S_ISREG(about.st_mode)
+                found.append(_Descriptor(path, key, is_file, may_write))
+    return found
+
+
+def written_files() -> list[str]:
+    """Regular files that this process has open to write to."""
+    return [one.path for one in _descriptors() if one.is_file and one.may_write]
+
+
+def _runners_descriptor(opened: list[list[int]]) -> str | None:
+    """One that is open here and where the runner is, and is more than a path that anybody reads."""
+    for one in _descriptors():
+        if one.key in opened and (one.may_write or not os.access(one.path, os.R_OK)):
+            return one.path
+    os.close(os.open("/dev/tty", os.O_RDWR))
+    return "/dev/tty"
 
 
 def _birth(folder: str) -> str | None:
@@ -128,6 +176,13 @@ def _environment(path: str) -> str | None:
 def _opens(path: str) -> str:
     with open(path, "rb"):
         return path
+
+
+def _any_opens(paths: list[str]) -> str | None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return _opens(path)
+    return None
 
 
 def _others() -> str | None:

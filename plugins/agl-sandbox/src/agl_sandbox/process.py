@@ -26,7 +26,8 @@ from agl_sandbox import probe, shipping, syscalls, view
 from agl_sandbox.forked import MAX_SOCKETS, encode, receive
 from agl_sandbox.forker import CallFailedError, ForkerClient, ForkerGoneError
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
-from agl_sandbox.sandbox import JsonSandbox, OnMessage
+from agl_sandbox.output import Output
+from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
 
 logger = logging.getLogger("agl.sandbox")
 
@@ -41,7 +42,10 @@ BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from agl_sandbox.inside import main; main(int(sys.argv[2]))"
 )
-WITH_USER = (probe.READ_FILE, probe.READ_ENVIRONMENT, probe.READ_MEMORY, probe.SIGNAL)
+WITH_USER = (
+    *(probe.READ_FILE, probe.READ_ENVIRONMENT, probe.READ_MEMORY, probe.SIGNAL),
+    probe.USE_DESCRIPTOR,
+)
 """What is closed to another user."""
 WITH_NETWORK = (probe.CONNECT, probe.ABSTRACT_SOCKET)
 """What is open to those who may use the network."""
@@ -52,6 +56,7 @@ class _Clean(NamedTuple):
 
     client: ForkerClient
     process: subprocess.Popen[bytes]
+    output: Output
 
     def end(self) -> None:
         """End it and all its calls, and wait for it."""
@@ -192,7 +197,9 @@ class ProcessSandbox(JsonSandbox):
         clean = await self._running()
         try:
             targets = [*self._connect, *targets_of(attempt["resources"])]
-            return await self._call(clean.client, {"attempt": attempt}, targets, on_message, None)
+            return await self._call(
+                clean.client, {"attempt": attempt}, targets, on_message, None, name_of(attempt)
+            )
         except ForkerGoneError as error:
             raise CallFailedError(f"its sandbox is gone: {error}") from error
 
@@ -201,6 +208,7 @@ class ProcessSandbox(JsonSandbox):
         clean, self._clean = self._clean, None
         if clean is not None:
             clean.end()
+            clean.output.close()
 
     # --- one call
 
@@ -211,6 +219,7 @@ class ProcessSandbox(JsonSandbox):
         targets: Sequence[tuple[str, int]],
         on_message: OnMessage | None,
         timeout: float | None,
+        name: str = "probe",
     ) -> Any:
         routes = self._routes(targets)
         uid = secrets.choice(UIDS) if self._has_user else None
@@ -225,6 +234,7 @@ class ProcessSandbox(JsonSandbox):
                 on_message=on_message,
                 details={"listen": routes.listen, "addresses": routes.addresses},
                 on_sockets=forwarder.start if self._bwrap else None,
+                name=name,
             )
         finally:
             forwarder.close()
@@ -251,6 +261,7 @@ class ProcessSandbox(JsonSandbox):
             if self._clean is not None and self._clean.client.is_gone:
                 gone, self._clean = self._clean, None
                 await asyncio.to_thread(gone.end)
+                gone.output.close()
             if self._clean is None:
                 self._clean = await self._launch()
             return self._clean
@@ -281,27 +292,32 @@ class ProcessSandbox(JsonSandbox):
                 )
         except BaseException:  # also when its attempt is cancelled
             await asyncio.to_thread(clean.end)
+            clean.output.close()
             raise
         return clean
 
     def _spawn(self) -> tuple["_Clean", socket.socket]:
         ours, theirs = socket.socketpair()
+        output = Output("sandbox")
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
-        with theirs:
-            boot = [sys.executable, "-I", "-c", BOOT, paths, str(theirs.fileno())]
+        with theirs, output.writing as writing:
+            boot = [sys.executable, "-I", "-u", "-c", BOOT, paths, str(theirs.fileno())]
             process = subprocess.Popen(
                 [*self._wrapper(), *boot],
                 stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
                 env=self._environment(),
                 pass_fds=[theirs.fileno()],
             )
-        return _Clean(ForkerClient(ours), process), ours
+        return _Clean(ForkerClient(ours), process, output), ours
 
     def _wrapper(self) -> list[str]:
         """The command that the interpreter's is given to."""
         if self._bwrap is None:
             return []
         hidden = [*self._hide, *view.private_paths(self._shown, self._read)]
+        hidden += view.written_paths(self._shown, hidden)
         return [*self._bwrap, *view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:
@@ -315,7 +331,7 @@ class ProcessSandbox(JsonSandbox):
             ConfigError: The wall does not hold what it promises.
         """
         is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
-        promised = set(found)
+        promised = {*found} - {probe.WRITE_LEFT_OPEN}
         if not self._bwrap:
             promised = {probe.OWN_ENVIRONMENT, *(WITH_USER if self._has_user else ())}
         if self._network:

@@ -56,6 +56,11 @@ class JsonSandbox(Sandbox):
         """
 
 
+def name_of(attempt: Mapping[str, Any]) -> str:
+    """What each line begins with that an attempt prints."""
+    return f"attempt {attempt['rollout']['attempt']['attempt_id']}"
+
+
 # --- the runner's end ---------------------------------------------------------------------------
 
 

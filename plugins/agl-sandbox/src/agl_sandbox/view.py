@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agl.errors import ConfigError
+from agl_sandbox import probe
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc")
 """Folders of every system that programs need; what in them is secret is root's alone."""
@@ -61,6 +62,16 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
                     "other ones. Put the agent into a folder of its own"
                 )
     return list(found)
+
+
+def written_paths(shown: Iterable[Path], hidden: Sequence[Path]) -> list[Path]:
+    """Files that agents would see and that this process has open to write to, as is its log."""
+    return [
+        path
+        for path in map(Path, probe.written_files())
+        if any(path.is_relative_to(folder) for folder in (*SYSTEM, *shown))
+        and not any(path.is_relative_to(folder) for folder in hidden)
+    ]
 
 
 def _is_private(path: Path) -> bool:
