@@ -24,7 +24,7 @@ from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
 from agl.store.access.rules import ALLOWED
 from agl.store.access.tokens import Tokens
 from agl.store.give_back import give_back
-from agl.types import LedgerPart
+from agl.types import Failure, LedgerPart
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
 ROLES = ("runner", "attempt", "model", "reader")
@@ -289,13 +289,24 @@ def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
 # --- what runners, readers and agents may
 
 
-async def test_a_reader_sees_neither_what_tasks_keep_private_nor_keys() -> None:
+async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> None:
     async with serving() as bench:
+        own = await bench.claim("graded")
+        failure = Failure(
+            boundary="evaluator", type="GraderError", message="not PRIV-1", traceback="PRIV-2"
+        )
+        await bench.store.update_attempt(
+            own["rollout_id"], own["attempt"]["attempt_id"], status="failed", error=failure
+        )
         llm = agl.LLM(
             endpoint="http://user:sk-secret-2@127.0.0.1:1/v1",
             model="m",
             api_key="sk-secret",
-            sampling_parameters={"extra_headers": {"Authorization": "sk-secret-3"}, "top_p": 1},
+            sampling_parameters={
+                "extra_headers": {"Authorization": "sk-secret-3", "X-Vault": "sk-secret-4"},
+                "extra_body": {"key": "sk-secret-5"},
+                "top_p": 1,
+            },
         )
         await bench.store.add_resources({"llm": llm})
         token = await bench.store.issue_token("reader")
@@ -305,6 +316,8 @@ async def test_a_reader_sees_neither_what_tasks_keep_private_nor_keys() -> None:
         ]
         first = seen[0][1]["items"][0]["rollout_id"]
         seen.append(await bench.ask("GET", f"rollouts/{first}", token=token))
+        seen.append(await bench.ask("GET", f"{path_of(own)}/attempts", token=token))
+        seen.append(await bench.ask("GET", f"{path_of(own)}/attempts/latest", token=token))
         wait = {"rollout_ids": [first], "timeout": 0}
         seen.append(await bench.ask("POST", "waits/rollouts", wait, token=token))
         seen.append(await bench.ask("POST", "rollouts/search", {}, token=token))
@@ -313,8 +326,11 @@ async def test_a_reader_sees_neither_what_tasks_keep_private_nor_keys() -> None:
         assert "6 * 7" in text
         assert "private" not in text
         assert "sk-secret" not in text
+        assert "PRIV" not in text
+        assert text.count("GraderError") >= 3
         _, whole = await bench.ask("GET", "rollouts", token=bench.store.tokens.admin)
         assert whole["items"][0]["input"] == KEY
+        assert "PRIV-2" in json.dumps(whole)
 
 
 async def test_a_refusal_says_what_was_asked_what_may_be_and_who_may() -> None:

@@ -290,6 +290,22 @@ async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(
     assert rollout.input == task
 
 
+def refuse(task: Any, private: Any, result: Any) -> float:
+    raise ValueError(f"expected {private}")
+
+
+async def test_behind_a_wall_the_log_does_not_repeat_what_a_grader_says(
+    run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = agl.rollout(grade=refuse)(lambda task: None)
+    for isolation in (ForkSandbox(), "none"):
+        caplog.clear()
+        *_, rollout = await run_all(agent, memory_store, [{"private": 42}], isolation=isolation)
+        assert "expected 42" in rollout.attempt.error.message
+        assert ("expected 42" in caplog.text) == (isolation == "none")
+        assert "failed (evaluator): agl.runner.grading.GraderError: " in caplog.text
+
+
 @pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])
 async def test_agent_that_has_taken_over_its_sandbox_cannot_say_its_grade(
     run_all: Any, memory_store: Store, said: Any

@@ -11,6 +11,7 @@ from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
+from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import shorten
 
@@ -130,7 +131,8 @@ class Baseline(FastAlgorithm):
         store = self.get_store()
         try:
             rollout = await store.enqueue_rollout(sample, mode=mode, metadata=place)
-            logger.debug("%s Enqueued in %s mode: %s", rollout.rollout_id, mode, sample)
+            task = without_private(sample)
+            logger.debug("%s Enqueued in %s mode: %s", rollout.rollout_id, mode, task)
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             await self._show(await store.get_rollout_by_id(rollout.rollout_id) or ended)
         finally:
@@ -139,7 +141,7 @@ class Baseline(FastAlgorithm):
     async def _show(self, ended: Rollout) -> None:
         who = ended.rollout_id
         attempt = ended.attempt if isinstance(ended, AttemptedRollout) else None
-        error = None if attempt is None else attempt.error
+        error = None if attempt is None else public_failure(attempt.error)
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
             logger.debug("%s %s", who, self._describe(span))
@@ -159,7 +161,8 @@ class Baseline(FastAlgorithm):
         self._num_shown += 1
         took = (ended.end_time or ended.start_time) - ended.start_time
         why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"
-        task, why = (" ".join(text.split()) for text in (str(ended.input), why))
+        shown = str(without_private(ended.input)), why
+        task, why = (" ".join(text.split()) for text in shown)
         said = (self._num_shown, self._num_tasks, who, went, took, shorten(task, LONGEST_TASK), why)
         level = logging.INFO if error is None else logging.WARNING
         logger.log(level, "%d/%d %s %s, %.1f s: %s%s", *said)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from agl.errors import ConfigError
-from agl.utils.secrets import HIDDEN, hide, is_secret, learn
+from agl.utils.secrets import HIDDEN, hide, is_secret, learn, name_within
 
 _VARIABLE = re.compile(r"\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAMED_IN_MESSAGES = re.compile(
@@ -65,7 +65,7 @@ def redact(value: Any, name: str = "") -> Any:
         return hide(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {k: redact(v, name if is_secret(name) else str(k)) for k, v in items}
+        return {k: redact(v, name_within(name, str(k))) for k, v in items}
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [redact(v, _flag(last) or name) for last, v in pairwise(["", *items])]

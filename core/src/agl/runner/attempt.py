@@ -35,6 +35,7 @@ from agl.store.patience import is_away
 from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span, without_private
+from agl.types.records import public_failure
 from agl.utils.text import capped, describe
 
 logger = logging.getLogger(__name__)
@@ -366,13 +367,14 @@ class AttemptRunner:
             found = next((a for a in attempts if a.attempt_id == attempt.attempt_id), attempt)
             done = Turn(added, found, [])
         if (failure := outcome.failure) is not None:
+            shown = failure if self._sandbox is None else public_failure(failure)
             logger.warning(
                 "%s: %s (%s): %s: %s",
                 _what(rollout),
                 outcome.status,
-                failure.boundary,
-                failure.type,
-                capped(failure.message, LOGGED_TEXT),
+                shown.boundary,
+                shown.type,
+                capped(shown.message, LOGGED_TEXT),
             )
         return done
 

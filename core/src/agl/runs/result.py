@@ -18,7 +18,7 @@ from agl.plugins.registry import load_from_library
 from agl.runs.folders import known_run
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
-from agl.types import AttemptedRollout, Failure, Rollout, Run
+from agl.types import AttemptedRollout, Failure, Rollout, Run, public_failure
 from agl.utils.text import printable
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,8 @@ async def result_of(
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store):
             key = error.boundary, error.type, place_of(error.traceback)
-            known = causes.get(key, FailureCause(*key, 0, error.message, rollout.rollout_id))
+            said = public_failure(error).message
+            known = causes.get(key, FailureCause(*key, 0, said, rollout.rollout_id))
             causes[key] = replace(known, number=known.number + 1)
         if rollout.status == "succeeded" and not result.steps:
             reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))

@@ -44,6 +44,7 @@ from agl.types.records import (
     Worker as Worker,
     WorkerStatus as WorkerStatus,
     private_of as private_of,
+    public_failure as public_failure,
     without_private as without_private,
 )
 from agl.types.resources import (

@@ -54,6 +54,16 @@ def is_secret(name: str) -> bool:
     return bool(_is_secret_word(last)) or words[-2:] in _SECRET_PAIRS
 
 
+def name_within(name: str, key: str) -> str:
+    """What says whether a value is secret that stands under ``key`` of what stands under ``name``.
+
+    Headers are by any name, and so is ``key`` alone in what goes to a provider.
+    """
+    if is_secret(name):
+        return name
+    return f"{name}_{key}" if name == "extra_body" else key
+
+
 # --- values
 
 _met: dict[str, None] = {}

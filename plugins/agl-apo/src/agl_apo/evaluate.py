@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn
 
 from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, MixedCallsError
-from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
+from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode, public_failure
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_learning.collect import Collector
@@ -347,7 +347,7 @@ def why_failed(one: Ended) -> str | None:
     """Why an evaluation brought no reward that could be used; None if nothing says so."""
     rollout = one.rollout
     if rollout.status != "succeeded":
-        error = getattr(getattr(rollout, "attempt", None), "error", None)
+        error = public_failure(getattr(getattr(rollout, "attempt", None), "error", None))
         return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
     if _is_mixed(one):
         return "its calls mixed with those of others"

@@ -10,7 +10,7 @@ from agl.emitter import find_final_reward
 from agl.errors import AdapterError, NotSupportedError
 from agl.plugins.secrets import redact
 from agl.runs.description import name_of, options_of
-from agl.types import AttemptedRollout, Rollout, without_private
+from agl.types import AttemptedRollout, Rollout, public_failure, without_private
 from agl.utils.attributes import to_json_text
 from agl.utils.secrets import hide
 from agl.utils.text import capped
@@ -94,7 +94,9 @@ async def sample_of(store: "LightningStore", rollout: Rollout) -> Sample:
         said = "\n\n".join(map(_paragraph, conversation(calls[-1])["messages"])) if calls else ""
     except AdapterError as error:
         said = f"(cannot be read: {error})"
-    failure = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+    failure = public_failure(
+        rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+    )
     task = without_private(rollout.input)
     return Sample(
         rollout_id=rollout.rollout_id,

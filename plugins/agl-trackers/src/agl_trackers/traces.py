@@ -15,7 +15,7 @@ from agl.semconv import (
     LightningSpanAttributes as Own,
     ModelCallAttributes as Key,
 )
-from agl.types import Attempt, Attributes, Rollout, Span, without_private
+from agl.types import Attempt, Attributes, Rollout, Span, public_failure, without_private
 from agl.types.spans import RewardDimension
 from agl.utils.attributes import to_json_text
 from agl_learning.calls.reading import recorded_calls
@@ -89,7 +89,7 @@ def trace_of(
 
     end = attempt.end_time or max((s.end_time or 0.0 for s in spans), default=attempt.start_time)
     used = [call for call in calls.values() if call is not None]
-    failure = attempt.error
+    failure = public_failure(attempt.error)
     sent = [
         made(
             root_id,
@@ -223,7 +223,7 @@ def _evaluation_events(rewards: Iterable[RewardDimension], moment: float) -> Ite
 
 
 def _exception(attempt: Attempt, moment: float) -> Iterator[Event]:
-    failure = attempt.error
+    failure = public_failure(attempt.error)
     if failure is not None:
         about = {
             "exception.type": failure.type,

@@ -1,11 +1,11 @@
-"""What a reader sees: everything but what tasks keep private, and keys."""
+"""What a reader sees: everything but keys, what tasks keep private, and what graders say."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from agl.types import LLM, PaginatedResult, ResourcesUpdate, Rollout
-from agl.types.records import without_private
-from agl.utils.secrets import HIDDEN, hide, is_secret
+from agl.types.records import Attempt, AttemptedRollout, public_failure, without_private
+from agl.utils.secrets import HIDDEN, hide, is_secret, name_within
 
 T = TypeVar("T")
 
@@ -17,7 +17,11 @@ def visible(answer: T) -> T:
 
 def _visible(answer: Any) -> Any:
     if isinstance(answer, Rollout):
-        return answer.changed(input=without_private(answer.input))
+        seen = answer.changed(input=without_private(answer.input))
+        is_plain = not isinstance(seen, AttemptedRollout)
+        return seen if is_plain else seen.changed(attempt=_visible(seen.attempt))
+    if isinstance(answer, Attempt):
+        return answer.changed(error=public_failure(answer.error))
     if isinstance(answer, ResourcesUpdate):
         hidden = {
             name: type(resource).model_validate(_without_keys(resource.model_dump()))
@@ -36,7 +40,7 @@ def _visible(answer: Any) -> Any:
 def _without_keys(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
-        return {key: _without_keys(one, key) for key, one in fields.items()}
+        return {key: _without_keys(one, name_within(name, key)) for key, one in fields.items()}
     if isinstance(value, list):
         return [_without_keys(one, name) for one in cast(list[Any], value)]
     if value is not None and not isinstance(value, bool) and is_secret(name):
