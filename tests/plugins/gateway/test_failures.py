@@ -224,6 +224,74 @@ async def test_a_stream_that_breaks_tells_the_agent_and_the_record(
     assert error in (await bench.span()).attributes[Key.ERROR]
 
 
+def mistyped(**choice: object) -> bytes:
+    choices = [{"index": 0, "delta": {"content": "a"}}, {"index": 0, "delta": {}, **choice}]
+    chunks = [json.dumps({"id": "c", "choices": [one]}).encode() for one in choices]
+    return b"".join(b"data: " + chunk + b"\n\n" for chunk in chunks)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'data: {"id":"c","choices":["x"]}\n\n',
+        b'data: {"id":"c","choices":5}\n\n',
+        mistyped(delta={"tool_calls": 3}),
+        mistyped(delta={"tool_calls": ["x"]}),
+        mistyped(delta={"tool_calls": [{"index": 0, "id": "i", "function": {"name": 3}}]}),
+        mistyped(delta={"content": ["a"]}) + mistyped(),
+        mistyped(logprobs=[1]),
+        mistyped(token_ids=5),
+    ],
+)
+async def test_a_stream_of_wrong_types_ends_as_one_that_breaks(
+    bench, stream: bytes, path: str
+) -> None:
+    bench.llm.reply = raw(200, stream, "text/event-stream")
+    asked = {"model": "echo", "input": "hello", "stream": True}
+    if path != "responses":
+        asked = bench.ask(stream=True, max_tokens=9)
+    status, body = await bench.post(asked, path=path)
+    assert status == 200
+    assert b"error" in body.strip().split(b"\n\n")[-1]
+    span = await bench.span()
+    assert span.attributes[Key.ERROR].startswith("the backend sent an event")
+    assert span.attributes[Key.ERROR_KIND] == "infrastructure"
+
+
+@pytest.mark.parametrize("status", [204, 205, 304])
+async def test_an_answer_that_can_have_no_body_is_an_error_of_the_backend(
+    bench, status: int
+) -> None:
+    bench.llm.reply = lambda request: (
+        "fine" if len(bench.llm.requests) > 1 else RawReply(status, b"")
+    )
+    async with aiohttp.ClientSession() as session:
+        for expected in (502, 200):  # on one connection
+            url = f"{bench.url}/chat/completions"
+            async with session.post(url, json=bench.ask()) as response:
+                assert response.status == expected
+                await response.json()
+
+
+async def test_an_answer_without_a_choice_is_recorded_as_an_error(bench) -> None:
+    bench.llm.reply = raw(200, b'{"id": "c", "choices": []}')
+    assert (await bench.post(bench.ask()))[0] == 200
+    assert (await bench.span()).attributes[Key.ERROR] == "the backend's answer has no choice"
+
+
+async def test_less_than_no_tokens_count_as_none_told(bench) -> None:
+    message = {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": -5, "completion_tokens": -7}
+    usage |= {"prompt_tokens_details": {"cached_tokens": -1}}
+    answer = {"id": "c", "choices": [{**message, "token_ids": [1, 2]}], "usage": usage}
+    bench.llm.reply = raw(200, json.dumps(answer).encode())
+    await bench.post(bench.ask())
+    attributes = (await bench.span()).attributes
+    assert attributes[Key.OUTPUT_TOKENS] == 2
+    assert not {Key.INPUT_TOKENS, Key.CACHED_INPUT_TOKENS} & attributes.keys()
+
+
 NO_INDEX = object()
 
 

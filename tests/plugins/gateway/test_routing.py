@@ -125,6 +125,18 @@ async def test_retry_after_is_honoured(retrying) -> None:
         assert second - first >= 0.4
 
 
+@pytest.mark.parametrize("after", ["61", "1000000000", "Wed, 21 Oct 2099 07:28:00 GMT"])
+async def test_a_rest_of_more_than_a_minute_is_left_to_the_agent(retrying, after: str) -> None:
+    with SlowDown(9, after) as llm:
+        retrying.proxy.update_model_list(retrying.models(llm.url))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{retrying.url}/chat/completions", json=retrying.ask()) as response,
+        ):
+            assert (response.status, response.headers["retry-after"]) == (429, after)
+        assert len(llm.arrivals) == 1
+
+
 async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None:
     with SlowDown(9, "30") as llm:
         retrying.proxy.update_model_list(retrying.models(llm.url))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from agl_gateway.dialect import events_of
-from agl_gateway.errors import NOT_JSON, shorten
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, shorten
 
 
 @dataclass
@@ -22,6 +22,8 @@ class StreamedAnswer:
     """Of each choice, by the numbers that the backend gives them, whatever those are."""
     error: str | None = None
     """What the stream said had gone wrong."""
+    malformed: str | None = None
+    """The first event that is no chunk of an answer, though it is JSON."""
     is_done: bool = False
     """Whether its last event was there."""
 
@@ -29,6 +31,8 @@ class StreamedAnswer:
         """Why this is no whole answer, if it is none."""
         if self.error is not None:
             return f"the backend reported an error in the stream: {self.error}"
+        if self.malformed is not None:
+            return f"the backend sent an event that is no part of an answer: {self.malformed}"
         if self.choices and all(one.get("finish_reason") for one in self.choices.values()):
             return None
         return "the stream ended before the answer was complete"
@@ -76,7 +80,10 @@ def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
         except NOT_JSON:
             chunk = None
         if isinstance(chunk, dict):
-            answer.add(chunk)
+            try:
+                answer.add(chunk)
+            except WRONG_FORM as failure:
+                answer.malformed = answer.malformed or f"{shorten(data)} ({failure!r})"
         elif answer.error is None:
             answer.error = f"the backend sent an event that is not JSON: {shorten(data)}"
     return answer

@@ -61,6 +61,8 @@ def kind_of_status(status: int) -> ErrorKind:
 
 NOT_JSON = (ValueError, RecursionError)
 """What reading JSON raises; the second one for very many brackets."""
+WRONG_FORM = (ValueError, TypeError, KeyError, AttributeError)
+"""What reading an answer raises that has other things in its places than an answer has."""
 
 
 class ClientGoneError(Exception):

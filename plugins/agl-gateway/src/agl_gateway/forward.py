@@ -19,6 +19,8 @@ from agl_gateway.upstream import Answer
 from agl_gateway.wire import JSON, Headers, Reply
 
 EVENT_STREAM = "text/event-stream"
+NO_BODY = (204, 205, 304)
+"""Passed on with a body, they would break the next answer on the connection."""
 PASSED_HEADERS = ("retry-after", "x-request-id")
 
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
@@ -58,6 +60,9 @@ async def relay(
         body = await answer.read()
     except BrokenOffError as error:
         raise RefusedError(502, f"the backend broke off its answer: {error}") from None
+    if answer.status in NO_BODY:
+        message = f"the backend answered {answer.status}, which has no body; expected an answer"
+        raise RefusedError(502, message)
     if answer.status != 200:
         message = f"the backend answered {answer.status}: {shorten(body)}"
         end(message, kind_of_status(answer.status))

@@ -204,7 +204,10 @@ class CallRecord:
             self.answer = None if completion is None else dumps(completion)
         if self.answer is None:
             return None
-        return _read_answer(self.answer)
+        answer = _read_answer(self.answer)
+        if self.error is None and not answer.choices:
+            self.error, self.error_kind = "the backend's answer has no choice", "infrastructure"
+        return answer
 
 
 class _Sampling(Struct):
@@ -312,8 +315,8 @@ def _answer_attributes(answer: _Answer) -> dict[str, Any]:
         Key.OUTPUT_TOKENS.value: _count(
             usage.completion_tokens, [choice.token_ids for choice in choices]
         ),
-        Key.CACHED_INPUT_TOKENS.value: cached and cached.cached_tokens,
-        Key.REASONING_TOKENS.value: reasoned and reasoned.reasoning_tokens,
+        Key.CACHED_INPUT_TOKENS.value: cached and _count(cached.cached_tokens),
+        Key.REASONING_TOKENS.value: reasoned and _count(reasoned.reasoning_tokens),
         Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
         Key.RESPONSE_TOKEN_IDS.value: first.token_ids,
         Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
@@ -343,8 +346,9 @@ def _version(choice: _Choice, answer: _Answer) -> str | None:
     return None if version is None else str(version)
 
 
-def _count(given: int | None, sequences: Iterable[list[int] | None]) -> int | None:
-    return given if given is not None else sum(len(ids or ()) for ids in sequences) or None
+def _count(given: int | None, sequences: Iterable[list[int] | None] = ()) -> int | None:
+    is_number = given is not None and given >= 0  # a budget would grow by others
+    return given if is_number else sum(len(ids or ()) for ids in sequences) or None
 
 
 def _json(raw: Raw) -> str | None:

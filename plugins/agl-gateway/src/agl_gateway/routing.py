@@ -11,7 +11,7 @@ FIRST_REST_SECONDS = 0.1
 """How long a replica rests that gave no answer, and how long a call waits before its next round;
 each is twice as long the next time."""
 MAX_REST_SECONDS = 60.0
-"""However often it failed, and however long it asked for."""
+"""However often it failed. An answer that asks for a longer rest goes to the agent."""
 DEADLINE_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """How the official clients say how many seconds they wait."""
 
@@ -57,7 +57,9 @@ class Tries:
         backoff = FIRST_REST_SECONDS * 2**self._rounds
         wait = max(min(self._tried.values()) - now, min(backoff, MAX_REST_SECONDS))
         deadline = self.deadline()
-        in_time = deadline is None or time.time() + wait < deadline
+        in_time = round(wait, 3) <= MAX_REST_SECONDS and (
+            deadline is None or time.time() + wait < deadline
+        )
         if self._rounds >= self.num_retries or not in_time:
             return None
         self._rounds += 1
@@ -71,9 +73,9 @@ def _rest(backend: Backend, asked_seconds: float | None, now: float) -> float:
     Calls that were under way together fail together: only the first one's failure counts.
     """
     if asked_seconds is not None:
-        until = now + min(asked_seconds, MAX_REST_SECONDS)
-        backend.rests_until = max(backend.rests_until, until)
-        return until
+        rests_until = now + min(asked_seconds, MAX_REST_SECONDS)
+        backend.rests_until = max(backend.rests_until, rests_until)
+        return now + asked_seconds
     if now >= backend.rests_until:
         backend.rest_seconds = min(
             max(2 * backend.rest_seconds, FIRST_REST_SECONDS), MAX_REST_SECONDS

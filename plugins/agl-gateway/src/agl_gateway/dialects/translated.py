@@ -6,12 +6,9 @@ from typing import Any
 import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
-from agl_gateway.errors import NOT_JSON, RefusedError, shorten
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, shorten
 from agl_gateway.kept import NOTHING, KeptForCall
 from agl_learning.dialects.fields import FieldError, Fields
-
-_WRONG_FORM = (ValueError, TypeError, KeyError, AttributeError)
-"""What reading an answer raises that has other things than a chat completion in its places."""
 
 
 class ChatStream:
@@ -104,7 +101,7 @@ class Translated(Exchange):
             raise ValueError("it has no list of choices with messages")
         try:
             return dumps(self._translate(completion, choices[0]))
-        except _WRONG_FORM as failure:
+        except WRONG_FORM as failure:
             raise ValueError(f"it has a wrong form: {failure!r}") from None
 
     def _translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +153,7 @@ class Translated(Exchange):
             return self.broken(502, message_of(error))
         try:
             return self._translate_chunk(chunk)
-        except _WRONG_FORM as failure:
+        except WRONG_FORM as failure:
             message = f"the backend sent a chunk of a wrong form ({failure!r}): {shorten(data)}"
             return self.broken(502, message)
 
