@@ -25,6 +25,8 @@ class LightningEnvVar(StrEnum):
     """Comma-separated names of servers on loopback, as behind a reverse proxy; ``*`` for any."""
     AGL_GATEWAY_TOKEN = "AGL_GATEWAY_TOKEN"
     """What agents send to ``agl gateway`` as API key."""
+    AGL_MODEL_API_KEY = "AGL_MODEL_API_KEY"
+    """What ``agl gateway`` sends as API key to the servers of its ``--model``."""
     AGL_SERVE_API_KEY = "AGL_SERVE_API_KEY"
     """What clients send to ``agl serve`` as API key."""
     AGL_CONCURRENCY = "AGL_CONCURRENCY"

@@ -53,7 +53,10 @@ def gateway() -> Iterator:
         yield start
 
 
-async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway) -> None:
+async def test_it_serves_and_writes_every_record_before_it_ends(
+    bench, gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_MODEL_API_KEY", "key-of-the-models")
     server = LightningStoreServer(bench.store, host="127.0.0.1", port=0)
     await server.start()
     process = gateway("--model", f"echo={bench.llm.url}", "--store", server.endpoint, "--open")
@@ -69,6 +72,9 @@ async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway) 
     assert [json.loads(s.attributes[Key.INPUT_MESSAGES])[0]["content"] for s in spans] == [
         str(number) for number in range(5)
     ]
+    assert {one["authorization"] for one in bench.llm.request_headers} == {
+        "Bearer key-of-the-models"
+    }
     assert "Traceback" not in output
     assert server.tokens.admin not in output
 

@@ -53,6 +53,13 @@ def _limit(text: str) -> tuple[str, float]:
     "repeated.",
 )
 @click.option(
+    "--model-key",
+    default=None,
+    envvar=LightningEnvVar.AGL_MODEL_API_KEY.value,
+    show_envvar=True,
+    help="API key of the servers of --model. The variable does not show in process lists.",
+)
+@click.option(
     "--config",
     "config_file",
     default=None,
@@ -101,6 +108,7 @@ def _limit(text: str) -> tuple[str, float]:
 )
 def command(
     models: tuple[dict[str, Any], ...],
+    model_key: str | None,
     config_file: str | None,
     store_url: str | None,
     trackers: tuple[str, ...],
@@ -125,6 +133,8 @@ def command(
         given[budget] = dict(given[budget]) or None
     options = {"port": 4848, **options, **{k: v for k, v in given.items() if v is not None}}
     options["tracker"] = make_tracker(trackers)
+    for model in models if model_key else ():
+        model["litellm_params"]["api_key"] = model_key
     options["model_list"] = [*(options.get("model_list") or []), *models]
     if not options["model_list"] and options.get("replay") is None:
         raise click.UsageError(
