@@ -55,13 +55,9 @@ def is_secret(name: str) -> bool:
 
 
 def name_within(name: str, key: str) -> str:
-    """What says whether a value is secret that stands under ``key`` of what stands under ``name``.
-
-    Headers are by any name, and so is ``key`` alone in what goes to a provider.
-    """
-    if is_secret(name):
-        return name
-    return f"{name}_{key}" if name == "extra_body" else key
+    """What ``is_secret`` is asked of ``key`` within ``name``: a header is secret by any name."""
+    in_body = f"{name}_{key}" if name == "extra_body" else key
+    return name if is_secret(name) else in_body
 
 
 # --- values

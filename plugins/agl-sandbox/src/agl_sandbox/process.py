@@ -317,7 +317,7 @@ class ProcessSandbox(JsonSandbox):
         if self._bwrap is None:
             return []
         hidden = [*self._hide, *view.private_paths(self._shown, self._read)]
-        hidden += view.written_paths(self._shown, hidden)
+        hidden += view.seen(probe.written_files(), self._shown, hidden)
         return [*self._bwrap, *view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:

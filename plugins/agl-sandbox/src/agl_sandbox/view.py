@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agl.errors import ConfigError
-from agl_sandbox import probe
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc")
 """Folders of every system that programs need; what in them is secret is root's alone."""
@@ -64,11 +63,11 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def written_paths(shown: Iterable[Path], hidden: Sequence[Path]) -> list[Path]:
-    """Files that agents would see and that this process has open to write to, as is its log."""
+def seen(files: Iterable[str], shown: Iterable[Path], hidden: Sequence[Path]) -> list[Path]:
+    """Which of these files agents would see, who see these folders but for what is hidden."""
     return [
         path
-        for path in map(Path, probe.written_files())
+        for path in map(Path, files)
         if any(path.is_relative_to(folder) for folder in (*SYSTEM, *shown))
         and not any(path.is_relative_to(folder) for folder in hidden)
     ]
