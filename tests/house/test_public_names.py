@@ -11,6 +11,7 @@ import pytest
 
 import agl
 from agl.errors import install_line
+from agl.plugins.registry import GROUPS
 
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference" / "public-names.md"
@@ -135,3 +136,23 @@ def test_submodules_of_the_guides_can_be_imported() -> None:
         query_linked_spans,
     ):
         assert callable(each)
+
+
+PLUGIN_PAGE = (REPOSITORY / "docs/howto/write-a-plugin.md").read_text(encoding="utf-8")
+
+
+def test_authors_find_every_group_and_only_public_modules_on_the_pages() -> None:
+    listed = {
+        name for line in PLUGIN_PAGE.splitlines() for name in re.findall(r"^\| `(agl\.\w+)`", line)
+    }
+    assert set(GROUPS.values()) <= listed
+    public = set(re.findall(r"`(agl\.[a-z_.]+)`", PLUGIN_PAGE.partition("## What a plugin may")[2]))
+    assert "agl.errors" in public
+    for module in public:
+        import_module(module)
+    shown = {
+        module: page.name
+        for page in (*REPOSITORY.glob("docs/howto/*.md"), *REPOSITORY.glob("docs/tutorial/*.md"))
+        for module in re.findall(r"^from (agl\.[a-z_.]+)", page.read_text("utf-8"), re.M)
+    }
+    assert {module: page for module, page in shown.items() if module not in public} == {}

@@ -1,12 +1,17 @@
 """The fixtures that plugin authors get with agl-core."""
 
 import json
+import re
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from agl.store.memory import InMemoryLightningStore
+from agl_testing import adapter_contract, gateway_contract, store_contract, strategy_contract
 from agl_testing.echo_llm import EchoLLM
 
 
@@ -52,3 +57,45 @@ def test_tracer_contract_runs_without_options_of_pytest(tmp_path: Path) -> None:
         text=True,
     )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+PAGE = (Path(__file__).parents[3] / "docs/howto/write-a-plugin.md").read_text(encoding="utf-8")
+ON_THE_PAGE = next(
+    textwrap.indent(block, "    ")
+    for block in re.findall(r"```python[^\n]*\n(.*?)```", PAGE, re.S)
+    if "StoreContract" in block
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "mine", "some"),
+    [
+        (ON_THE_PAGE, "", "empty_dequeue"),
+        (store_contract.__doc__, "class MyStore(agl.SqliteLightningStore): pass", "empty_dequeue"),
+        (adapter_contract.__doc__, "from agl_adapters import TraceToRows as MyAdapter", "changed"),
+        (gateway_contract.__doc__, "from agl_gateway import LLMProxy as MyGateway", "tokens"),
+        (
+            strategy_contract.__doc__,
+            "class MyStrategy(agl.SharedMemoryExecutionStrategy): pass",
+            "raises",
+        ),
+    ],
+    ids=["page", "store", "adapter", "gateway", "strategy"],
+)
+@pytest.mark.plugins
+def test_suite_runs_in_the_project_of_an_author_as_it_is_documented(
+    tmp_path: Path, written: str, mine: str, some: str
+) -> None:
+    """Without any option of pytest: those of this repository are not theirs."""
+    for module in re.findall(r"agl_adapters|agl_gateway", mine):
+        pytest.importorskip(module)
+    code = [line[4:] for line in written.splitlines() if line.startswith("    ") or not line]
+    (tmp_path / "test_mine.py").write_text("\n".join(["import agl", mine, *code]))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", some],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " skipped" not in done.stdout

@@ -1,11 +1,16 @@
-"""What every trace adapter must do. Subclass the suite and provide the ``adapter`` fixture.
+"""What every trace adapter must do, as a pytest class.
 
-from agl_testing.adapter_contract import AdapterContract
+An author of an adapter writes one class:
 
-class TestMine(AdapterContract):
-    @pytest.fixture
-    def adapter(self):
-        return MyAdapter()
+    import pytest
+    from agl_testing.adapter_contract import AdapterContract
+
+    class TestMyAdapter(AdapterContract):
+        @pytest.fixture
+        def adapter(self):
+            return MyAdapter()
+
+A second fixture, ``spans``, may give what the adapter can read, where that is not ours.
 """
 
 import copy

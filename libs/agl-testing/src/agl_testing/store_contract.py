@@ -2,10 +2,10 @@
 
 An author of a store writes one fixture and one class:
 
-    import pytest
+    import pytest_asyncio
     from agl_testing.store_contract import StoreContract
 
-    @pytest.fixture
+    @pytest_asyncio.fixture
     async def store(tmp_path):
         store = MyStore(tmp_path / "store", scan_interval_seconds=0.05)
         yield store
@@ -14,8 +14,9 @@ An author of a store writes one fixture and one class:
     class TestMyStore(StoreContract):
         pass
 
-The tests are coroutines and need pytest-asyncio. The fixture's store must look for overdue attempts
-at least ten times a second, and starts empty.
+The tests are coroutines and need pytest-asyncio, in any mode; ``pytest.fixture`` is enough for a
+coroutine only where ``asyncio_mode`` is ``auto``. The fixture's store must look for overdue
+attempts at least ten times a second, and starts empty.
 """
 
 import pytest

@@ -1,0 +1,227 @@
+"""What every execution strategy must do, as a pytest class over a small algorithm and runner.
+
+An author of a strategy writes one class:
+
+    import pytest
+    from agl_testing.strategy_contract import StrategyContract
+
+    class TestMyStrategy(StrategyContract):
+        @pytest.fixture
+        def strategy(self):
+            return MyStrategy(n_runners=2)
+
+The fixture's strategy has two runners or more, and gives an algorithm that waits for nobody a grace
+of a second or so. Algorithm and runners meet only in the store, so they may run anywhere.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from agl.errors import AlgorithmError, RunnerCrashError
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.store.base import LightningStore
+from agl.types import EnqueueRolloutRequest, RolloutStatus
+
+MOST_SECONDS = 60.0
+"""What ends later is taken to hang."""
+
+
+async def serve(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+    """A runner: it claims and succeeds until it is told to stop, and notes begin and end."""
+    await store.update_worker(f"begun-{worker_id}")
+    try:
+        while not event.is_set():
+            await _run_one(store, 0.2)
+    finally:
+        await store.update_worker(f"ended-{worker_id}")
+
+
+async def serve_one(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+    """A runner with ``max_rollouts`` 1."""
+    await _run_one(store, MOST_SECONDS)
+
+
+async def crash(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+    """A runner that cannot work."""
+    raise OSError("no device")
+
+
+async def learn(store: LightningStore, event: ExecutionEvent) -> None:
+    """An algorithm: it waits for the ends of four rollouts."""
+    requests = [EnqueueRolloutRequest(input=number) for number in range(4)]
+    rollouts = await store.enqueue_many_rollouts(requests)
+    await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts])
+    await store.update_worker("learned")
+
+
+class StrategyContract:
+    """Claims of ``ExecutionStrategy.execute``; the fixture ``strategy`` is the subclass's."""
+
+    @pytest.fixture
+    def strategy(self) -> ExecutionStrategy:
+        """The strategy to test."""
+        raise NotImplementedError("override the fixture 'strategy' and return your strategy")
+
+    def test_run_ends_with_its_algorithm(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """Runners are told to stop, and have stopped when ``execute`` returns."""
+        assert execute(strategy, learn, serve, memory_store) is None
+        assert statuses(memory_store) == ["succeeded"] * 4
+        assert "learned" in notes(memory_store)
+        assert_stopped(memory_store)
+
+    def test_every_runner_is_started_with_its_number(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """``n_runners`` of them, numbered from 0."""
+        expected = {f"begun-{number}" for number in range(strategy.n_runners)}
+
+        async def wait_for_all(store: LightningStore, event: ExecutionEvent) -> None:
+            while not expected <= await _notes(store):  # noqa: ASYNC110 - a store has no event
+                await asyncio.sleep(0.02)
+
+        assert execute(strategy, wait_for_all, serve, memory_store) is None
+        begun = {note for note in notes(memory_store) if note.startswith("begun")}
+        assert begun == expected
+
+    def test_algorithm_that_raises_ends_the_run(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """Its error is the cause, and the runners were stopped first."""
+
+        async def fail(store: LightningStore, event: ExecutionEvent) -> None:
+            await learn(store, event)
+            raise KeyError("mine")
+
+        error = execute(strategy, fail, serve, memory_store)
+        assert isinstance(error, AlgorithmError), error
+        assert "mine" in str(error)
+        assert_stopped(memory_store)
+
+    def test_runner_that_dies_for_good_ends_the_run(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """Nobody waits for rollouts that nobody will run."""
+        error = execute(strategy, learn, crash, memory_store)
+        assert isinstance(error, RunnerCrashError), error
+        assert "learned" not in notes(memory_store)
+
+    def test_algorithm_that_waits_for_runners_that_have_ended_is_stopped(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """As with ``max_rollouts``: the event is set, and after a grace the wait is cancelled."""
+        assert execute(strategy, learn, serve_one, memory_store, n_runners=2) is None
+        assert statuses(memory_store) == ["succeeded"] * 2 + ["queuing"] * 2
+
+    def test_algorithm_that_works_outlives_its_runners(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore
+    ) -> None:
+        """What it has begun to compute, it may finish."""
+
+        async def compute(store: LightningStore, event: ExecutionEvent) -> None:
+            one = await store.enqueue_rollout("task")
+            await store.wait_for_rollouts(rollout_ids=[one.rollout_id])
+            await asyncio.sleep(0.5)
+            await store.update_worker("saved")
+
+        async def leave(store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+            if worker_id == 0:
+                await _run_one(store, MOST_SECONDS)
+
+        assert execute(strategy, compute, leave, memory_store) is None
+        assert "saved" in notes(memory_store)
+
+    @pytest.mark.parametrize("in_order", [True, False])
+    def test_interrupt_asks_first(
+        self, strategy: ExecutionStrategy, memory_store: LightningStore, in_order: bool
+    ) -> None:
+        """Where ``ask_to_stop`` says that the run will end, it does; else it ends at once."""
+        here, asked = os.getpid(), MultiprocessingEvent()
+
+        def ask() -> bool:
+            asked.set()
+            return in_order
+
+        async def learn_until_asked(store: LightningStore, event: ExecutionEvent) -> None:
+            await learn(store, event)
+            os.kill(here, signal.SIGINT)
+            await asyncio.to_thread(asked.wait, MOST_SECONDS)
+            if not in_order:
+                await asyncio.Event().wait()
+            await store.update_worker("saved")
+
+        strategy.ask_to_stop = ask
+        try:
+            strategy.execute(learn_until_asked, serve, memory_store)
+        except KeyboardInterrupt:
+            assert not in_order
+        else:
+            assert in_order
+        assert asked.is_set()
+        assert ("saved" in notes(memory_store)) == in_order
+        assert_stopped(memory_store)
+
+
+def execute(
+    strategy: ExecutionStrategy,
+    algorithm: AlgorithmBundle,
+    runner: RunnerBundle,
+    store: LightningStore,
+    n_runners: int | None = None,
+) -> BaseException | None:
+    """What the run raises; it fails where it hangs."""
+    strategy.n_runners = n_runners or strategy.n_runners
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            strategy.execute(algorithm, runner, store)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(MOST_SECONDS)
+    assert not thread.is_alive(), f"execute() has not returned after {MOST_SECONDS:g} s"
+    return raised[0] if raised else None
+
+
+def statuses(store: LightningStore) -> list[RolloutStatus]:
+    """Of the rollouts, in the order in which they were queued."""
+
+    async def look() -> Sequence[RolloutStatus]:
+        return [rollout.status for rollout in await store.query_rollouts()]
+
+    return list(asyncio.run(look()))
+
+
+def assert_stopped(store: LightningStore) -> None:
+    """Whoever of ``serve`` has begun has ended."""
+    said = notes(store)
+    begun = {note.removeprefix("begun-") for note in said if note.startswith("begun")}
+    assert begun
+    assert {f"ended-{number}" for number in begun} <= said
+
+
+def notes(store: LightningStore) -> set[str]:
+    """What algorithm and runners have noted, as ids of workers."""
+    return asyncio.run(_notes(store))
+
+
+async def _run_one(store: LightningStore, wait_seconds: float) -> None:
+    claimed = await store.dequeue_rollout(wait_seconds=wait_seconds)
+    if claimed is not None:
+        await store.update_attempt(
+            claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded"
+        )
+
+
+async def _notes(store: LightningStore) -> set[str]:
+    return {worker.worker_id for worker in await store.query_workers()}
