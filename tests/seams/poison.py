@@ -111,11 +111,6 @@ def _reward(value: Any) -> list[agl.Span]:
     return _span("agl.annotation", attributes)
 
 
-async def _stop_loop() -> None:
-    asyncio.get_running_loop().stop()
-    await asyncio.sleep(30)
-
-
 async def _stop_loop_from_thread() -> None:
     # Without the agent's context, so that nobody can tell whose doing it is.
     loop = asyncio.get_running_loop()
@@ -134,10 +129,6 @@ async def _close_loop() -> None:
 async def _break_loop() -> None:
     asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
     await asyncio.sleep(30)
-
-
-def _no_tasks(*args: Any, **options: Any) -> Any:
-    raise RuntimeError("no tasks")
 
 
 def _cancel_all() -> None:
@@ -249,20 +240,9 @@ POISONS: dict[str, Poison] = {
         lambda: _raise(StoreError("of another store")), "agent", "of another store"
     ),
     # the event loop that coroutines share
-    "loop stopped": Poison(_stop_loop, "agent", "may not stop its event loop"),
     "loop stopped from a thread": Poison(_stop_loop_from_thread, None),
     "loop closed": Poison(_close_loop, "agent", "Cannot close a running event loop"),
-    "loop without threads": Poison(
-        lambda: asyncio.get_running_loop().shutdown_default_executor(),
-        "agent",
-        "may not shut down the threads",
-    ),
     "loop whose threads are shut down": Poison(_shut_threads_down, None),
-    "loop that makes no tasks": Poison(
-        lambda: asyncio.get_running_loop().set_task_factory(_no_tasks),
-        "agent",
-        "may not change how its event loop makes tasks",
-    ),
     "loop's tasks cancelled": Poison(_cancel_all, "agent", "may not cancel the tasks of others"),
     "loop's tasks cancelled from a thread": Poison(
         _cancel_all_from_thread, "lost", "an agent cancelled tasks of others", takes_others=True

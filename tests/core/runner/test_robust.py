@@ -122,16 +122,14 @@ async def threads_shut_down() -> None:
 
 
 async def default_executor_shut_down() -> None:
-    loop = asyncio.get_running_loop()
-    await type(loop).shutdown_default_executor(loop)  # as nobody can refuse it
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 async def tasks_refused() -> None:
     def refuse(*args: Any, **options: Any) -> Any:
         raise RuntimeError("no tasks")
 
-    loop = asyncio.get_running_loop()
-    type(loop).set_task_factory(loop, refuse)
+    asyncio.get_running_loop().set_task_factory(refuse)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

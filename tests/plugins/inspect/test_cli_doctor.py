@@ -57,6 +57,13 @@ async def slow(task, llm: agl.LLM) -> float:
     return nearly(1.0)
 
 @agl.rollout
+async def blocking(task, llm: agl.LLM) -> float:
+    import time
+    time.sleep(0.8)
+    await ask(llm, task["q"])
+    return nearly(1.0)
+
+@agl.rollout
 async def asks_another_model(task, llm: agl.LLM) -> float:
     await ask(llm.model_copy(update={"model": "helper"}))
     return nearly(1.0)
@@ -83,6 +90,11 @@ async def never_asks(task, llm: agl.LLM) -> float:
 @agl.rollout
 def takes_no_model(task) -> float:
     return nearly(1.0)
+
+@agl.rollout
+def gives_two_rewards(task) -> float:
+    agl.emit_reward(0.5)
+    return 1.0
 
 @agl.rollout
 async def keeps_the_bare_address(task, llm: agl.LLM) -> float:
@@ -441,7 +453,7 @@ def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor)
     )  # fmt: skip
     assert code == 1
     assert diagnosis["rollout"]["mode"] == "val"
-    assert codes(diagnosis) == {"not_trained_mode": "warning", "no_calls": "error"}
+    assert codes(diagnosis) == {"no_calls": "error"}
 
 
 def test_automatic_rewards_count_as_rewards(doctor: Doctor) -> None:
@@ -513,8 +525,25 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
     assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"
 
 
+@pytest.mark.parametrize(("concurrency", "level"), [(1, "note"), (8, "warning")])
+def test_agent_that_blocks_the_loop_of_others_is_named_with_its_line(
+    doctor: Doctor, concurrency: int, level: str
+) -> None:
+    given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
+    code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})
+    line = AGENT[: AGENT.index("time.sleep(0.8)")].count("\n") + 1
+    assert f"doctor_agents.py:{line} held the event loop" in diagnosis["findings"][0]["message"]
+
+
+def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor: Doctor) -> None:
+    code, diagnosis = doctor("agent=doctor_agents:gives_two_rewards", "algorithm=baseline")
+    assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "superseded_reward": "warning"})
+    assert "several rewards (0.5, 1)" in diagnosis["findings"][1]["message"]
+
+
 def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor: Doctor) -> None:
-    code, diagnosis = doctor("agent=doctor_agents:takes_no_model", "algorithm=baseline")
+    code, diagnosis = doctor("agent=doctor_agents:takes_no_model")
     assert (code, codes(diagnosis)) == (1, {"no_calls": "error"})
     assert "'baseline' measures it" in diagnosis["findings"][0]["fix"]
     assert "base_url" not in diagnosis["findings"][0]["fix"]

@@ -13,6 +13,7 @@ from agl.cli import main
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import LedgerItem
+from agl_learning import ledger_tables
 from agl_learning.ledger import save_ledger
 
 
@@ -38,7 +39,8 @@ def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
 
 async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
     """A step of one rollout with so many trained and excluded calls."""
-    rollout = await store.start_rollout(input="x", mode="train")
+    about = {"run": "r", "step": step}
+    rollout = await store.start_rollout(input="x", mode="train", metadata=about)
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
@@ -60,7 +62,7 @@ async def one_step(store: LightningStore, step: int, trained: int, excluded: int
         else:
             detail = "the answer has no token ids"
             ledger.exclude(Exclusion(call_id=call_id, reason="no_token_ids", detail=detail, **ids))
-    await save_ledger(store, ledger, [ended], step=step, algorithm="toy")
+    await save_ledger(store, ledger, [ended], step=step, algorithm="toy", run="r")
 
 
 def make_store(folder: Path, steps: int = 2) -> Path:
@@ -90,6 +92,21 @@ def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Pat
     assert "1 rollouts are in no account" in result.err
 
 
+async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
+    memory_store: LightningStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ledger_tables, "MOST_ACCOUNTS", 12)
+    for step in range(1, 23):
+        await one_step(memory_store, step, trained=1, excluded=0)
+    await memory_store.enqueue_rollout("never run")
+    said = (await ledger_tables.ledger_summary(memory_store) or "").splitlines()
+    assert said[0] == "ledger       the last 10 of 22 steps"
+    assert [line.split()[0] for line in said[3:]] == [*map(str, range(13, 23)), "these"]
+    assert capsys.readouterr().err == ""
+
+
 def test_the_rollouts_of_each_row_add_up(agl: Agl, tmp_path: Path) -> None:
     async def fill() -> None:
         store = SqliteLightningStore(tmp_path / "store.db")
@@ -100,7 +117,7 @@ def test_the_rollouts_of_each_row_add_up(agl: Agl, tmp_path: Path) -> None:
             ledger.add_rollout(rollout.rollout_id)
             exclusion = Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason)
             ledger.exclude(exclusion)
-            await save_ledger(store, ledger, [rollout], step=1, algorithm="toy")
+            await save_ledger(store, ledger, [rollout], step=1, algorithm="toy", run="r")
         await store.close()
 
     asyncio.run(fill())

@@ -10,9 +10,9 @@ import pytest
 
 import agl
 import agl_learning.listing
-from agl.runs.result import place_of
 from agl.types import Attempt
-from agl_inspect.doctor.diagnosis import _failure
+from agl.utils.tracebacks import place_of
+from agl_inspect.doctor.findings import attempt_failure
 from agl_learning.showing import failure
 
 OF_OTHERS = [
@@ -105,4 +105,4 @@ def test_result_show_and_doctor_name_the_line_of_the_agent(
     attempt = asyncio.run(attempt_in(home / "store.db"))
     place = f"{home}/app.py:{line}"
     assert next(iter(failure(attempt))) == f"failed in the agent, {place}"
-    assert f"({place})" in _failure(attempt, attempt.error).message
+    assert f"({place})" in attempt_failure(attempt, attempt.error).message

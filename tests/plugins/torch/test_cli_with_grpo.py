@@ -85,11 +85,17 @@ def agl(
         logger.setLevel(logging.NOTSET)
 
 
-def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "evaluates", [[], ["val=tasks.jsonl", "algorithm.eval_every=1", "algorithm.eval_copies=2"]]
+)
+def test_the_doctor_sees_the_model_that_grpo_serves(
+    agl: Agl, tmp_path: Path, evaluates: list[str]
+) -> None:
     before = {path.name for path in tmp_path.iterdir()}
-    code, out = agl("doctor", "agl.yaml", "--json")
+    code, out = agl("doctor", "agl.yaml", *evaluates, "--json")
     diagnosis = json.loads(out)
     assert (code, diagnosis["algorithm"]) == (0, "grpo")
+    assert diagnosis["rollout"]["mode"] == "train"
     # An untrained model may talk until its limit of tokens, and say what is encoded otherwise.
     found = [finding["code"] for finding in diagnosis["findings"]]
     calls = diagnosis["calls"]

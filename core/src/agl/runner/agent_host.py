@@ -1,13 +1,23 @@
 """Gives agents their threads, watches over their event loop, and replaces one that hangs."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from agl.runner.agent_call import BLOCKED, AgentCall
 from agl.runner.agent_threads import CANCEL_SECONDS, LOOK_SECONDS, AgentLoop, AgentThreads
+from agl.utils.tracebacks import place_of
+
+logger = logging.getLogger(__name__)
 
 PATIENCE_WHEN_ALONE = 10
 """A coroutine that is alone on its loop may block it for so many times ``blocked_seconds``."""
+HOLD_SECONDS = 0.4
+"""An agent that holds the loop for longer, while others wait, is named."""
+HELD = (
+    "%s held the event loop of coroutine agents for %.1f s, and the other rollouts of this runner "
+    "waited. Await there, or make the agent a plain function"
+)
 
 
 class AgentHost:
@@ -26,6 +36,9 @@ class AgentHost:
         self.threads = AgentThreads()
         self._blocked_seconds = blocked_seconds
         self._calls = calls
+        self._holds: dict[AgentLoop, tuple[object, float, float, str]] = {}
+        """Loop -> call that holds it, for how long, CPU seconds at its begin, place if long."""
+        self._has_told = False
         self._loops: list[AgentLoop] = []
         """The last one is for the next coroutine."""
         self._watching: asyncio.Task[None] | None = None
@@ -68,13 +81,36 @@ class AgentHost:
             await asyncio.sleep(LOOK_SECONDS)
             for loop in self._loops:
                 silence = 0.0 if loop.lost else loop.silence()
+                holder, where = loop.at_work() if silence > 0 else (None, "")
+                self._note_hold(loop, holder, where)
                 if loop.lost:  # its own thread may have found that out, too
                     self.leave(loop)
                 elif silence > 0:
-                    self._end_blocked(loop, silence)
+                    self._end_blocked(loop, silence, holder, where)
             self._end_unused()
 
-    def _end_blocked(self, loop: AgentLoop, silence: float) -> None:
+    def _note_hold(self, loop: AgentLoop, holder: object, where: str) -> None:
+        """Log the first hold when it is over.
+
+        An import, which happens once, does not count, nor does work that waits for a processor.
+        """
+        known, seconds, worked, place = self._holds.pop(loop, (None, 0.0, 0.0, ""))
+        if holder is not known and place and not self._has_told:
+            self._has_told = True
+            logger.warning(HELD, place, seconds)
+        if holder is None:
+            return
+        if holder is not known:
+            seconds, worked, place = 0.0, loop.cpu_seconds(), ""
+        seconds += LOOK_SECONDS
+        if not place and seconds >= HOLD_SECONDS and len(self._calls_on(loop)) > 1:
+            cpu_seconds = loop.cpu_seconds() - worked
+            is_idle, is_busy = cpu_seconds < seconds / 20, cpu_seconds >= HOLD_SECONDS
+            if (is_idle or is_busy) and "importlib._bootstrap" not in where:
+                place = place_of(where)
+        self._holds[loop] = holder, seconds, worked, place
+
+    def _end_blocked(self, loop: AgentLoop, silence: float, culprit: object, where: str) -> None:
         calls = self._calls_on(loop)
         # That their deadlines pass is not the fault of those that cannot even be cancelled.
         due = [
@@ -87,7 +123,6 @@ class AgentHost:
         is_over = silence >= self._blocked_seconds
         if not due and not is_over:
             return
-        culprit, where = loop.at_work()
         if is_over and all(call is culprit for call in calls):
             is_over = silence >= PATIENCE_WHEN_ALONE * self._blocked_seconds
         if is_over:

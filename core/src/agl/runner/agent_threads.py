@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
+import psutil
+
 from agl.errors import AglError
 from agl.utils.text import describe
 
@@ -26,23 +28,8 @@ current_call: ContextVar[object | None] = ContextVar("agl_call", default=None)
 """The call of an agent in whose context code runs."""
 
 
-NOT_FOR_AGENTS = {
-    "stop": "stop its event loop",
-    "shutdown_default_executor": "shut down the threads of its event loop",
-    "shutdown_asyncgens": "close the generators of its event loop",
-    "set_task_factory": "change how its event loop makes tasks",
-}
-"""Methods of a loop -> what they do to all agents on it."""
-
-
 class SharedLoopError(AglError, RuntimeError):
-    """An agent tried to stop or break the event loop that it shares with others."""
-
-    def __init__(self, doing: str) -> None:
-        super().__init__(
-            f"an agent may not {doing}: other rollouts run on it, too. Return, or cancel your own "
-            "tasks; for an event loop of its own, make the agent a plain function with asyncio.run"
-        )
+    """An agent tried to cancel the tasks of others on the event loop that they share."""
 
 
 class TaskOwner:
@@ -73,7 +60,11 @@ class AgentTask(asyncio.Task[Any]):
         if isinstance(owner, TaskOwner) and by is not owner and not owner.is_given_up:
             is_agent = self is owner.task
             if is_agent and by is not None:
-                raise SharedLoopError("cancel the tasks of others on its event loop")
+                raise SharedLoopError(
+                    "an agent may not cancel the tasks of others on its event loop: other rollouts "
+                    "run on it, too. Cancel your own tasks; for an event loop of its own, make the "
+                    "agent a plain function with asyncio.run"
+                )
             # Tasks within may well be cancelled by a library, or from a thread.
             owner.was_disturbed = owner.was_disturbed or is_agent or by is not None
         return super().cancel(msg)
@@ -83,8 +74,8 @@ class AgentLoop:
     """A thread with an event loop for coroutine agents.
 
     They do not share the runner's loop, so that one that blocks stops neither the deadlines nor the
-    heartbeats. An agent that tries to stop the loop, or to break it for others, gets an error;
-    ``SystemExit`` and ``KeyboardInterrupt`` in a task of an agent end that task and not the loop.
+    heartbeats. A loop that an agent stops goes on; ``SystemExit`` and ``KeyboardInterrupt`` in a
+    task of an agent end that task and not the loop.
 
     Raises:
         OSError: There is no file descriptor left for a loop.
@@ -101,8 +92,6 @@ class AgentLoop:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
         self.loop.set_task_factory(_make_task)
-        for name, doing in NOT_FOR_AGENTS.items():
-            setattr(self.loop, name, _unless_agent(getattr(self.loop, name), doing))
         self._thread = threading.Thread(target=self._main, name="agl-agents", daemon=True)
         try:
             self._thread.start()
@@ -176,26 +165,23 @@ class AgentLoop:
         where = "".join(lines[own[-1] + 1 :] if own else lines)
         return getattr(task, "owner", None), where
 
+    def cpu_seconds(self) -> float:
+        """How long a processor has worked for its thread; 0 where the system does not say."""
+        threads = {one.id: one for one in psutil.Process().threads()}
+        found = threads.get(self._thread.native_id or 0)
+        return 0.0 if found is None else found.user_time + found.system_time
+
     def stop(self, *, wait: bool = True) -> None:
         """End the thread; tasks that agents left behind are cancelled."""
         self._ending = True
         with contextlib.suppress(RuntimeError):  # it is closed
-            self.loop.call_soon_threadsafe(type(self.loop).stop, self.loop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
         if wait and self.lost is None:
             self._thread.join(CANCEL_SECONDS)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> AgentTask:
     return AgentTask(coroutine, loop=loop, **options)
-
-
-def _unless_agent(method: Callable[..., Any], doing: str) -> Callable[..., Any]:
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if current_call.get() is not None:
-            raise SharedLoopError(doing)
-        return method(*args, **kwargs)
-
-    return guarded
 
 
 class AgentThreads:

@@ -2,13 +2,10 @@
 
 import json
 import logging
-import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +17,7 @@ from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, Run, public_failure
 from agl.utils.text import printable
+from agl.utils.tracebacks import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +25,6 @@ SUMMARY: Final = "summary.json"
 """In a run's folder: what a training says of itself at its end."""
 NOTE: Final = "agl.note"
 """In the metadata of a rollout that is none: an algorithm keeps a note of its own so."""
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
-_AGL = re.compile(r"(.*[/\\](agl(?:_\w+)?))[/\\]")
 
 
 @dataclass(frozen=True)
@@ -174,22 +169,6 @@ async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
     is_tried_again = attempt.sequence_id > 1
     attempts = await store.query_attempts(rollout.rollout_id) if is_tried_again else [attempt]
     return [one.error for one in attempts if one.error is not None]
-
-
-def place_of(traceback: str | None) -> str:
-    """``file:line`` of the last frame that the agent's author wrote, else of the last; or ""."""
-    frames: list[tuple[str, str]] = _FRAME.findall(traceback or "")
-    own = [frame for frame in frames if not _is_of_others(frame[0])] or frames
-    return ":".join(own[-1]).removeprefix(f"{Path.cwd()}{os.sep}") if own else ""
-
-
-def _is_of_others(file: str) -> bool:
-    """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
-    if _INSTALLED.search(file) or file.startswith(os.path.dirname(os.__file__)):
-        return True
-    folder, name = match.groups() if (match := _AGL.match(file)) else ("", "agl")
-    found = find_spec(name)
-    return found is not None and folder in (found.submodule_search_locations or ())
 
 
 def summary_in(folder: Path | None) -> dict[str, Any]:

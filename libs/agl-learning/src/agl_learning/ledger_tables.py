@@ -148,7 +148,9 @@ def as_json(sums: Sums) -> dict[str, Any]:
 
 
 def steps_text(accounts: Accounts, last: int | None = None) -> str:
-    """A table with a line per step and the total below; ``last`` leaves out earlier steps.
+    """A table with a line per step and mode, and the total below.
+
+    ``last`` leaves out earlier steps, but for what came before the first one.
 
     The run is named where there are several.
     """
@@ -159,9 +161,12 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
         return (runs.index(run), step or 0, algorithm, mode)
 
     steps = sorted(accounts.steps.items(), key=order)
+    shown = list(dict.fromkeys((run, step) for (run, _, step, _), _ in steps if step))
+    shown = shown[-(last or 0) :]
     rows = [
         [run, "" if step is None else step, mode, *_cells(sums)]
-        for (run, _, step, mode), sums in (steps if last is None else steps[-last:])
+        for (run, _, step, mode), sums in steps
+        if not step or (run, step) in shown
     ]
     rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
     first = 0 if len(runs) > 1 else 1
@@ -204,13 +209,18 @@ def remarks(accounts: Accounts) -> list[str]:
 
 
 async def ledger_summary(store: LightningStore) -> str | None:
-    """What ``agl run`` says of the ledger at its end: the last steps; None where there is none."""
+    """What ``agl run`` says of the ledger at its end: the last steps; None where there is none.
+
+    Accounts that are in no sum belong to earlier steps or starts; ``agl ledger`` tells of them.
+    """
     accounts = await read_newest_accounts(store)
     if not accounts.steps and not accounts.problems:
         return None
-    for remark in (*remarks(accounts), *accounts.problems):
-        note(remark)
-    number = len(accounts.steps)
+    for problem in accounts.problems:
+        note(problem)
+    steps = {(run, step) for run, _, step, _ in accounts.steps if step}
+    # Steps whose accounts were not read count by the number of the last one.
+    number = max([len(steps), *(step for _, step in steps)])
     cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
     title = f"ledger       {cut}".rstrip()
     return f"{title}\n{steps_text(accounts, last=LAST_STEPS)}"

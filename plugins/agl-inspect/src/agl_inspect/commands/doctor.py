@@ -93,7 +93,8 @@ def _show(diagnosis: Diagnosis) -> None:
         for letter, use in USES.items()
         if letter in grades
     )
-    verdict = "something can be learned" if diagnosis.trainable else "nothing could be learned"
+    done = "learned" if diagnosis.learns else "measured"
+    verdict = f"something can be {done}" if diagnosis.trainable else f"nothing could be {done}"
     if_ = ", if rewards come to differ" if diagnosis.equal_rewards else ""
     _say("verdict", f"{verdict} by {diagnosis.algorithm!r}{if_}; calls: {uses or 'none'}")
 

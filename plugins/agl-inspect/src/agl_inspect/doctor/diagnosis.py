@@ -1,59 +1,44 @@
 """From a trial to findings: what could be learned, what could not, why, and what to do."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import find_reward_spans, get_rewards_from_span
-from agl.errors import AglError
-from agl.runs.result import place_of
 from agl.types import (
-    EXCLUSION_REASONS,
     Attempt,
     Credit,
     Exclusion,
-    ExclusionReason,
-    Failure,
     Span,
 )
+from agl_inspect.doctor.findings import (
+    Finding,
+    Level,
+    attempt_failure,
+    not_training,
+    nothing_ran,
+    of_adapter,
+    of_answers,
+    of_calls,
+    of_prompts,
+    of_rewards,
+    of_rows,
+)
 from agl_inspect.doctor.fixes import (
-    BROKEN_TOOL_CALL,
+    BLOCKS_LOOP,
     CALLS_MIX,
-    CALLS_NO_MODEL,
-    CUT_OFF,
     EQUAL_REWARDS,
-    FAILURE_FIXES,
-    FIXES,
-    NO_AGENT_NAMES,
-    PAST_THE_GATEWAY,
-    PROMPT_LOST,
-    TOO_LONG,
 )
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
-from agl_learning.reading import OF_OTHERS
 from agl_learning.rows import RowsAdapter, RowSet
 from agl_learning.rows_adapter import rows_adapter
 
-Level = Literal["error", "warning", "note"]
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""
 FEW = 3
 """Fewer rewards than these may be equal without a word."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to know, and what to do about it."""
-
-    level: Level
-    """``error``: this kept something from being learned."""
-    code: str
-    message: str
-    fix: str = ""
 
 
 @dataclass
@@ -64,7 +49,9 @@ class Diagnosis:
     needs: Literal["A", "C"]
     """The grade that the algorithm's adapter asks for."""
     trainable: bool = False
-    """Whether anything could be learned from this rollout."""
+    """Whether anything could be learned from this rollout; of a baseline, measured."""
+    learns: bool = True
+    """Whether the algorithm learns, and does not only measure."""
     rollout: dict[str, Any] = field(default_factory=dict[str, Any])
     rewards: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     calls: list[Graded] = field(default_factory=list[Graded])
@@ -85,11 +72,11 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     """
     if trial.rollout is None:
         result = Diagnosis(trial.algorithm, "C")
-        result.findings.append(_nothing_ran(trial))
+        result.findings.append(nothing_ran(trial))
         return result
     attempt = trial.attempts[-1]
     rows = _rows(trial)
-    result = Diagnosis(trial.algorithm, "C" if rows is None else "A")
+    result = Diagnosis(trial.algorithm, "C" if rows is None else "A", learns=trial.learns)
     result.rollout = {
         "input": trial.rollout.input,
         "mode": trial.rollout.mode,
@@ -102,14 +89,12 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
         for span in find_reward_spans(own)
     ]
     if attempt.error is not None:
-        result.findings.append(_failure(attempt, attempt.error))
+        result.findings.append(attempt_failure(attempt, attempt.error))
     elif trial.error is not None:
         finding = Finding("error", "algorithm_failed", trial.error, "See: agl --debug doctor FILE")
         result.findings.append(finding)
-    if trial.rollout.mode not in (None, "train"):
-        message = f"the first rollout of the algorithm is of mode {trial.rollout.mode!r}"
-        fix = FIXES["not_trained_mode"]
-        result.findings.append(Finding("warning", "not_trained_mode", message, fix))
+    if result.needs == "A" and trial.rollout.mode not in (None, "train"):
+        result.findings.append(not_training(trial.rollout, trial.has_train))
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
     records = recorded_parts(own)
@@ -117,15 +102,19 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     result.calls = [_graded(record, found, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
         # Else its failure is the one reason for all that is missing.
-        result.findings += _of_calls(result, trial)
-        result.findings += _of_prompts(result.calls)
-        result.findings += _of_answers(result.calls)
-        result.findings += _of_rewards(result, account)
-        result.findings += _of_rows(account)
-        result.findings += _of_adapter(trial, rows, result.calls)
-    result.trainable = _is_trainable(result, attempt)
+        result.findings += of_calls(result.calls, trial, bool(result.rewards))
+        result.findings += of_prompts(result.calls)
+        result.findings += of_answers(result.calls)
+        result.findings += of_rewards(result.rewards, result.calls, account)
+        result.findings += of_rows(account)
+        result.findings += of_adapter(trial, rows, result.calls)
+    result.trainable = _is_trainable(result, attempt, trial)
     _look_at_spread(trial, result)
     _look_at_mixing(trial, result)
+    for place, seconds in trial.holds:
+        message = f"{place} held the event loop for {seconds:.1f} s, and the other rollouts waited"
+        level: Level = "warning" if trial.shares_process else "note"
+        result.findings.append(Finding(level, "blocks_loop", message, BLOCKS_LOOP))
     return result
 
 
@@ -158,11 +147,13 @@ def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
     result.trainable = result.trainable and not trial.shares_process
 
 
-def _is_trainable(result: Diagnosis, attempt: Attempt) -> bool:
-    if result.needs == "A":
+def _is_trainable(result: Diagnosis, attempt: Attempt, trial: Trial) -> bool:
+    if result.needs == "A" and trial.learns:
         return any(call.grade == "A" for call in result.calls if call.row is not None)
-    has_text = any(call.grade != "-" for call in result.calls)
-    return attempt.status == "succeeded" and has_text and bool(result.rewards)
+    is_enough = not (trial.learns and trial.needs_calls) or any(
+        c.grade != "-" for c in result.calls
+    )
+    return attempt.status == "succeeded" and is_enough and bool(result.rewards)
 
 
 def _rows(trial: Trial) -> RowSet | None:
@@ -230,158 +221,3 @@ def _exclusion(call_id: str, account: RowSet) -> Exclusion | None:
 def _primary(span: Span) -> dict[str, Any]:
     first = get_rewards_from_span(span)[0]
     return {"name": first.name, "value": first.value}
-
-
-# --- findings
-
-
-def _nothing_ran(trial: Trial) -> Finding:
-    if trial.error is not None:
-        message = f"algorithm {trial.algorithm!r} ended before any rollout ran: {trial.error}"
-        return Finding("error", "algorithm_failed", message, "See: agl --debug doctor FILE")
-    message = f"algorithm {trial.algorithm!r} ended without queuing a rollout"
-    fix = "Give it tasks: 'train: FILE' in the configuration"
-    return Finding("error", "no_rollout", message, fix)
-
-
-def _failure(attempt: Attempt, error: Failure) -> Finding:
-    place = place_of(error.traceback)
-    where = f" ({place})" if place else ""
-    return Finding(
-        "error",
-        f"attempt_{attempt.status}",
-        f"the attempt ended as {attempt.status!r} ({error.boundary}): {error.type}: "
-        f"{error.message}{where}",
-        FAILURE_FIXES[error.boundary],
-    )
-
-
-def _of_calls(result: Diagnosis, trial: Trial) -> list[Finding]:
-    if not result.calls:
-        message = "no model call was recorded"
-        if trial.num_unattributed:
-            message += (
-                f": {trial.num_unattributed} came to the gateway at an address that is no rollout's"
-            )
-        fix = FIXES["no_calls"] if trial.takes_model else CALLS_NO_MODEL
-        return [Finding("error", "no_calls", message, fix)]
-    grouped: defaultdict[ExclusionReason, list[Graded]] = defaultdict(list)
-    for call in result.calls:
-        # A missing reward is said once, for the whole rollout.
-        if call.excluded is not None and (call.excluded != "no_reward" or result.rewards):
-            grouped[call.excluded].append(call)
-    some_left = any(call.excluded is None for call in result.calls)
-    findings: list[Finding] = []
-    for reason, calls in grouped.items():
-        level = "note" if reason in OF_OTHERS and some_left else "error"
-        message = (
-            f"{len(calls)} of {len(result.calls)} calls are excluded as {reason} "
-            f"({EXCLUSION_REASONS[reason]})"
-        )
-        if detail := min((call.detail for call in calls if call.detail), default=""):
-            message += f": {detail}"
-        findings.append(Finding(level, reason, message, _fix(reason, calls)))
-    return findings
-
-
-def _of_prompts(calls: Sequence[Graded]) -> list[Finding]:
-    """Token-exact calls whose tokens do not say what was sent."""
-    lost = [call for call in calls if call.row is not None and call.grade == "C"]
-    if not lost:
-        return []
-    message = f"of {len(lost)} of {len(calls)} calls the model gets something else: "
-    return [Finding("error", "prompt_lost", message + lost[0].because, PROMPT_LOST)]
-
-
-def _of_answers(calls: Sequence[Graded]) -> list[Finding]:
-    """What is trained, and is seldom what was meant."""
-    trained = [call for call in calls if call.excluded is None]
-    kinds = (
-        ("truncated", "were cut off at the limit of tokens", CUT_OFF),
-        ("broken_tool_call", "call a tool with arguments that are no JSON", BROKEN_TOOL_CALL),
-    )
-    return [
-        Finding("warning", code, f"{count} of {len(calls)} answers {what}", fix)
-        for code, what, fix in kinds
-        if (count := sum(getattr(call, code) for call in trained))
-    ]
-
-
-def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
-    if reason == "no_token_ids" and not any(call.through_gateway for call in calls):
-        return PAST_THE_GATEWAY
-    if reason == "model_error" and any("context_length" in call.detail for call in calls):
-        return TOO_LONG
-    if reason == "agent_not_selected":
-        names = sorted({call.agent_name for call in calls if call.agent_name})
-        if not names:
-            return NO_AGENT_NAMES
-        return FIXES[reason].replace("NAMES", ", ".join(names))
-    return FIXES[reason]
-
-
-def _of_rewards(result: Diagnosis, account: RowSet) -> list[Finding]:
-    refused = [
-        Finding(
-            "error",
-            "refused_reward",
-            f"the reward of span {one.call_id} cannot be read: {one.detail}",
-            FIXES["refused_reward"],
-        )
-        for one in account.ledger.exclusions
-        if one.kind == "reward" and one.reason == "refused_reward"
-    ]
-    if refused:
-        return refused
-    # AIR's rewards are no spans, but they reach calls.
-    if not result.rewards and all(call.reward is None for call in result.calls):
-        return [Finding("error", "no_reward", "the agent gave no reward", FIXES["no_reward"])]
-    values = {reward["span_id"]: reward["value"] for reward in result.rewards}
-    return [
-        Finding(
-            "warning",
-            exclusion.reason,
-            f"the reward {values[exclusion.call_id]:.4g} (span {exclusion.call_id}) is not used: "
-            f"{EXCLUSION_REASONS[exclusion.reason]}"
-            + (f" ({exclusion.detail})" if exclusion.detail else ""),
-            FIXES[exclusion.reason],
-        )
-        for exclusion in account.ledger.exclusions
-        # Without calls, that they are missing is said already.
-        if exclusion.kind == "reward" and result.calls and exclusion.call_id in values
-    ]
-
-
-def _of_rows(account: RowSet) -> list[Finding]:
-    return [
-        Finding(
-            "note",
-            "row_break",
-            f"row {number} begins anew: its prompt leaves the row of call {row.row_break.call_id} "
-            f"at token {row.row_break.position}",
-            "Nothing is lost; rows grow longer where the agent only appends to its messages, and "
-            "the chat template keeps earlier answers as they were sampled",
-        )
-        for number, row in enumerate(account.rows)
-        if row.row_break is not None
-    ]
-
-
-def _of_adapter(trial: Trial, rows: RowSet | None, calls: Sequence[Graded]) -> list[Finding]:
-    if rows is not None or trial.adapter is None:
-        return []
-    if isinstance(trial.adapter, TraceToTripletBase) and any(c.grade in "BC" for c in calls):
-        message = "some triplets have no token ids or no log-probabilities"
-        fix = f"Fine for prompts; to train weights: {FIXES['no_token_ids']}"
-        return [Finding("warning", "no_token_ids", message, fix)]
-    used = [a.attempt_id for a in trial.attempts if a.status == "succeeded"][-1:]
-    spans = [span for span in trial.spans if span.attempt_id in used]
-    if not spans:
-        return []
-    name = type(trial.adapter).__name__
-    try:
-        trial.adapter.adapt(spans)
-    except AglError as error:
-        fix = "Leave out 'adapter', or choose one that fits the spans. See: agl plugins"
-        return [Finding("error", "adapter_failed", f"{name} cannot read them: {error}", fix)]
-    return []

@@ -80,6 +80,10 @@ CALLS_MIX = (
     "Make the client in the agent, with base_url=llm.endpoint; or keep to one rollout at a time in "
     "a process: concurrency 1, and strategy 'cs' for several runners"
 )
+BLOCKS_LOOP = (
+    "Await there (openai.AsyncOpenAI, asyncio.sleep, asyncio.to_thread); or make the agent a plain "
+    "function (def), which has a thread for each rollout"
+)
 PROMPT_LOST = (
     "The tokenizer is not the model's, has no pre_tokenizer or vocabulary for this text (one that "
     "is set after the tokenizer was wrapped has no effect), or its chat template leaves the "

@@ -8,6 +8,7 @@ what the algorithm writes goes to a folder that is removed.
 """
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,11 +26,12 @@ from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
 from agl.plugins.schema import schema_of
-from agl.runner import LitAgentRunner
+from agl.runner import LitAgentRunner, agent_host
+from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
-from agl.types import LLM, Attempt, NamedResources, Rollout, Span
+from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
 from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, beside, ran
@@ -48,6 +50,12 @@ class Trial:
     algorithm: str
     options: dict[str, Any]
     """Of the algorithm, as configured."""
+    learns: bool = True
+    """Whether the algorithm learns: ``Baseline`` only measures."""
+    needs_calls: bool = True
+    """Whether it learns from model calls alone: prompt optimisers learn from rewards, too."""
+    has_train: bool = True
+    """Whether there are training tasks."""
     adapter: TraceAdapter[Any] | None = None
     model: TrainedModel | None = None
     """The one that the algorithm trains, where it publishes one."""
@@ -63,7 +71,9 @@ class Trial:
     num_silent: int = 0
     """How many of them had no call, while others beside them, and the first one, had some."""
     final_rewards: list[float] = field(default_factory=list[float])
-    """Of all rollouts that have one; all are of one task."""
+    """Of all rollouts of the first one's task that have one."""
+    holds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    """Where a rollout held the event loop that others waited for, and for how many seconds."""
     shares_process: bool = False
     """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
@@ -84,10 +94,12 @@ def try_once(file: ConfigFile, task: int = 0) -> Trial:
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
         train = _one_task(checked, task)
+        if plan := checked.components.get("algorithm"):
+            plan.build().check_datasets(checked.train, checked.val)
+        # Evaluations would come first, and train nothing; some algorithms insist on them.
         trial = _run(checked, train, None, Path(folder))
         if trial.rollout is None and checked.val:
-            # Evaluations would come first, and train nothing; some algorithms insist on them.
-            trial = _run(checked, train, checked.val[:1], Path(folder))
+            trial = _run(checked, train, checked.val, Path(folder))
         return trial
 
 
@@ -124,13 +136,48 @@ class _Few(LitAgentRunner[Any]):
         end.set()
 
 
+class _Holds(logging.Filter):
+    """Takes what the runner logs of an agent that holds the event loop; the findings say it."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self._trial = trial
+        self._logger = logging.getLogger(agent_host.__name__)
+
+    def __enter__(self) -> None:
+        self._level = self._logger.level
+        self._logger.setLevel(logging.WARNING)
+        self._logger.addFilter(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.setLevel(self._level)
+        self._logger.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg == agent_host.HELD:
+            self._trial.holds.append(cast("tuple[str, float]", record.args))
+        return False
+
+
 def _run(
     checked: CheckedConfig, train: list[Any] | None, val: list[Any] | None, folder: Path
 ) -> Trial:
     plans = checked.components
     plan = plans.get("algorithm")
-    algorithm: Algorithm = _writing_to(folder, plan).build() if plan else Baseline()
+    skips_evaluation = val is None and checked.val is not None
+    algorithm: Algorithm = (
+        _for_trial(plan, folder, skips_evaluation).build() if plan else Baseline()
+    )
     name = plan.component.name if plan and plan.component else type(algorithm).__name__
+    trial = Trial(
+        name,
+        plan.options if plan else {},
+        learns=not isinstance(algorithm, Baseline),
+        needs_calls=PromptTemplate not in (algorithm.publishes or ()),
+        has_train=train is not None,
+        shares_process=_shares_process(checked),
+    )
+
     store = InMemoryLightningStore()
     built = {key: plans[key].build() for key in ("tracer", "gateway", "adapter") if key in plans}
     trainer = Trainer(
@@ -144,13 +191,13 @@ def _run(
         llm_proxy=built.get("gateway"),
         hooks=[OfAttempts(hook) for hook in checked.hooks],
     )
-    trial = Trial(name, plan.options if plan else {}, shares_process=_shares_process(checked))
     if isinstance(checked.agent, FunctionalLitAgent):
         trial.takes_model = not {"llm", "resource", "resources"}.isdisjoint(
             checked.agent.injector.kinds()
         )
     try:
-        trainer.fit(checked.agent, train, val_dataset=val)
+        with _Holds(trial):
+            trainer.fit(checked.agent, train, val_dataset=val)
     except AglError as error:
         if not isinstance(error.__cause__, MixedCallsError):  # that is seen below
             trial.error = str(error)
@@ -175,21 +222,27 @@ def _shares_process(checked: CheckedConfig) -> bool:
     return is_threads and strategy.options.get("n_runners", 1) > 1
 
 
-def _writing_to(folder: Path, plan: ComponentPlan[Any]) -> ComponentPlan[Any]:
+def _for_trial(
+    plan: ComponentPlan[Any], folder: Path, skips_evaluation: bool
+) -> ComponentPlan[Any]:
     options = schema_of(plan.target).options if callable(plan.target) else ()
     takes = {option.name for option in options}
     # A bar for steps that never come would stand between the findings.
     here = {"run_dir": str(folder / "algorithm"), "show_progress": False}
-    return replace(
-        plan, options={**plan.options, **{name: here[name] for name in takes & here.keys()}}
-    )
+    given = {
+        name: value
+        for name, value in plan.options.items()
+        if not (skips_evaluation and name.startswith("eval_"))
+    }
+    return replace(plan, options={**given, **{name: here[name] for name in takes & here.keys()}})
 
 
 async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> None:
     tried: Sequence[Rollout] = [
         rollout
         for rollout in await store.query_rollouts()
-        if await store.get_latest_attempt(rollout.rollout_id) is not None
+        if NOTE not in (rollout.metadata or {})
+        and await store.get_latest_attempt(rollout.rollout_id) is not None
     ]
     if tried:
         trial.rollout = tried[0]
@@ -198,7 +251,8 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
             trial.model = _trained(snapshot.resources if snapshot else {}, given)
-        final = await final_rewards(store, tried)
+        of_task = [rollout for rollout in tried if rollout.input == tried[0].input]
+        final = await final_rewards(store, of_task)
         trial.final_rewards = [one.reward for one in final.values() if one.reward is not None]
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]

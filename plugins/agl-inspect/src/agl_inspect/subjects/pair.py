@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.runs.result import place_of
 from agl.store.base import LightningStore
 from agl.utils.text import printable
+from agl.utils.tracebacks import place_of
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
 from agl_learning.final_rewards import reward_text

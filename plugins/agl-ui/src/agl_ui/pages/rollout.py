@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
-from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, Span
+from agl.utils.tracebacks import place_of
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall

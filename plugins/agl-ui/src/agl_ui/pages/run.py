@@ -13,8 +13,8 @@ from starlette.responses import RedirectResponse
 from agl.errors import ConfigError
 from agl.runs.differences import flat
 from agl.runs.folders import shown_status
-from agl.runs.result import place_of
 from agl.types import EXCLUSION_REASONS, Attempt, AttemptedRollout
+from agl.utils.tracebacks import place_of
 from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
