@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_sandbox import DockerSandbox, shipping
+from agl_sandbox import DockerSandbox, shipping, view
 from agl_sandbox.forwarding import routes_to
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
@@ -132,14 +133,18 @@ async def test_a_container_that_dies_is_one_failed_attempt(run: Any) -> None:
 
 
 WALLED = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev"]
-WALLED += ["--tmpfs", "/tmp", "/usr/bin/env", "-i"]
+WALLED += ["--tmpfs", "/tmp", "--tmpfs", tempfile.gettempdir()]
 
 
 def wall_in(program: str, variables: list[str]) -> None:
     """Have its containers see nothing of this machine, and an environment of their own."""
-    path = Path(program)
+    path, python = Path(program), [*map(str, view.shown_paths(()))]
+    hidden = (Path("/tmp"), Path(tempfile.gettempdir()))
+    own = [one for one in python if {*hidden} & {*Path(one).parents}]  # this clone may lie there
+    walled = [*WALLED, *(word for one in own for word in ("--ro-bind", one, one))]
+    walled += ["/usr/bin/env", "-i", *variables]
     command = (
-        f"command = {WALLED + variables!r} + [f'{{k}}={{v}}' for k, v in env.items()] + command\n"
+        f"command = {walled!r} + [f'{{k}}={{v}}' for k, v in env.items()] + command\n"
         "    os.execvp(command[0], command)"
     )
     path.write_text(path.read_text().replace("os.execve(command[0], command, env)", command))
