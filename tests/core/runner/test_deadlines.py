@@ -45,6 +45,29 @@ async def test_coroutine_is_cancelled_at_its_deadline(run_all: Any, memory_store
     assert len(await memory_store.query_spans(slow.rollout_id)) == 1
 
 
+async def test_time_before_the_agent_is_called_counts_as_in_the_store(
+    run_one: Any, memory_store: Store
+) -> None:
+    ran: list[float] = []
+
+    class Slow:
+        async def on_rollout_start(self, **context: Any) -> None:
+            await asyncio.sleep(2)
+
+    @agl.rollout
+    async def agent(task):
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ran.append(time.monotonic() - began)
+
+    config = agl.RolloutConfig(timeout_seconds=2.5)
+    attempt = await run_one(agent, memory_store, config=config, hooks=[Slow()])
+    assert attempt.status == "timeout"
+    assert ran[0] < 2
+
+
 async def test_plain_agent_that_never_returns_is_left_behind(
     run_all: Any, memory_store: Store
 ) -> None:

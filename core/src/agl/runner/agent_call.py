@@ -44,7 +44,8 @@ class AgentCall(TaskOwner):
         method: ``LitAgent.rollout_method(...)``.
         arguments: What it is called with.
         read: Makes of the result what is stored; see ``read_result``.
-        timeout: Seconds until it is stopped; None for no limit.
+        timeout: Seconds from ``began`` until it is stopped; None for no limit.
+        began: When the attempt began, by ``time.monotonic()``; the store counts from then, too.
         agents: Where coroutines run.
         threads: Where plain functions run.
         what: The attempt, for messages.
@@ -57,6 +58,7 @@ class AgentCall(TaskOwner):
         *,
         read: Callable[[Any], ReadResult],
         timeout: float | None,
+        began: float,
         agents: AgentLoop | None,
         threads: AgentThreads,
         what: str,
@@ -75,7 +77,7 @@ class AgentCall(TaskOwner):
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
         self._where = ""
         self._was_held_up = False
-        self._ends_at = None if timeout is None else time.monotonic() + timeout
+        self._ends_at = None if timeout is None else began + timeout
         self.was_interrupted = False
         """The caller itself was cancelled; it should say so once the attempt is recorded."""
 
@@ -97,7 +99,7 @@ class AgentCall(TaskOwner):
     async def run(self) -> Outcome:
         """Call, and return what came of it."""
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(None if self.timeout is None else self.seconds_left):
                 self._start()
                 why = await self._why
         except TimeoutError:

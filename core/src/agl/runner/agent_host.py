@@ -117,7 +117,7 @@ class AgentHost:
             call
             for call in calls
             if call.timeout is not None
-            and call.seconds_left < 3 * LOOK_SECONDS
+            and call.seconds_left < CANCEL_SECONDS / 2  # the store has to hear of it before
             and silence >= min(CANCEL_SECONDS, call.timeout / 2)
         ]
         is_over = silence >= self._blocked_seconds

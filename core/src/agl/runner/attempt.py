@@ -137,7 +137,7 @@ class AttemptRunner:
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
             question = "" if self._grader is None else question_of(task)
-            outcome, was_interrupted = await self._trace(rollout, held, apart)
+            outcome, was_interrupted = await self._trace(rollout, held, apart, began)
             lost = await self._gateways.end(rollout)
             failure = outcome.failure
             if lost is not None and (failure is None or failure.boundary == "agent"):
@@ -192,7 +192,7 @@ class AttemptRunner:
         await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
 
     async def _trace(
-        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
+        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool, began: float
     ) -> tuple[Outcome, bool]:
         """Call the agent within the trace context; also whether this task was cancelled."""
         outcome: Outcome | None = None
@@ -207,7 +207,7 @@ class AttemptRunner:
             ):
                 context = {**self._context, "tracer": self._tracer, "rollout": rollout}
                 await self._hooks.call("on_trace_start", **context)
-                outcome, was_interrupted = await self._call_agent(rollout, held, apart)
+                outcome, was_interrupted = await self._call_agent(rollout, held, apart, began)
                 await self._hooks.call("on_trace_end", **context)
                 held.hold()
                 if outcome.shown is not None:
@@ -233,7 +233,7 @@ class AttemptRunner:
             return Outcome(error=error, boundary="tracer"), was_interrupted
 
     async def _call_agent(
-        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool
+        self, rollout: AttemptedRollout, held: HeldSpans, apart: bool, began: float
     ) -> tuple[Outcome, bool]:
         sandboxed = None if self._sandbox is None else self._sandbox.call(held)
         try:
@@ -256,6 +256,7 @@ class AttemptRunner:
                 result, rollout.attempt, is_graded=self._grader is not None
             ),
             timeout=rollout.config.timeout_seconds,
+            began=began,
             agents=agents,
             threads=self._host.threads,
             what=_what(rollout),
