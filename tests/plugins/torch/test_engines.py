@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from agl.errors import AlgorithmError, ConfigError
+from agl_learning.engines import EngineServer
+from agl_torch.checkpoint import save_model
 
+from .conftest import build_model
 from .test_grpo import metrics, says_red
 
 FAKE = Path(__file__).with_name("other_engine.py")
@@ -92,6 +95,26 @@ async def test_a_server_that_cannot_read_the_weights_ends_the_run(
     monkeypatch.setenv("ENGINE_FAKE", "broken")
     with pytest.raises(AlgorithmError, match=r"'vllm' failed at POST /collective_rpc.*cannot read"):
         await line(says_red, grpo(server="vllm"), ["one", "two", "three"])
+
+
+async def test_an_error_of_training_is_seen_first_and_never_replaced(
+    tmp_path, installed, monkeypatch, tokenizer
+):
+    installed("vllm")
+    monkeypatch.setenv("ENGINE_FAKE", "broken")
+    written = []
+
+    def write(folder):
+        save_model(build_model(), folder)
+        tokenizer.save_pretrained(folder)
+        written.append(folder)
+
+    server = EngineServer("vllm", tmp_path / "serving", tmp_path / "log", write, (), 60, {})
+    async with server.serving():
+        with pytest.raises(FloatingPointError, match="in training"), server.updating():
+            raise FloatingPointError("in training")
+    assert len(written) == 1  # it is not given weights that are half trained
+    assert not any("wake_up" in line for line in (tmp_path / "told").read_text().splitlines())
 
 
 def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(

@@ -1,5 +1,6 @@
 """The batched decoder against plain forward passes of the same model."""
 
+import asyncio
 import random
 
 import pytest
@@ -7,8 +8,8 @@ import torch
 import transformers
 
 from agl.errors import ConfigError
-from agl_learning.sampling.sequences import SamplingRequest
-from agl_learning.sampling.textstream import _uncertain
+from agl_learning.sampling.sequences import Completion, SamplingRequest
+from agl_learning.sampling.textstream import TextStream, _uncertain
 from agl_torch.draws import draw, sampling_distribution
 from agl_torch.generate import Sampler
 
@@ -286,6 +287,73 @@ def test_stop_text_cuts_the_text_and_keeps_the_tokens(model, tokenizer, prompts)
     assert cut.text.split() == words[: words.index(word)]
     assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", word)
+
+
+@pytest.fixture
+def byte_tokenizer():
+    """A token per byte: a character may have several."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+class Counting:
+    """A tokenizer that counts the tokens that it decodes."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer, self.decoded = tokenizer, 0
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def decode(self, token_ids, **options):
+        self.decoded += len(token_ids)
+        return self._tokenizer.decode(token_ids, **options)
+
+
+SAID = "Grüße, 你好: a cat 🐱 sat, and said: 'no'.  " * 20
+
+
+def append(sampler, token_ids, stop):
+    """What becomes of an answer with these tokens."""
+    request, completion = SamplingRequest([1], len(token_ids), stop=stop), Completion()
+    for number, token in enumerate(token_ids, 1):
+        if not sampler._append(request, completion, token, 0.0):
+            return completion, number
+    raise AssertionError
+
+
+@pytest.mark.parametrize("stop", [("nowhere",), ("cat 🐱 sat", "nowhere"), ("好",), ("'no'.  G",)])
+def test_stop_texts_end_an_answer_at_the_first_token_that_completes_one(
+    model, byte_tokenizer, stop
+):
+    token_ids = byte_tokenizer.encode(SAID)
+    counting = Counting(byte_tokenizer)
+    completion, taken = append(Sampler(model, counting), token_ids, stop)
+    expected = next(
+        (n for n in range(len(token_ids)) if stop[0] in byte_tokenizer.decode(token_ids[:n])),
+        len(token_ids),
+    )
+    assert taken == expected
+    assert completion.text == SAID.partition(stop[0])[0]
+    assert counting.decoded < 100 * len(token_ids)  # each time all of it: 500
+
+
+async def test_text_is_streamed_as_it_becomes_certain_and_decoded_once(byte_tokenizer):
+    token_ids, counting = byte_tokenizer.encode(SAID), Counting(byte_tokenizer)
+    stream = TextStream(counting.decode, [SamplingRequest([1], 9, stop=("nowhere",))])
+    for token in token_ids:
+        stream.requests[0].on_token(token, 0.0)
+    done = asyncio.create_task(asyncio.sleep(0))
+    texts = [text async for _, _, _, text in stream.tokens([done])]
+    assert len(texts) == len(token_ids)
+    assert "".join(texts) + stream.rest(0, SAID) == SAID
+    assert stream.rest(0, SAID) == ""
+    assert counting.decoded < 20 * len(token_ids)
 
 
 def test_what_may_be_cut_is_held_back_whichever_stop_text_comes_first():

@@ -78,9 +78,19 @@ def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
     before = [p.clone() for p in model.parameters()]
     bad = samples()
     bad[0].advantages = [float("inf")]
-    with pytest.raises(FloatingPointError, match="the gradient is not finite"):
+    with pytest.raises(FloatingPointError, match=r"step 1 .* is not finite .*the 0 before it were"):
         Learner(model, OPTIONS, RULE).update(bad)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_of_gradient_steps_before_one_that_is_not_finite_the_error_says_how_many(model):
+    order = [0, 1]
+    random.Random(0).shuffle(order)
+    both = samples()
+    both[order[1]].advantages = [float("inf")]
+    learner = Learner(model, dataclasses.replace(OPTIONS, minibatch_rows=1), RULE, seed=0)
+    with pytest.raises(FloatingPointError, match=r"step 2 .*the 1 before it were"):
+        learner.update(both)
 
 
 def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_path, tokenizer):

@@ -199,13 +199,9 @@ def version_lag(rows: Sequence[TrainingRow], version: int) -> float:
 
 
 def version_lags(rows: Sequence[TrainingRow], version: int) -> list[int]:
-    """The same of each call whose version is known."""
-    return [
-        version - int(given)
-        for row in rows
-        for given in row.model_versions
-        if given is not None and given.isdecimal()
-    ]
+    """The same of each call whose version is known; "3-4" began with the weights of version 3."""
+    begun = [(given or "").partition("-")[0] for row in rows for given in row.model_versions]
+    return [version - int(given) for given in begun if given.isdecimal()]
 
 
 def deviation(values: Sequence[float]) -> float | None:

@@ -186,6 +186,8 @@ class EngineServer:
     def updating(self) -> Generator[None]:
         """A block in which nothing is sampled; then the server has the weights as they are.
 
+        After an error in the block the server sleeps on, until ``serving`` ends it.
+
         Raises:
             AlgorithmError: The server does not do what it is told.
         """
@@ -193,11 +195,9 @@ class EngineServer:
             yield
             return
         self._tell(self._engine.sleep)
-        try:
-            yield
-        finally:
-            self._write(self._folder)
-            self._tell(self._engine.wake)
+        yield
+        self._write(self._folder)
+        self._tell(self._engine.wake)
 
     def _tell(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> None:
         for path, body in calls:

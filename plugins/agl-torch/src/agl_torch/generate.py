@@ -384,7 +384,7 @@ class Sampler:
             request.on_token(token_id, logprob)
         ended = token_id in self.end_token_ids
         full = len(completion.token_ids) >= request.max_tokens
-        if ended or full or request.stop:
+        if ended or full or self._may_have_stopped(completion.token_ids, request.stop):
             completion.text = self.decode(completion.token_ids)
             found = first_stop(completion.text, request.stop)
             if found is not None:
@@ -393,6 +393,18 @@ class Sampler:
         if ended:
             completion.finish_reason = "stop"
         return not (ended or full)
+
+    def _may_have_stopped(self, token_ids: list[int], stop: Sequence[str]) -> bool:
+        """Whether the text of the newest token may end a stop text: looks at the end alone."""
+        if not stop:
+            return False
+        # What is cut off from its beginning reads otherwise for a character or two.
+        needed = max(map(len, stop)) + 8
+        number = needed + 1
+        while number < len(token_ids) and len(self.decode(token_ids[-number:-1])) < needed:
+            number *= 2
+        end = self.decode(token_ids[-number:])
+        return any(text in end for text in stop)
 
 
 def _padded_width(running: Running) -> int:

@@ -150,7 +150,7 @@ class Learner:
             self.random.shuffle(order)
             size = self.options.minibatch_rows or len(order)
             for start in range(0, len(order), size):
-                steps.append(self._step(order[start : start + size]))
+                steps.append(self._step(order[start : start + size], len(steps)))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         if self.options.schedule != "constant" or self.options.warmup_steps:
             before["learning_rate"] = self._rates[0] * factor
@@ -199,7 +199,7 @@ class Learner:
         explained = 1 - (returns - values).var(correction=0) / spread if spread > 0 else spread
         return {"logprob_gap": gap, "explained_variance": float(explained)}
 
-    def _step(self, minibatch: Sequence[Sample]) -> dict[str, float]:
+    def _step(self, minibatch: Sequence[Sample], done: int) -> dict[str, float]:
         part = sum(sample.weight.of_step for sample in minibatch)
         whole = sum(sample.weight.token * sample.row.num_sampled for sample in minibatch)
         names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
@@ -247,8 +247,9 @@ class Learner:
         if not all(math.isfinite(norm) for norm in norms):
             self.optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(
-                f"the gradient is not finite (norm {norms[0].item()}); the weights were not "
-                "changed. Lower learning_rate, or look at the rewards"
+                f"the gradient of step {done + 1} of an update is not finite (norm "
+                f"{norms[0].item()}); that step was not taken, and the {done} before it were. "
+                "Lower learning_rate, or look at the rewards"
             )
         self.optimizer.step()
         return {**sums, "grad_norm": norms[0].item()}

@@ -33,7 +33,10 @@ class TextStream:
         self._stop = (*requests[0].stop, *marks)
         self._queue: asyncio.Queue[_Token | None] = asyncio.Queue()
         self._token_ids: list[list[int]] = [[] for _ in requests]
-        self._sent = ["" for _ in requests]
+        self._read = [(0, 0) for _ in requests]
+        """The tokens whose text came last: what follows them is decoded behind them."""
+        self._held = ["" for _ in requests]
+        self._sent = [0 for _ in requests]
         loop = asyncio.get_running_loop()
 
         def reporter(index: int) -> TokenSink:
@@ -59,19 +62,24 @@ class TextStream:
 
     def rest(self, index: int, text: str) -> str:
         """What of the final ``text`` has not been sent yet."""
-        return text[len(self._sent[index]) :]
+        return text[self._sent[index] :]
 
     def _advance(self, index: int) -> str:
-        text = self._decode(self._token_ids[index])
-        certain = len(text) - _uncertain(text, self._stop)
-        new = text[len(self._sent[index]) : certain]
-        self._sent[index] += new
-        return new
+        token_ids, (start, end) = self._token_ids[index], self._read[index]
+        before, text = self._decode(token_ids[start:end]), self._decode(token_ids[start:])
+        if len(text) > len(before) and not text.endswith("\ufffd"):  # half of a character
+            self._held[index] += text[len(before) :]
+            self._read[index] = (end, len(token_ids))
+        held = self._held[index]
+        certain = len(held) - _uncertain(held, self._stop)
+        self._held[index] = held[certain:]
+        self._sent[index] += certain
+        return held[:certain]
 
 
 def _uncertain(text: str, stop: Sequence[str]) -> int:
     """How many characters at the end of ``text`` may still change or be cut."""
-    length = 1 if text.endswith("\ufffd") else 0
+    length = 0
     for candidate in stop:
         if candidate in text:  # another may begin before it
             length = max(length, len(text) - text.index(candidate))
