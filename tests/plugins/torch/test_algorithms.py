@@ -12,17 +12,19 @@ import torch
 
 import agl_torch
 from agl.errors import ConfigError
-from agl.types import Credit, Rollout
+from agl.types import Advantage, Credit, Rollout
 from agl_learning.collected import Collected, Ended
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import Ledger
 from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
-from agl_learning.weighing import estimator_of, weigh
+from agl_learning.sampling.sequences import SamplingRequest
+from agl_learning.weighing import Weighed, estimator_of, weigh
 from agl_torch.batch import score_rows
 from agl_torch.critic import Critic, value_loss
 from agl_torch.learner import Learner, Sample
 from agl_torch.options import LearnerOptions
+from agl_torch.server import InferenceServer
 
 from .algorithms_by_hand import Batch, gradient, loss, to_go, whitened
 from .conftest import WORDS, build_model
@@ -155,12 +157,49 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
     wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
     measured = learner.update(
-        [Sample(row, each.tolist()) for row, each in zip(rows, advantages, strict=True)]
+        [
+            Sample(row, each.tolist(), is_current=False)  # else GSPO and RLOO take no recorded ones
+            for row, each in zip(rows, advantages, strict=True)
+        ]
     )
     assert measured["loss/total"] == pytest.approx(expected(at), rel=1e-5, abs=1e-5)
     got = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert wanted.abs().max() > 1e-3
     assert torch.allclose(got, wanted, rtol=1e-4, atol=1e-5 * max(1.0, float(wanted.abs().max())))
+
+
+@pytest.mark.parametrize(("name", "options"), [("gspo", {}), ("rloo", {"clip_range": 0.01})])
+def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
+    name, options, tokenizer
+):
+    model = build_model()
+    algorithm = ALGORITHMS[name](
+        model="none", learning_rate=0.0, dtype="bfloat16", microbatch_tokens=100, **options
+    )
+    algorithm._server = InferenceServer(model, tokenizer, dtype="bfloat16")
+    algorithm._learner = Learner(model, pick_options(LearnerOptions, algorithm), algorithm.rule())
+    algorithm.weights_version = 3
+    sampler, weighed = algorithm._server.sampler, []
+    sampler.end_token_ids = frozenset()
+    prompts = [[1, *[4] * n, 3, 2] for n in range(8)]
+    answers = sampler.generate([SamplingRequest(p, 50 - 4 * len(p), seed=1) for p in prompts])
+    for n, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        row = TrainingRow(
+            rollout_id=f"r{n}",
+            attempt_id="a",
+            token_ids=[*prompt, *answer.token_ids],
+            logprobs=[0.0] * len(prompt) + answer.logprobs,
+            call_ids=["call"],
+            call_ranges=[(len(prompt), len(prompt) + len(answer.token_ids))],
+            credits=[Credit(reward=0.0)],
+            model_versions=["3"],
+        )
+        weighed.append(Weighed(row, [Advantage(value=[-1, 1][n % 2], group="", because="")]))
+    measured = algorithm.update(weighed)
+    assert measured["logprob_gap"] > 0.001
+    assert measured["clip_fraction"] == 0
+    algorithm.weights_version = 4  # older weights sampled: what was recorded counts
+    assert algorithm.update(weighed)["clip_fraction"] > 0
 
 
 def collected_of(rows, tasks=2):

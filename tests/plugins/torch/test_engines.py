@@ -9,6 +9,7 @@ import pytest
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.engines import EngineServer
 from agl_torch.checkpoint import save_model
+from agl_torch.memory import check_memory
 
 from .conftest import build_model
 from .test_grpo import metrics, says_red
@@ -115,6 +116,19 @@ async def test_an_error_of_training_is_seen_first_and_never_replaced(
             raise FloatingPointError("in training")
     assert len(written) == 1  # it is not given weights that are half trained
     assert not any("wake_up" in line for line in (tmp_path / "told").read_text().splitlines())
+
+
+def test_what_a_server_takes_of_the_same_card_counts(grpo, installed, monkeypatch):
+    installed("vllm")
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda where: (8e8, 1e9))
+    options = {"server": "vllm", "server_arguments": ["--gpu-memory-utilization", "0.4"]}
+    check_memory(grpo(**options), build_model(), "cuda")
+    options["server_arguments"] = ["--gpu-memory-utilization=0.85"]
+    with pytest.raises(ConfigError, match=r"sampling 0\.79\b.*server_arguments"):
+        check_memory(grpo(**options), build_model(), "cuda")
+    with pytest.raises(ConfigError, match=r"sampling 0\.84\b"):  # its default is 0.9
+        check_memory(grpo(server="vllm"), build_model(), "cuda:0")
+    check_memory(grpo(server="vllm"), build_model(), "cuda:1")
 
 
 def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(

@@ -74,6 +74,23 @@ def test_minibatches_make_as_many_steps_as_they_are(model):
     assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6
 
 
+@pytest.mark.parametrize("betas", [{}, {"adam_beta1": 0.5, "adam_beta2": 0.75}])
+@pytest.mark.parametrize(("name", "decay"), [("self_attn.q_proj", 0.5), ("input_layernorm", 0.0)])
+def test_a_weight_moves_by_adam_and_only_matrices_decay(model, betas, name, decay):
+    beta1, beta2 = betas.get("adam_beta1", 0.9), betas.get("adam_beta2", 0.999)
+    options = LearnerOptions(learning_rate=0.01, weight_decay=0.5, max_grad_norm=1e9, **betas)
+    learner = Learner(model, options, RULE)
+    weight = model.get_parameter(f"model.layers.0.{name}.weight")
+    expected, mean, square = weight.detach().clone(), 0.0, 0.0
+    for step in (1, 2, 3):
+        learner.update(samples())
+        mean = beta1 * mean + (1 - beta1) * weight.grad
+        square = beta2 * square + (1 - beta2) * weight.grad**2
+        moved = mean / (1 - beta1**step) / ((square / (1 - beta2**step)) ** 0.5 + 1e-8)
+        expected = expected * (1 - 0.01 * decay) - 0.01 * moved
+        assert torch.allclose(weight, expected, atol=1e-6)
+
+
 def test_a_gradient_that_is_not_finite_is_an_error_and_changes_nothing(model):
     before = [p.clone() for p in model.parameters()]
     bad = samples()

@@ -167,15 +167,12 @@ def test_an_estimate_by_hand():
     slim = estimate(other, model, build_model())
     assert slim["gradients and optimiser"] == 12 * (adapter + weights)
     assert slim["copies"] == 4 * weights
-    # What learns is there once per process, what samples once.
+    # Over an adapter the start is no copy, and what is sampled from is one of the adapter.
     options["max_staleness"] = 1
-    both = {**common, **options, "learner_processes": 3}
-    three = estimate(agl_torch.PPO(**both), model)
-    assert three["copies"] == 4 * weights * (3 * 2 + 1)
-    assert three["activations"] == 3 * less["activations"]
-    assert three["sampling"] == less["sampling"]
-    # The start is the model without its adapter, but in other processes it is sent by itself.
-    assert estimate(agl.GRPO(**both, lora_rank=2), model)["copies"] == 4 * weights + 4 * adapter
+    slim = estimate(agl.GRPO(**common, **options, lora_rank=2), model)
+    assert slim["copies"] == 4 * adapter
+    decided = estimate(agl.GRPO(**common, entropy_bonus=0.1), model)
+    assert decided == {**plain, "logits": 20 * 512 * 15}
     taught = agl_torch.Distillation(**common, teacher="other", dtype="bfloat16")
     made = memory_needed.estimate(
         taught, memory_needed.Size.of(model), teacher=memory_needed.Size.of(build_model())
@@ -248,9 +245,8 @@ def test_what_must_be_free_is_what_is_not_there_yet(tmp_path, monkeypatch):
     assert plain == 16 * weights + max(update, parts["sampling"])
     # Who samples while it is trained needs room for both, and for a copy.
     assert needed(agl.GRPO, max_staleness=1) == plain + 4 * weights + parts["sampling"]
-    # A model that is there takes no more; in each other process it does.
+    # A model that is there takes no more.
     assert needed(agl.GRPO, model) == plain - 4 * weights
-    assert needed(agl.GRPO, model, learner_processes=2) == 2 * plain - 4 * weights
     own = needed(agl_torch.PPO, critic=name)
     assert own == plain + 16 * weights + parts["activations"]
     assert needed(agl_torch.PPO, critic=build_model()) == own - 4 * weights

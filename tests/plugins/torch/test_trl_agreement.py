@@ -92,7 +92,7 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     chosen = pick_options(LearnerOptions, algorithm)
     learner = Learner(model, chosen, algorithm.rule(), reference=reference)
     samples = [
-        Sample(row, [advantage] * row.num_sampled)
+        Sample(row, [advantage] * row.num_sampled, is_current=False)
         for row, advantage in zip(rows, advantages_of(rows), strict=True)
     ]
     measured = learner.update(samples)

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,10 @@ from agl_learning.versions import Served
 
 CALL_SECONDS = 600.0
 """Until a request must be answered; weights are read in it, and answers end."""
+
+
+MEMORY_SHARE = 0.9
+"""The part of a card that vLLM takes, and SGLang about, where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Engine:
     """Path and body of the requests before an update."""
     wake: Sequence[tuple[str, dict[str, Any]]]
     """And after it; ``{model}`` is the folder."""
+    memory_argument: str
+    """Which part of a card's memory it takes."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -75,6 +82,7 @@ ENGINES = {
             ("/wake_up?tags=kv_cache", {}),
             ("/resume", {}),
         ],
+        memory_argument="--gpu-memory-utilization",
         environment={"VLLM_SERVER_DEV_MODE": "1"},
     ),
     "sglang": Engine(
@@ -94,8 +102,15 @@ ENGINES = {
             ("/resume_memory_occupation", {"tags": ["kv_cache"]}),
             ("/continue_generation", {}),
         ],
+        memory_argument="--mem-fraction-static",
     ),
 }
+
+
+def memory_share(name: str, arguments: Sequence[str]) -> float:
+    """Which part of a card's memory a server takes: as its arguments say, else 0.9."""
+    parts = [part for one in arguments for part in one.split("=")]
+    return float(dict(pairwise(parts)).get(ENGINES[name].memory_argument, MEMORY_SHARE))
 
 
 def check_server(owner: str, options: Any) -> None:

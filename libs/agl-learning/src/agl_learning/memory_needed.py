@@ -4,17 +4,17 @@
     gradients    4 bytes per trained weight, the critic's too; AdamW 8 more
     copies       4 bytes per weight of the start, for a penalty; of the critic; of what is sampled
                  from while the other is trained, with ``max_staleness``. Over an adapter the last
-                 two are copies of the adapter, and the start is one in further processes alone.
-                 A teacher has 4 or 2
+                 two are copies of the adapter, and the start is none. A teacher has 4 or 2
     activations  tokens x layers x (12 hidden + 4 intermediate) numbers, of 4 or 2 bytes; with
                  gradient checkpointing tokens x hidden x layers, and all of one layer
-    logits       tokens x vocabulary x 12 bytes: logits, their softmax, its gradient
-    sampling     keys and values of the sequences that are sampled at once
+    logits       tokens x vocabulary x 12 bytes: logits, their softmax, its gradient; 20 where
+                 ``entropy_bonus`` has the entropy carry a gradient, too
+    sampling     keys and values of the sequences that are sampled at once; or the part of the card
+                 that vLLM or SGLang takes
 
-Tokens are those of a full microbatch whose tokens were all sampled. What learns is there once per
-learner process, on one device; what samples, and a teacher, once. Activations and logits are there
-while weights change; what sampling needs is in between, or with ``max_staleness`` meanwhile. It is
-an estimate, not a bound.
+Tokens are those of a full microbatch whose tokens were all sampled. Activations and logits are
+there while weights change; what sampling needs is in between, or with ``max_staleness`` meanwhile.
+It is an estimate, not a bound.
 """
 
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ def estimate(
         critic: Where it is a model of its own, and no copy of the other.
         teacher: Where there is one.
     """
-    number, processes = 2.0 if options.dtype == "bfloat16" else 4.0, options.learner_processes
+    number = 2.0 if options.dtype == "bfloat16" else 4.0
     is_adapter = options.lora_rank is not None
     per_weight, trained = 4.0, model.weights
     if is_adapter:
@@ -71,10 +71,9 @@ def estimate(
     of_critic = 0.0 if critic is None else critic.weights
     if getattr(options, "critic", "head") == "copy":
         critic, of_critic = model, trained
-    copies = processes * 4.0 * of_critic
-    if options.kl_coefficient:
-        of_others = (processes - 1) * per_weight
-        copies += (of_others if is_adapter else processes * 4.0) * model.weights
+    copies = 4.0 * of_critic
+    if options.kl_coefficient and not is_adapter:
+        copies += 4.0 * model.weights
     if options.max_staleness:
         copies += 4.0 * trained
     if teacher is not None:
@@ -91,10 +90,10 @@ def estimate(
     at_once = min(options.max_batch_size, rows) if options.max_model_tokens else 1
     sampled = at_once * longest * model.layers * model.cached * number
     return {
-        "weights": processes * per_weight * model.weights,
-        "gradients and optimiser": processes * 12.0 * (trained + of_critic),
+        "weights": per_weight * model.weights,
+        "gradients and optimiser": 12.0 * (trained + of_critic),
         "copies": copies,
-        "activations": processes * kept,
-        "logits": processes * 12.0 * tokens * model.vocabulary,
+        "activations": kept,
+        "logits": (20.0 if options.entropy_bonus else 12.0) * tokens * model.vocabulary,
         "sampling": sampled if options.server == "torch" else 0.0,
     }

@@ -78,6 +78,7 @@ OWNERS: dict[str, str] = {
 INSTEAD: dict[str, str] = {
     "gradient_accumulation_steps": "gradients of a whole step add up, 'microbatch_tokens' at once",
     "importance_sampling_level": "it is an algorithm of its own, 'gspo'",
+    "learner_processes": "one process trains; for several GPUs take the algorithm 'verl'",
     "mask_truncated_completions": "give the adapter, as {type: rows, truncated: mask}",
     "num_train_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
     "per_device_train_batch_size": (

@@ -56,6 +56,14 @@ def copy_of_trained(model: Any) -> Any:
     return copy.deepcopy(model, {id(one): one for one in frozen})
 
 
+def copy_on_cpu(model: Any) -> Any:
+    """A copy whose weights are in the memory of the machine, wherever those of the model are."""
+    import torch
+
+    weights = {id(one): one.detach().to("cpu", copy=True) for one in model.parameters()}
+    return copy.deepcopy(model, {key: torch.nn.Parameter(one) for key, one in weights.items()})
+
+
 def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | None = None) -> None:
     """Put one on a model, in place; from then on it is all that is trained and saved.
 

@@ -12,9 +12,14 @@ Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
 
 Source: GSPO (arXiv:2507.18071).
 
-Where we differ, besides what ``loss`` and ``grpo`` say: the sequence is a row, with all answers of
-the model that continue each other in it; calls of one row with advantages of their own share its
-ratio, and each is taught its own advantage (their GSPO-token).
+Where we differ, besides what ``loss`` and ``grpo`` say:
+
+1. The sequence is a row, with all answers of the model that continue each other in it; calls of one
+   row with advantages of their own share its ratio, and each is taught its own advantage (their
+   GSPO-token).
+2. old_t is what the trainer itself computes before the update, where the weights that sampled are
+   those that are trained: what a server computes differs by rounding, which in 16 bits is wider
+   than these bounds. Where older weights sampled (``max_staleness``), it is what was recorded.
 """
 
 from dataclasses import dataclass
@@ -34,6 +39,7 @@ class GSPO(ClippedTraining):
     """Group sequence policy optimisation (arXiv:2507.18071) in plain PyTorch."""
 
     name = "gspo"
+    has_ratios_of_rows = True
 
     clip_low: Annotated[float, Ge(0), Lt(1)] = 3e-4
     clip_high: NotNegative = 4e-4

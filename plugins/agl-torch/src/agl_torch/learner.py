@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from agl_learning.records import TrainingRow
     from agl_torch.critic import Critic
-    from agl_torch.shares import Share
 
 
 NO_WEIGHT = Weight(0.0, 0.0)
@@ -41,8 +40,12 @@ class Sample:
     """What it expected when the advantages were made."""
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
     """See ``agl_learning.weighing.Weighed``; the same for all samples of a step."""
+    is_current: bool = True
+    """Whether the weights that sampled it are those that are trained."""
     weight: Weight = NO_WEIGHT
-    """Set by the update."""
+    """Set by the update, as what follows."""
+    own_N: "Tensor | None" = None
+    """Log-probabilities before the update, where the ratio of a row is taken to these."""
     reference_N: "Tensor | None" = None
 
 
@@ -55,6 +58,9 @@ class Rule:
     constant: int | None = None
     penalises_loss: bool = True
     """Whether the penalty on the divergence is in the loss; else it is in the rewards."""
+    has_ratios_of_rows: bool = False
+    """Then rounding adds up: the server computes in other shapes. Of a row that was sampled by the
+    weights that are trained, the trainer's log-probabilities before the update are the old ones."""
     critic_learning_rate: float = 0.0
     value_clip: float | None = None
     value_coefficient: float = 1.0
@@ -102,22 +108,23 @@ class Learner:
         self.random = random.Random(seed)
         self.kl_coefficient = options.kl_coefficient
         """As it is by now."""
-        rates = [(model, options.learning_rate)]
-        if critic is not None:
-            rates.append((critic, rule.critic_learning_rate))
-        self.optimizer = torch.optim.AdamW(
-            [{"params": trained(part), "lr": rate} for part, rate in rates],
-            betas=(0.9, 0.99),
-            weight_decay=options.weight_decay,
-        )
-        self._rates = [rate for _, rate in rates]
+        self._parts = {"model": trained(model), "critic": trained(critic) if critic else []}
+        """Gradients are shortened in each by itself: errors of a critic leave the policy's."""
+        rates = {"model": options.learning_rate, "critic": rule.critic_learning_rate}
+        groups = [
+            {"params": some, "lr": rates[part], "weight_decay": decay}
+            for part, parameters in self._parts.items()
+            for is_matrix, decay in ((True, options.weight_decay), (False, 0.0))
+            if (some := [one for one in parameters if (one.dim() > 1) is is_matrix])
+        ]
+        self._rates = [group["lr"] for group in groups]
+        betas = (options.adam_beta1, options.adam_beta2)
+        self.optimizer = torch.optim.AdamW(groups, betas=betas)
         self.reference = reference
         if options.kl_coefficient and reference is None:
             self.reference = copy.deepcopy(model)
         if self.reference is not None:
             self.reference.requires_grad_(False).eval()
-        self.share: Share | None = None
-        """Of the samples that this process computes, where there are several; see ``parallel``."""
 
     def update(self, samples: Sequence[Sample], factor: float = 1.0) -> dict[str, float]:
         """Take ``epochs`` passes of gradient steps over the samples.
@@ -177,20 +184,20 @@ class Learner:
 
     @torch.no_grad()
     def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Distance between recorded and present log-probabilities; sets the reference's."""
+        """Distance between recorded and present log-probabilities; sets own and reference's."""
         gap = 0.0
         for chunk in self._chunks(samples):
             rows = [sample.row for sample in chunk]
             tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
             gap += float(((now_N - tokens.old_logprobs_N).abs() * parts_N).sum())
+            for sample, part_N in zip(chunk, now_N.split(tokens.counts), strict=True):
+                if self.rule.has_ratios_of_rows and sample.is_current:
+                    sample.own_N = part_N
             if self.reference is not None:
                 reference_N = self._score(self.reference, rows).logprobs_N
                 for sample, part_N in zip(chunk, reference_N.split(tokens.counts), strict=True):
                     sample.reference_N = part_N
-        if self.share is not None:
-            gap = self.share.add_up_numbers({"gap": gap})["gap"]
-            self._share_references(samples)
         if self.critic is None:
             return {"logprob_gap": gap}
         returns = torch.tensor([one for sample in samples for one in sample.returns])
@@ -235,14 +242,9 @@ class Learner:
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
             sums["clip_fraction"] += loss.clip_fraction.item() * weights_N.sum().item()
-        if self.share is not None:
-            for group in self.optimizer.param_groups:
-                self.share.add_up_gradients(group["params"])
-            sums = self.share.add_up_numbers(sums)
-        # Each by itself, so that a critic's errors shorten no gradient of the policy.
         norms = [
-            torch.nn.utils.clip_grad_norm_(group["params"], self.options.max_grad_norm)
-            for group in self.optimizer.param_groups
+            torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
+            for parameters in self._parts.values()
         ]
         if not all(math.isfinite(norm) for norm in norms):
             self.optimizer.zero_grad(set_to_none=True)
@@ -253,19 +255,6 @@ class Learner:
             )
         self.optimizer.step()
         return {**sums, "grad_norm": norms[0].item()}
-
-    def _share_references(self, samples: Sequence[Sample]) -> None:
-        """Give each sample the reference's log-probabilities that one of the processes computed."""
-        if self.reference is None or self.share is None:
-            return
-        counts = [sample.row.num_sampled for sample in samples]
-        known = [
-            torch.zeros(number) if sample.reference_N is None else sample.reference_N.cpu()
-            for sample, number in zip(samples, counts, strict=True)
-        ]
-        whole = self.share.add_up(torch.cat(known)).to(self.model.device)
-        for sample, part_N in zip(samples, whole.split(counts), strict=True):
-            sample.reference_N = part_N
 
     def _value_loss(
         self, chunk: Sequence[Sample], hidden_N_H: "Tensor", weights_N: "Tensor"
@@ -297,8 +286,6 @@ class Learner:
             )
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        """Of those that this process computes."""
-        samples = samples if self.share is None else self.share.of(samples)
         by_row = {id(sample.row): sample for sample in samples}
         chunks = chunks_by_tokens(
             [sample.row for sample in samples], self.options.microbatch_tokens
@@ -307,10 +294,13 @@ class Learner:
 
     def _per_token(self, samples: Sequence[Sample]) -> Tokens:
         """What was recorded of the sampled tokens, row after row; both policies are the old one."""
-        device, rows = self.model.device, [sample.row for sample in samples]
-        old_N = torch.tensor([one for row in rows for one in recorded(row)], device=device)
-        advantages = [one for sample in samples for one in sample.advantages]
-        counts = [row.num_sampled for row in rows]
+        device, advantages = self.model.device, [one for each in samples for one in each.advantages]
+        old = [
+            torch.tensor(recorded(each.row), device=device) if each.own_N is None else each.own_N
+            for each in samples
+        ]
+        old_N = torch.cat(old)
+        counts = [sample.row.num_sampled for sample in samples]
         return Tokens(old_N, old_N, torch.tensor(advantages, device=device), counts)
 
 

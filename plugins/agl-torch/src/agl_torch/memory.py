@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
+from agl_learning.engines import memory_share
 from agl_learning.free_memory import free_memory
 from agl_learning.memory_needed import Size, estimate
 
@@ -31,17 +32,20 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
     if where.type not in ("cuda", "cpu"):
         return  # nobody knows how much is free
     parts = _needed(options, model)
+    free, total = torch.cuda.mem_get_info(where) if where.type == "cuda" else (free_memory(), 0)
+    if options.server != "torch" and not where.index:  # they take the first card
+        parts["sampling"] = memory_share(options.server, options.server_arguments or ()) * total
     passing = (parts["activations"] + parts["logits"], parts["sampling"])
     lasting = parts["weights"] + parts["gradients and optimiser"] + parts["copies"]
     needed = lasting + (sum(passing) if options.max_staleness else max(passing))
-    free = torch.cuda.mem_get_info(where)[0] if where.type == "cuda" else free_memory()
     if needed > free:
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items() if value)
         raise ConfigError(
             f"{options.title}: this run needs about {needed / GIB:.2f} GiB of {where} ({listed}), "
             f"and {free / GIB:.2f} GiB are free. Lower microbatch_tokens; set "
-            "gradient_checkpointing; lower max_model_tokens or max_batch_size; train an adapter "
-            "(lora_rank); or say check_memory=False if you know better"
+            "gradient_checkpointing; lower max_model_tokens or max_batch_size, or what vLLM takes "
+            "(server_arguments); train an adapter (lora_rank); or say check_memory=False if you "
+            "know better"
         )
 
 
@@ -52,7 +56,7 @@ def _needed(options: Any, model: Any) -> dict[str, float]:
     assert size is not None
     parts = estimate(options, size, of_critic, _size(teacher) if _is_named(teacher) else None)
     if not _is_named(model):
-        parts["weights"] *= 1 - 1 / options.learner_processes
+        parts["weights"] = 0.0
     if of_critic is not None and not _is_named(critic):
         parts["copies"] -= 4.0 * of_critic.weights
     return parts

@@ -22,7 +22,9 @@ class LearnerOptions:
         microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. None takes
             everything at once.
         learning_rate: Of AdamW.
-        weight_decay: Of AdamW.
+        adam_beta1: How much of the mean gradient AdamW keeps from one gradient step to the next.
+        adam_beta2: Likewise of the mean squared gradient.
+        weight_decay: Of AdamW, for matrices; norms and biases do not decay.
         schedule: What becomes of the learning rate after the warm-up, until the last of ``steps``:
             it stays, or falls to 0 in a line or half a wave.
         warmup_steps: The learning rate rises in a line over so many updates.
@@ -51,6 +53,8 @@ class LearnerOptions:
     minibatch_rows: Count | None = None
     microbatch_tokens: Count | None = 8192
     learning_rate: NotNegative = 1e-6
+    adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
     weight_decay: NotNegative = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Annotated[int, Ge(0)] = 0

@@ -12,8 +12,6 @@ they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the 
 
 import asyncio
 import contextlib
-import copy
-import dataclasses
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import ConfigError
+from agl_learning.accounts import version_lag
 from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import EngineServer, check_server
 from agl_learning.estimated import Foreseen
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from agl_torch.critic import Critic
     from agl_torch.learner import Rule
     from agl_torch.loss import Gain, Tokens
-    from agl_torch.parallel import Replicas
     from agl_torch.server import InferenceServer
 
 REFERENCE = "reference"
@@ -79,8 +77,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             ``deterministic``. For a tiny model 1 is fastest.
         max_batch_size: Answers sampled at once.
         check_memory: Refuse a run that, by an estimate, does not fit.
-        learner_processes: Gradients are computed by so many processes, each with a copy of the
-            weights and of the optimiser, and a share of the rows; see ``parallel``.
         server: What samples: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a
             process of its own, with the weights anew after each update; see ``engines``.
         server_arguments: Further ones for the command of such a server, as
@@ -92,6 +88,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True
     """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
+    has_ratios_of_rows: ClassVar[bool] = False
+    """Whether ``gain`` takes ratios of whole rows; see ``learner.Rule``."""
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
@@ -101,7 +99,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     torch_threads: Count | None = None
     max_batch_size: Count = 64
     check_memory: bool = True
-    learner_processes: Count = 1
     server: Literal["torch", "vllm", "sglang"] = "torch"
     server_arguments: list[str] | None = None
     server_timeout_seconds: AboveZero = 600.0
@@ -129,7 +126,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.learner import Rule
 
         mean, constant = getattr(self, "loss_mean", "rollout"), getattr(self, "loss_constant", None)
-        return Rule(self.gain, mean, constant, self.penalises_loss)
+        return Rule(self.gain, mean, constant, self.penalises_loss, self.has_ratios_of_rows)
 
     def build_critic(self, model: Any) -> "Critic | None":
         """What expects rewards, beside the model that is trained; none, unless one is needed."""
@@ -176,7 +173,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             base,
         )
         self._tokenizer = tokenizer
-        self._replicas: Replicas | None = None
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them.
             served = model if self.lora_rank is None else twin(model)
@@ -268,43 +264,27 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         )
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """The server of this run, whatever the version, and the processes that learn."""
+        """The server of this run, whatever the version."""
         server = self._server
-        answering = server.serving() if isinstance(server, EngineServer) else _answering(server)
-        return answering if self.learner_processes == 1 else self._learning_together(answering)
-
-    @contextlib.asynccontextmanager
-    async def _learning_together(
-        self, answering: AbstractAsyncContextManager[Served]
-    ) -> AsyncGenerator[Served]:
-        from agl_torch.parallel import Replicas
-
-        self._replicas = await asyncio.to_thread(Replicas, self._learner, self.learner_processes)
-        try:
-            async with answering as served:
-                yield served
-        finally:
-            await asyncio.to_thread(self._replicas.stop)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Options alone travel to another process; the learner brings what it needs of models."""
-        names = {one.name for one in dataclasses.fields(self)} - {*self.models, "tokenizer"}
-        return {name: getattr(self, name) for name in names}
+        return server.serving() if isinstance(server, EngineServer) else _answering(server)
 
     def update(self, rows: "list[Weighed]") -> dict[str, float]:
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
         from agl_torch.learner import Sample
 
         samples = [
-            Sample(one.row, one.of_tokens, one.returns, one.values, one.left_out) for one in rows
+            Sample(
+                *(one.row, one.of_tokens, one.returns, one.values, one.left_out),
+                is_current=version_lag([one.row], self.weights_version) == 0,
+            )
+            for one in rows
         ]
         when = (self.weights_version, self.steps)
         factor = learning_factor(self.schedule, self.warmup_steps, *when)
-        update = (self._replicas or self._learner).update  # a replay serves nothing: alone
         if not self.max_staleness:
             with self._server.updating():
-                return update(samples, factor)
-        learned = update(samples, factor)
+                return self._learner.update(samples, factor)
+        learned = self._learner.update(samples, factor)
         with self._server.updating() as served:
             assert served is not None  # another server is refused
             served.load_state_dict(self._learner.model.state_dict())
@@ -338,11 +318,11 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         save(folder, self._learner, self._tokenizer, self._random)
 
     def _write_served(self, folder: Path) -> None:
-        from agl_torch.adapter import merge
+        from agl_torch.adapter import copy_on_cpu, merge
         from agl_torch.checkpoint import save_model
 
-        model = self._learner.model
-        save_model(model if self.lora_rank is None else merge(copy.deepcopy(model)), folder)
+        model = self._learner.model  # of an adapter's model no second one is made on a GPU
+        save_model(model if self.lora_rank is None else merge(copy_on_cpu(model)), folder)
         self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:

@@ -15,11 +15,12 @@ Advantages come from ``rloo`` of ``agl_learning.estimators``.
 Source: RLOO (arXiv:2402.14740).
 
 Where we differ, besides what ``loss`` says: a rollout may have several rows, each with a ratio of
-its own, which its calls share, each with its own advantage where they have them; and the ratio of a
+its own, which its calls share, each with its own advantage where they have them; old_t is the
+trainer's own before the update, where no older weights sampled, as in ``gspo``; and the ratio of a
 row with negative advantage has a cap, see ``loss.clipped``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from agl_learning.estimated import OneEstimator
@@ -41,14 +42,13 @@ class RLOO(OneEstimator, ClippedTraining):
 
     name = "rloo"
     penalises_loss = False
+    has_ratios_of_rows = True
 
     estimator: str = field(default="rloo", init=False)
 
     def rule(self) -> "Rule":
         """Tokens of a rollout are summed up."""
-        from agl_torch.learner import Rule
-
-        return Rule(self.gain, mean="constant", constant=1, penalises_loss=False)
+        return replace(super().rule(), mean="constant", constant=1)
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, shared by its tokens."""
