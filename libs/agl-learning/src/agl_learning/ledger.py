@@ -333,9 +333,8 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
     modes = {rollout.rollout_id: rollout.mode for rollout in rollouts}
     if missing := [one for one in ledger.rollout_ids if one not in modes]:
         raise LedgerError(
-            f"the ledger knows {len(missing)} rollouts that were not given ({missing[:3]}); "
-            f"{len(modes)} were. Give all, those that were lost and ran again too: "
-            "Collected.rollouts has them"
+            f"the ledger knows {len(missing)} rollouts that were not given ({missing[:3]}). Give "
+            "all, those that were lost and ran again too: Collected.rollouts has them"
         )
     return [
         part.model_copy(update={"mode": modes[part.rollout_id]}) for part in ledger.parts(**about)

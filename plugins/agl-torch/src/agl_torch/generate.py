@@ -23,7 +23,8 @@ import torch
 
 from agl.errors import ConfigError
 from agl_learning.completions import RequestError, end_tokens
-from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest, first_stop
+from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
+from agl_learning.sampling.stops import first_stop, may_stop
 from agl_torch.draws import draw, generator, sampling_distribution
 from agl_torch.models import computing_in
 from agl_torch.slots import Place, Slot, Slots, shared_length
@@ -384,27 +385,13 @@ class Sampler:
             request.on_token(token_id, logprob)
         ended = token_id in self.end_token_ids
         full = len(completion.token_ids) >= request.max_tokens
-        if ended or full or self._may_have_stopped(completion.token_ids, request.stop):
+        if ended or full or may_stop(completion.token_ids, request.stop, self.decode):
             completion.text = self.decode(completion.token_ids)
-            found = first_stop(completion.text, request.stop)
-            if found is not None:
-                completion.text, completion.stop_reason = found
-                ended = True
+            completion.text, completion.stop_reason = first_stop(completion.text, request.stop)
+            ended |= completion.stop_reason is not None
         if ended:
             completion.finish_reason = "stop"
         return not (ended or full)
-
-    def _may_have_stopped(self, token_ids: list[int], stop: Sequence[str]) -> bool:
-        """Whether the text of the newest token may end a stop text: looks at the end alone."""
-        if not stop:
-            return False
-        # What is cut off from its beginning reads otherwise for a character or two.
-        needed = max(map(len, stop)) + 8
-        number = needed + 1
-        while number < len(token_ids) and len(self.decode(token_ids[-number:-1])) < needed:
-            number *= 2
-        end = self.decode(token_ids[-number:])
-        return any(text in end for text in stop)
 
 
 def _padded_width(running: Running) -> int:

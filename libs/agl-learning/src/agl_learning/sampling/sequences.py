@@ -110,12 +110,3 @@ class Sampler(Protocol):
             may_join: Whether those that wait may.
         """
         ...
-
-
-def first_stop(text: str, stop: Sequence[str]) -> tuple[str, str] | None:
-    """``text`` up to the earliest of the stop texts, and that one; None when there is none."""
-    hits = [(text.index(candidate), candidate) for candidate in stop if candidate in text]
-    if not hits:
-        return None
-    position, candidate = min(hits)
-    return text[:position], candidate
