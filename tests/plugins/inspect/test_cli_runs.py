@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RunStart
+from agl.types import RunStart, Span
 from agl_learning.generations import begin_generation
 
 from ...core.run_project import Agl, begin, call_agl, make_project  # noqa: F401, TID252
@@ -265,3 +267,92 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
     shown = agl("show", run_id, "--path", str(new)).out
     assert "9.5 -> 0.5 in training" in shown
     assert f"folder   {new}" in shown
+
+
+def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(
+    agl: Agl, project: Path
+) -> None:
+    run_id, newer = begin(agl), begin(agl)
+    folder = f"agl-runs/{run_id}"
+    rollout = json.loads(agl("rollouts", "--path", folder, "--json").out)[0]["rollout_id"]
+    for name in (run_id, run_id[8:], folder, f"{folder}/store.db"):
+        assert shown(agl, name)["run_id"] == run_id
+        assert json.loads(agl("ledger", name, "--json").out)["rollouts_without_account"] == 4
+        for command in ("show", "spans", "explain"):
+            assert agl(command, rollout, "--path", name).code == 0
+        found = json.loads(agl("rollouts", "--path", name, "--json").out)
+        assert rollout in [one["rollout_id"] for one in found]
+    # The newest store is another one.
+    found = json.loads(agl("rollouts", "--run", run_id, "--json").out)
+    assert rollout in [one["rollout_id"] for one in found]
+    refused = agl("ledger", "nope")
+    assert refused.code == 2
+    assert f"no run 'nope' here; the newest are: {run_id}, {newer}" in refused.err
+    assert agl("ledger", "nope.db").err == "agl: nope.db: no such store file\n"
+
+
+def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(agl: Agl) -> None:
+    rewards = {  # of two rollouts each, by step
+        "worse": {0: [1.0, 1.0], 10: [0.0, 0.5], 30: [0.5, 0.5]},
+        "better": {0: [0.0, 0.0], 30: [1.0, 0.5]},
+        "same": {10: [0.5, 0.5], 30: [0.5, 0.5]},
+        "once": {10: [0.5]},
+    }
+
+    async def fill() -> None:
+        store = SqliteLightningStore("shared.db")
+        await store.begin_run(RunStart(run_id="r", algorithm="toy"))
+        for task, by_step in rewards.items():
+            for step, given in by_step.items():
+                for reward in [*given, None]:
+                    rollout = await store.start_rollout(
+                        {"q": task}, mode="val", metadata={"run": "r", "step": step}
+                    )
+                    ids = {"rollout_id": rollout.rollout_id, "sequence_id": 1}
+                    ids["attempt_id"] = rollout.attempt.attempt_id
+                    if reward is not None:
+                        span = Span.from_attributes(
+                            name=AGL_ANNOTATION, attributes=reward_attributes(reward), **ids
+                        )
+                        await store.add_span(span)
+                    await store.update_attempt(
+                        rollout.rollout_id,
+                        "latest",
+                        status="failed" if reward is None else "succeeded",
+                    )
+        await store.end_run("r", 1, "finished")
+        await store.close()
+
+    asyncio.run(fill())
+    found = json.loads(agl("runs", "--path", "shared.db", "tasks", "r", "--json").out)
+    assert [(one["task"]["q"], one["first"], one["last"], one["difference"]) for one in found] == [
+        ("worse", 1.0, 0.5, -0.5),
+        ("same", 0.5, 0.5, 0.0),
+        ("better", 0.0, 0.75, 0.75),
+    ]
+    assert [(one["first_step"], one["last_step"], one["rollouts"]) for one in found] == [
+        (0, 30, 6),
+        (10, 30, 4),
+        (0, 30, 4),
+    ]
+    lines = agl("runs", "--path", "shared.db", "tasks", "r", "--mode", "val").out.splitlines()
+    assert lines[2].split() == [
+        "val:",
+        '{"q":',
+        '"worse"}',
+        "1",
+        "0.5",
+        "-0.5",
+        "0",
+        "to",
+        "30",
+        "6",
+    ]
+    assert "no task has" in agl("runs", "--path", "shared.db", "tasks", "r", "--mode", "train").err
+    sides = json.loads(agl("runs", "--path", "shared.db", "compare", "r@10", "r@30", "--json").out)
+    assert sides["runs"] == ["r@10", "r@30"]
+    assert sides["tasks"] == [
+        ['val: {"q": "same"}', 0.5, 0.5],
+        ['val: {"q": "worse"}', 0.25, 0.5],
+    ]
+    assert sides["totals"]["rollouts failed"] == [3, 3]

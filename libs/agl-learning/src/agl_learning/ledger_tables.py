@@ -187,27 +187,6 @@ def reasons_text(counts: Counter[str]) -> str:
     return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
 
 
-def remarks(accounts: Accounts) -> list[str]:
-    """What to say about that which is in no sum."""
-    said: list[str] = []
-    if accounts.left_out:
-        said.append(
-            f"{accounts.left_out} accounts of earlier steps were not read; --all reads them, "
-            "--step one step"
-        )
-    if accounts.without:
-        said.append(
-            f"{accounts.without} rollouts are in no account: their step did not end, or their "
-            "algorithm keeps no ledger"
-        )
-    if accounts.lost:
-        said.append(
-            f"{accounts.lost} accounts are in no sum: their run was killed, and went on from a "
-            "checkpoint before them"
-        )
-    return said
-
-
 async def ledger_summary(store: LightningStore) -> str | None:
     """What ``agl run`` says of the ledger at its end: the last steps; None where there is none.
 

@@ -10,7 +10,7 @@ from agl.cli.shared import note
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl.types import Rollout, RolloutStatus
+    from agl.types import Rollout, RolloutStatus, Run
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,7 +18,8 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     path = click.option(
         "--path",
         type=click.Path(path_type=Path),
-        help="A store file or a run's folder; without it, the newest run under agl-runs.",
+        help="A store file, or a run: its folder, id or a part of that; without it, the newest "
+        "run under agl-runs.",
     )
     url = click.option("--url", help="The address of a store server.")
     return path(url(function))
@@ -28,7 +29,7 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     """The store that the options name; read beside the process that has it open.
 
     Args:
-        path: Its file, or a run's folder.
+        path: Its file, or a run; see ``store_file``.
         url: Address of its server.
         to_write: Take it for oneself. A store of an older agl is opened so, too, and brought up
             to date.
@@ -53,18 +54,38 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
 
 
 def store_file(path: Path) -> Path:
-    """The store file that a path names: itself, or the one in a run's folder.
+    """The store file that a path names: itself, or that of a run by its folder or a part of its id.
 
     Raises:
         ConfigError: There is none.
     """
+    from agl.cli.runs import one_of, runs_here
     from agl.errors import ConfigError
     from agl.runs.folders import STORE
 
     file = path / STORE if path.is_dir() else path
+    if not file.is_file() and str(path) == path.stem:
+        return store_of(one_of(runs_here(), str(path)))
     if not file.is_file():
         raise ConfigError(f"{file}: no such store file")
     return file
+
+
+def store_of(run: "Run") -> Path:
+    """The store file of a run that is in its folder or under ``agl-runs``.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    from agl.cli.runs import runs_here
+    from agl.errors import ConfigError
+    from agl.runs.finding import stores_here
+    from agl.runs.folders import STORE
+
+    for file in (Path(run.folder or "") / STORE, *stores_here()):
+        if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
+            return file
+    raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
 
 
 def newest_store() -> Path:

@@ -263,37 +263,3 @@ def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> S
         num_trained=batch.num_trained,
         metrics=metrics,
     )
-
-
-# --- as text
-
-
-def why_text(found: Why) -> str:
-    """A fact per line."""
-    lines: list[str] = []
-    for one in found.events:
-        by = f" by {one.writer}" if one.writer else ""
-        lines.append(f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}")
-    if found.group is not None:
-        for one in found.group.members:
-            told = "no credit" if one.credit is None else f"{one.credit:.4g}"
-            out = "" if one.is_counted else f"; left out: {one.left_out}"
-            lines.append(f"member     {one.rollout_id} {told}{out}")
-    total: float | None = 0.0
-    for term in found.terms:
-        total = None if total is None or term.value is None else total + term.value
-        value = "unknown" if term.value is None else f"{term.value:+.6g}"
-        after = "" if total is None else f" = {total:.6g}"
-        lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
-    if found.num_shared == 0:
-        lines.append("mean       over the tokens of the call; each had its own, which is not kept")
-    if found.num_shared > 1:
-        lines.append(f"shared     by all {found.num_shared} tokens of the answer")
-    if found.num_calls > 1:
-        lines.append(f"shared     the reward, by {found.num_calls} calls of the attempt")
-    of_bin = f": {found.bin.because}" if found.bin.because else ""
-    lost = "; lost, the run went back behind its step" if found.bin.is_lost else ""
-    lines.append(f"bin        {found.bin.name}{of_bin}{lost}")
-    if found.again is not None:
-        lines += [f"again      {line}" for line in found.again.lines()]
-    return "\n".join(lines)

@@ -56,10 +56,11 @@ def command(
 ) -> None:
     """Show runs, rollouts, conversations and tokens in a browser.
 
-    STORE is a run's folder, a store file, or the address of a store server, http://HOST:PORT, with
-    a reader's token in the environment variable AGL_SERVER_TOKEN: other users of the machine see
-    what stands in a command. Without STORE, all runs under agl-runs are shown; with --export the
-    newest is written. Nothing is changed, and a run that is under way may be looked at.
+    STORE is a run (its id, a part of it, or its folder), a store file, or the address of a store
+    server, http://HOST:PORT, with a reader's token in the environment variable AGL_SERVER_TOKEN:
+    other users of the machine see what stands in a command. Without STORE, all runs under agl-runs
+    are shown; with --export the newest is written. Nothing is changed, and a run that is under way
+    may be looked at.
     """
     import asyncio
 

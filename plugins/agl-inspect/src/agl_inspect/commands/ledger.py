@@ -14,7 +14,6 @@ from agl_learning.ledger_tables import (
     as_json,
     read_accounts,
     read_newest_accounts,
-    remarks,
     steps_text,
 )
 from agl_learning.stores import open_store
@@ -34,7 +33,8 @@ def command(
     Of a store with more than 1,000 accounts only the newest steps are read, and it is said how many
     accounts were left out.
 
-    RUN is a run's folder or its store file; without it, the newest run under agl-runs.
+    RUN is a run's id, a part of it, its folder or its store file; without it, the newest run under
+    agl-runs.
     """
 
     async def read(store: LightningStore) -> Accounts:
@@ -72,8 +72,29 @@ def _print(accounts: Accounts) -> None:
     for reason, meaning in EXCLUSION_REASONS.items():
         if reason in met:
             note(f"{reason}: {meaning}")
-    for remark in remarks(accounts):
+    for remark in _remarks(accounts):
         note(remark)
+
+
+def _remarks(accounts: Accounts) -> list[str]:
+    """What to say about that which is in no sum."""
+    said: list[str] = []
+    if accounts.left_out:
+        said.append(
+            f"{accounts.left_out} accounts of earlier steps were not read; --all reads them, "
+            "--step one step"
+        )
+    if accounts.without:
+        said.append(
+            f"{accounts.without} rollouts are in no account: their step did not end, or their "
+            "algorithm keeps no ledger"
+        )
+    if accounts.lost:
+        said.append(
+            f"{accounts.lost} accounts are in no sum: their run was killed, and went on from a "
+            "checkpoint before them"
+        )
+    return said
 
 
 def _as_json(accounts: Accounts) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Sum up RUN as its end did, and write its report.html anew.
 
-    RUN is the id of a run, the beginning of one, or a run's folder; without it, the newest.
+    RUN is a run's id, a part of it, its folder or its store file; without it, the newest run.
     """
     where = path, url
     if run is None:

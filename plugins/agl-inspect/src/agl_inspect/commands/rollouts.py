@@ -18,6 +18,7 @@ from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Failure, Rollout, RolloutMode, Span
+from agl_inspect.runs.known import file_of, find_run
 from agl_learning.final_rewards import FinalReward, find_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
@@ -44,7 +45,7 @@ SORTS = {
 @click.option("--status", "statuses", multiple=True, help="Only of this status; repeat.")
 @click.option("--failed", is_flag=True, help="Only those that failed or were cancelled.")
 @click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only of this mode.")
-@click.option("--run", "run_id", help="Only of this run; the beginning of its id is enough.")
+@click.option("--run", "run_id", help="Only of this run: its id, a part of it, or its folder.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
 @click.option(
@@ -68,6 +69,9 @@ def command(
     """List the rollouts of a store, with reward and reason of failure; the newest last."""
     chosen = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
     check_statuses("rollouts", chosen)
+    if run_id is not None and path is None and url is None:
+        run = find_run(run_id, (None, None))
+        path, run_id = file_of(run, None), run.run_id
     if show_all and last is not None:
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST

@@ -1,27 +1,30 @@
 """``agl runs``: what was run here, two of them side by side, and away with one."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.runs.folders import shown_status
-from agl.types import Run
+from agl.types import RolloutMode, Run
 from agl_inspect.report.text import near
-from agl_inspect.runs.comparing import compared, print_comparison
+from agl_inspect.runs.comparing import MOST_TASKS, OfStep, compared, print_comparison
 from agl_inspect.runs.known import (
+    Where,
     delete_run,
     derived_from,
     find_run,
     folder_of,
     known_runs,
     print_run,
+    read_store_of,
     rounded,
     when,
 )
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import store_options
+from agl_learning.task_changes import task_changes, task_text
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -67,8 +70,11 @@ def _row(run: Run) -> dict[str, Any]:
 @click.argument("run_id", metavar="RUN")
 @_json
 @click.pass_obj
-def show(where: tuple[Path | None, str | None], run_id: str, as_json: bool) -> None:
-    """Show a run: its configuration, code, data and starts. A beginning of its id is enough."""
+def show(where: Where, run_id: str, as_json: bool) -> None:
+    """Show a run: its configuration, code, data and starts.
+
+    RUN is a run's id, a part of it, its folder or its store file.
+    """
     run = find_run(run_id, where)
     derived = derived_from(run, known_runs(*where))
     if as_json:
@@ -82,13 +88,57 @@ def show(where: tuple[Path | None, str | None], run_id: str, as_json: bool) -> N
 @click.argument("second", metavar="B")
 @_json
 @click.pass_obj
-def compare(where: tuple[Path | None, str | None], first: str, second: str, as_json: bool) -> None:
-    """Compare two runs: options, code, rewards per step, totals, and task by task."""
-    comparison = compared(find_run(first, where), find_run(second, where), where)
+def compare(where: Where, first: str, second: str, as_json: bool) -> None:
+    """Compare two runs: options, code, rewards per step, totals, and task by task.
+
+    A and B are runs as for show; RUN@STEP is one step of a run. So agl runs compare 3f2a@0 3f2a@30
+    shows which held-out tasks became worse from the first to the last evaluation.
+    """
+    comparison = compared(_of_step(first, where), _of_step(second, where), where)
     if as_json:
         print_json(comparison)
     else:
         print_comparison(comparison)
+
+
+def _of_step(name: str, where: Where) -> OfStep:
+    run, _, step = name.rpartition("@")
+    if run and step.isdigit():
+        return find_run(run, where), int(step)
+    return find_run(name, where), None
+
+
+@command.command("tasks")
+@click.argument("run_id", metavar="RUN")
+@click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only tasks of this mode.")
+@_json
+@click.pass_obj
+def tasks(where: Where, run_id: str, mode: str | None, as_json: bool) -> None:
+    """List the tasks of a run by how their mean reward changed, the greatest loss first.
+
+    Compared are the first and the last step that ran a task: agl runs compare RUN@10 RUN@30 takes
+    two steps that you name.
+    """
+    run = find_run(run_id, where)
+    found = read_store_of(run, where, lambda store: task_changes(store, run.run_id))
+    found = [one for one in found if mode in (None, one.mode)]
+    if as_json:
+        print_json([one.as_json() for one in found])
+        return
+    rows = [
+        [
+            task_text(one.mode, one.task),
+            *rounded([one.first, one.last, one.difference]),
+            f"{one.first_step} to {one.last_step}",
+            one.rollouts,
+        ]
+        for one in found[:MOST_TASKS]
+    ]
+    print_table(["task", "first", "last", "difference", "steps", "rollouts"], rows, cut=True)
+    if len(found) > MOST_TASKS:
+        note(f"the first {MOST_TASKS} of {len(found)} tasks; --json has all")
+    elif not found:
+        note("no task has a reward in two steps")
 
 
 @command.command("delete")
@@ -99,7 +149,7 @@ def compare(where: tuple[Path | None, str | None], first: str, second: str, as_j
 @_json
 @click.pass_obj
 def delete(
-    where: tuple[Path | None, str | None],
+    where: Where,
     run_id: str,
     yes: bool,
     with_folder: bool,

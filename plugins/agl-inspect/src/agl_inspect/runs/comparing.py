@@ -1,20 +1,22 @@
-"""Two runs side by side: options, code, rewards per step, totals, and task by task."""
+"""Two runs, or two steps, side by side: options, code, rewards, totals, and task by task."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from agl.cli.shared import note, print_table
-from agl.emitter import find_final_reward
 from agl.runs.differences import flat
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_inspect.runs.known import Where, read_store_of, rounded
+from agl_learning.final_rewards import final_rewards
 from agl_learning.ledger import each_part
+from agl_learning.listing import Wanted, listed
 from agl_learning.run_metrics import metrics_of
-from agl_learning.stores import each_rollout
+from agl_learning.task_changes import task_text
 
+OfStep = tuple[Run, int | None]
+"""A run, and the one step of it that is meant; None for all."""
 MOST_TASKS = 50
 """So many tasks are shown; ``--json`` has all."""
 
@@ -30,15 +32,25 @@ class Held:
     """Model calls in the ledger by bin; what the run went back behind does not count."""
 
 
-def compared(first: Run, second: Run, where: Where) -> dict[str, Any]:
-    """What differs between two runs, and how both went; JSON values."""
-    runs = first, second
-    held = [read_store_of(run, where, lambda store, run=run: _held(store, run)) for run in runs]
+def compared(first: OfStep, second: OfStep, where: Where) -> dict[str, Any]:
+    """What differs between two runs, or steps of them, and how both went; JSON values.
+
+    Tasks are in the order of their difference, the greatest loss first.
+    """
+    runs = first[0], second[0]
+    held = [
+        read_store_of(run, where, lambda store, run=run, step=step: _held(store, run, step))
+        for run, step in (first, second)
+    ]
     metrics = [metrics_of(run) for run in runs]
-    steps = sorted({*metrics[0].rewards, *metrics[1].rewards})
     both = [task for task in held[0].rewards if task in held[1].rewards]
+    both.sort(key=lambda task: _mean(held[1].rewards[task]) - _mean(held[0].rewards[task]))
+    is_of_steps = first[1] is not None or second[1] is not None
+    steps = [] if is_of_steps else sorted({*metrics[0].rewards, *metrics[1].rewards})
     return {
-        "runs": [run.run_id for run in runs],
+        "runs": [
+            run.run_id if step is None else f"{run.run_id}@{step}" for run, step in (first, second)
+        ],
         "options": _differing(*(_about(run) | flat(run.config) for run in runs)),
         "code": _differing(*(_code(run) for run in runs)),
         "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
@@ -70,27 +82,24 @@ def print_comparison(found: dict[str, Any]) -> None:
         )
     if len(tasks) > MOST_TASKS:
         note(f"{MOST_TASKS} of {len(tasks)} tasks that both ran; --json has all")
+    elif not tasks:
+        note("no task has a reward in both")
 
 
-async def _held(store: LightningStore, run: Run) -> Held:
+async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
     held = Held()
-    async for rollout in each_rollout(store):
-        if (rollout.metadata or {}).get("run") != run.run_id:
-            continue
+    rollouts = (await listed(store, Wanted(run=run.run_id, step=step))).rollouts
+    rewards = await final_rewards(store, [one for one in rollouts if one.status == "succeeded"])
+    for rollout in rollouts:
         held.statuses[rollout.status] += 1
-        if rollout.status == "succeeded":
-            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-            if reward is not None:
-                held.rewards.setdefault(_task(rollout.mode, rollout.input), []).append(reward)
-    async for part in each_part(store, run=run.run_id, lost=False):
+        given = rewards.get(rollout.rollout_id)
+        if given is not None and given.reward is not None:
+            task = task_text(rollout.mode, rollout.input)
+            held.rewards.setdefault(task, []).append(given.reward)
+    async for part in each_part(store, run=run.run_id, step=step, lost=False):
         held.calls["trained"] += sum(item.kind == "call" for item in part.trained)
         held.calls.update(each.reason for each in part.excluded if each.kind == "call")
     return held
-
-
-def _task(mode: str | None, task: Any) -> str:
-    text = task if isinstance(task, str) else json.dumps(task, sort_keys=True, ensure_ascii=False)
-    return f"{mode}: {text}" if mode else text
 
 
 def _about(run: Run) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from agl.cli.runs import one_of, runs_here, runs_in
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.runs.differences import flat
-from agl.runs.finding import open_to_read, stores_here
+from agl.runs.finding import open_to_read
 from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.file_store import is_readable
 from agl_learning.run_metrics import metrics_of
-from agl_learning.stores import open_store, store_file
+from agl_learning.stores import open_store, store_file, store_of
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]
@@ -38,13 +38,13 @@ def known_runs(path: Path | None, url: str | None) -> list[Run]:
 
 
 def find_run(name: str, where: Where) -> Run:
-    """The run with this id, or the only one of whose id it is a part; or that of this folder.
+    """The run with this id, or the only one of whose id it is a part; or that of a folder or file.
 
     Raises:
         ConfigError: There is none, or there are several.
     """
-    if where == (None, None) and os.path.isdir(name):  # a long name is not one
-        runs = runs_here(Path(name))
+    if where == (None, None) and os.path.exists(name):  # a long name does not
+        runs = runs_here(Path(name)) if os.path.isdir(name) else runs_in(Path(name))
         return runs[0] if len(runs) == 1 else one_of(runs, "")
     return one_of(known_runs(*where), name)
 
@@ -90,21 +90,8 @@ def copy_store(file: Path, folder: Path) -> Path:
 
 
 def file_of(run: Run, path: Path | None) -> Path:
-    """The file of the store that has a run.
-
-    Args:
-        run: Which.
-        path: As it was named; None looks under ``agl-runs``.
-
-    Raises:
-        ConfigError: It is not where it was.
-    """
-    if path is not None:
-        return store_file(path)
-    for file in (Path(run.folder or "") / STORE, *stores_here()):
-        if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
-            return file
-    raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
+    """The file of the store that has a run: the one that is named, else the run's own."""
+    return store_of(run) if path is None else store_file(path)
 
 
 def when(time: float | None) -> str:
