@@ -16,6 +16,7 @@ from agl_learning.fine_tuning import FineTuning
 from agl_learning.versions import Version
 from agl_unsloth import memory, servers
 from agl_unsloth.engines import LIBRARIES, choose_engine
+from agl_unsloth.local import adapter_of, begin_from
 from agl_unsloth.models import Size, check_folder, size_of
 from agl_unsloth.options import TrainingOptions
 from agl_unsloth.servers import ServerOptions, choose_server, serve
@@ -98,13 +99,41 @@ def sft(model, tmp_path, **given):
 
 
 @pytest.mark.parametrize(
+    ("kind", "given", "rate"),
+    [
+        (agl_unsloth.SFT, {}, 2e-4),
+        (agl_unsloth.SFT, {"lora_rank": 0}, 2e-5),
+        (agl_unsloth.DPO, {}, 5e-5),
+        (agl_unsloth.DPO, {"lora_rank": 0}, 5e-6),
+        (agl_unsloth.DPO, {"lora_rank": 0, "learning_rate": 1e-3}, 1e-3),
+    ],
+)
+def test_an_adapter_learns_ten_times_as_fast_as_all_weights(model, kind, given, rate):
+    assert kind(str(model), **given).training_options(1).learning_rate == pytest.approx(rate)
+
+
+def test_a_training_begins_from_the_state_only_where_its_adapter_is_the_same(tmp_path, caplog):
+    assert begin_from(Version(0, str(tmp_path)), options()) == (str(tmp_path), None)
+    (tmp_path / "state").mkdir()
+    made = {"model": "start", **adapter_of(options(lora_rank=8))}
+    (tmp_path / "state" / "made.json").write_text(json.dumps(made))
+    version = Version(1, str(tmp_path))
+    assert begin_from(version, options(lora_rank=8)) == ("start", str(tmp_path / "state"))
+    # Another run takes a version as the model to begin with.
+    assert begin_from(Version(0, str(tmp_path)), options(lora_rank=8)) == (str(tmp_path), None)
+    assert "other options" not in caplog.text
+    assert begin_from(version, options(lora_rank=16)) == (str(tmp_path), None)
+    assert "version 1 was trained with other options of the adapter" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"keep_fraction": 0}, "keep_fraction must be above 0"),
         ({"iterations": 0}, "iterations must be at least 1"),
         ({"iterations": 1.5}, "iterations must be a whole number"),
         ({"learning_rate": math.nan}, "learning_rate must be a finite number; got nan"),
-        ({"learning_rate": None}, "learning_rate must be a number; got None"),
+        ({"learning_rate": -1}, "learning_rate must be at least 0; got -1"),
         ({"batch_size": "2"}, "batch_size must be a whole number; got '2'"),
         ({"rollout_timeout_seconds": math.nan}, "rollout_timeout_seconds must be a finite number"),
         ({"resource_name": ""}, "resource_name must be a name"),

@@ -38,7 +38,7 @@ class DPO(LocalFineTuning):
 
     iterations: Count = 1
     rollouts_per_task: Annotated[int, Ge(2), NO_SIBLING] = 8  # pyright: ignore[reportIncompatibleVariableOverride]
-    learning_rate: NotNegative = 5e-6
+    adapter_learning_rate = 5e-5
     beta: AboveZero = 0.1
     pairing: Pairing = "matched"
     min_gap: NotNegative = 0.0

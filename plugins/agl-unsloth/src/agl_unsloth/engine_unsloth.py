@@ -1,11 +1,8 @@
 """Training with Unsloth: fewer bytes and more speed on a GPU; it trains on a CPU, too."""
 
-import copy
-import shutil
-from pathlib import Path
 from typing import Any
 
-from agl_unsloth.options import TRAINER_FOLDER, Order
+from agl_unsloth.options import Order
 
 
 def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -14,22 +11,24 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
     from unsloth import FastLanguageModel  # isort: skip  # pyright: ignore[reportMissingImports]
 
     import torch
-    from transformers import AutoTokenizer
 
-    from agl_unsloth.engine_trl import make_trainer, metrics_of, save, set_up_torch
+    from agl_unsloth.engine_trl import set_up_torch, train_loaded
 
     options = order.options
     set_up_torch(options)
+    has_gpu, is_full = torch.cuda.is_available(), options.lora_rank == 0
+    # On a GPU it would train weights of 16 bits, in which small steps get lost.
+    precision = {"float32_mixed_precision": True} if has_gpu and is_full else {}
     model: Any
-    model, tokenizer = FastLanguageModel.from_pretrained(
-        model_name=order.model,
+    model, _ = FastLanguageModel.from_pretrained(
+        model_name=(is_full and order.state) or order.model,
         max_seq_length=max(_length(example) for example in examples),
         load_in_4bit=options.load_in_4bit,
-        full_finetuning=options.lora_rank == 0,
-        dtype=None if torch.cuda.is_available() else torch.float32,
+        full_finetuning=is_full,
+        dtype=None if has_gpu else torch.float32,
+        **precision,
     )
-    config, generation = copy.deepcopy(model.config), copy.deepcopy(model.generation_config)
-    if options.lora_rank:
+    if not is_full:
         model = FastLanguageModel.get_peft_model(
             model,
             r=options.lora_rank,
@@ -37,20 +36,10 @@ def train(order: Order, examples: list[dict[str, Any]]) -> dict[str, Any]:
             target_modules=options.lora_targets or _all_linear(model),
             lora_dropout=0,
             bias="none",
-            use_gradient_checkpointing="unsloth" if torch.cuda.is_available() else False,
+            use_gradient_checkpointing="unsloth" if has_gpu else False,
             random_state=options.seed,
         )
-    trainer = make_trainer(order, model, tokenizer, examples)
-    trainer.train()
-    own = AutoTokenizer.from_pretrained(order.model)
-    if options.load_in_4bit:
-        model.save_pretrained_merged(order.out, own, save_method="merged_16bit")
-        shutil.rmtree(Path(order.out) / TRAINER_FOLDER, ignore_errors=True)
-    else:
-        merged = trainer.model.merge_and_unload() if options.lora_rank else trainer.model
-        merged.config, merged.generation_config = config, generation
-        save(merged, own, order)
-    return metrics_of(trainer, examples)
+    return train_loaded(order, model, examples)
 
 
 def _all_linear(model: Any) -> list[str]:

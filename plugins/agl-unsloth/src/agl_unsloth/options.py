@@ -7,6 +7,8 @@ Method = Literal["sft", "dpo"]
 Engine = Literal["trl", "unsloth"]
 TRAINER_FOLDER = "trainer"
 """In ``Order.out`` while it trains: what the library writes."""
+STATE = "state"
+"""In a version's folder: what the next training goes on with, in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,13 @@ class Order:
     method: Method
     engine: Engine
     model: str
-    """Folder or name of the version to begin with."""
+    """Folder or name of the model, or of what its adapter is added to."""
     examples: str
     """JSON lines."""
     out: str
     """Folder for the weights and the tokenizer."""
     options: TrainingOptions
+    state: str | None = None
+    """``STATE`` of the version to go on from; None begins anew, from the weights of ``model``."""
+    schedule: tuple[float, float] = (1.0, 0.0)
+    """Parts of the learning rate at the beginning and at the end."""
