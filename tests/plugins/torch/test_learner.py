@@ -69,6 +69,24 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
     assert measured["grad_norm"] > 0
 
 
+def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
+    options = dataclasses.replace(OPTIONS, kl_coefficient=0.1, epochs=1, minibatch_rows=None)
+    rule = dataclasses.replace(RULE, mean="constant", constant=1)
+    made = []
+    for start in (4, 5):  # sampled with probability 1, or given
+        row = make_row("c", 5).model_copy(
+            update={
+                "token_ids": [1, 4, 3, 2, 5, 6],
+                "logprobs": [0.0] * 5 + [-2.7],
+                "call_ranges": [(start, 6)],
+            }
+        )
+        learner = Learner(build_model(), options, rule)
+        learner.update([Sample(row, [-1.0] * row.num_sampled), *samples()])
+        made.append([weight.grad for weight in learner.model.parameters()])
+    assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(*made, strict=True))
+
+
 def test_minibatches_make_as_many_steps_as_they_are(model):
     options = dataclasses.replace(OPTIONS, minibatch_rows=1, epochs=3)
     assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6

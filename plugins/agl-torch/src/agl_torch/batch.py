@@ -40,6 +40,17 @@ def recorded(row: "TrainingRow") -> list[float]:
     return [row.logprobs[position] for position in sampled_positions(row)]
 
 
+def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenScores:
+    """Scores in which tokens that were drawn with probability 1 are as they were recorded.
+
+    An answer that is held to a form has such tokens, whatever the model would have said. There was
+    no choice to learn from: their ratio is 1, and they have no gradient and no divergence.
+    """
+    old_N = scores.logprobs_N.new_tensor([one for row in rows for one in recorded(row)])
+    logprobs_N = torch.where(old_N < 0, scores.logprobs_N, old_N)
+    return scores._replace(logprobs_N=logprobs_N, entropy_N=scores.entropy_N * (old_N < 0))
+
+
 @torch.no_grad()
 def gaps_to(
     model: Any, rows: Sequence["TrainingRow"], options: "LearnerOptions"
@@ -58,7 +69,7 @@ def gaps_to(
     for chunk in chunks_by_tokens(rows, options.microbatch_tokens):
         with computing_in(options.dtype, model.device):
             scores = score_rows(model, chunk, options.temperature, entropy_gradient=False)
-        parts = scores.logprobs_N.split([row.num_sampled for row in chunk])
+        parts = without_forced(scores, chunk).logprobs_N.split([row.num_sampled for row in chunk])
         for row, part in zip(chunk, parts, strict=True):
             pairs = zip(recorded(row), part.tolist(), strict=True)
             gaps.append([then - under for then, under in pairs])

@@ -27,16 +27,15 @@ def sampling_distribution(
         allowed_B_V: What may be drawn; None is everything.
 
     Returns:
-        ``log_softmax(logits / temperature)``, and unnormalised probabilities whose zeros are never
-        drawn; both B x V, the second one in double precision.
+        ``log_softmax(logits / temperature)`` over what is allowed, and unnormalised probabilities
+        whose zeros are never drawn; both B x V, the second one in double precision.
     """
+    if allowed_B_V is not None:
+        logits_B_V = logits_B_V.masked_fill(~allowed_B_V, -torch.inf)
     greedy_B = temperature_B < LOWEST_TEMPERATURE
     scale_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)
     logprobs_B_V = torch.log_softmax(logits_B_V.float() / scale_B[:, None], dim=-1)
     draw_B_V = logprobs_B_V.double().exp()
-    if allowed_B_V is not None:
-        logits_B_V = logits_B_V.masked_fill(~allowed_B_V, -torch.inf)
-        draw_B_V = torch.softmax(logits_B_V.double() / scale_B[:, None], dim=-1)
     if bool((top_p_B < 1).any()):
         sorted_B_V, order_B_V = draw_B_V.sort(dim=-1, descending=True)
         before_B_V = sorted_B_V.cumsum(-1) - sorted_B_V

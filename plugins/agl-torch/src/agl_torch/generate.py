@@ -8,9 +8,9 @@ otherwise in another shape.
 With ``batch_rows`` not even that: a batch has a fixed number of rows, filled up with copies and
 kept to its end, of prompts whose length says the same width; nothing is taken from other sequences.
 
-What the log-probabilities are: of the whole softmax at the request's temperature, before ``top_p``
-cuts its tail and before ``allowed`` forbids tokens. That is the policy that a policy gradient
-differentiates; at temperature 0 (greedy) they are those of temperature 1.
+What the log-probabilities are: of the whole softmax at the request's temperature over what a form
+allows (``Constraint``), before ``top_p`` cuts its tail. A token that the form forces has 0. That is
+what the answer was drawn from; at temperature 0 (greedy) they are those of temperature 1.
 """
 
 import random

@@ -12,7 +12,7 @@ import torch
 
 from agl.errors import ConfigError
 from agl_learning.schedule import next_coefficient
-from agl_torch.batch import chunks_by_tokens, recorded, score_rows
+from agl_torch.batch import chunks_by_tokens, recorded, score_rows, without_forced
 from agl_torch.critic import value_loss
 from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in, recomputing
@@ -278,12 +278,10 @@ class Learner:
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
         with computing_in(self.options.dtype, model.device):
-            return score_rows(
-                model,
-                rows,
-                self.options.temperature,
-                entropy_gradient=bool(self.options.entropy_bonus),
-            )
+            has_gradient = bool(self.options.entropy_bonus)
+            temperature = self.options.temperature
+            scores = score_rows(model, rows, temperature, entropy_gradient=has_gradient)
+        return without_forced(scores, rows)
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         by_row = {id(sample.row): sample for sample in samples}

@@ -44,7 +44,8 @@ class InferenceServer:
     and keeps others waiting, so no answer mixes two versions of the weights.
 
     Log-probabilities are natural, of the sampled token under the softmax at the request's
-    temperature, before ``top_p``; at temperature 0 under temperature 1. A request with a ``seed``
+    temperature, over what a form allows, before ``top_p``; at temperature 0 under temperature 1. A
+    request with a ``seed``
     gets the same draws whatever else is sampled at the same time. So it gets the same tokens, but
     where a draw falls between two that rounding, which batches of other shapes do otherwise, has
     moved; ``deterministic`` rules that out.
