@@ -12,6 +12,8 @@ import agl
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, RunStart
 from agl_learning.run_facts import run_facts
+from agl_learning.task_changes import task_changes
+from agl_ui.templating import number
 
 from .stores import TRACEBACK, apart, reward_span
 
@@ -194,3 +196,22 @@ def test_a_run_whose_first_step_goes_on_has_the_mean_so_far(serve, begun):
     number_of = {("reward", 1.0): 3, ("reward", 0.0): 1, ("agent", "KeyError"): 2}
     said = text_of(f"{serve(begun([], number_of=number_of))}/s/run/run/r")
     assert "Mean reward of 4 rollouts 0.75" in said
+
+
+def test_tasks_of_a_run_stand_by_how_much_worse_they_became(serve, trained):
+    async def ask():
+        store = SqliteLightningStore(trained / "store.db")
+        try:
+            (run,) = await store.query_runs()
+            return run.run_id, await task_changes(store, run.run_id)
+        finally:
+            await store.close()
+
+    run_id, changes = asyncio.run(ask())
+    address = f"{serve(trained / 'store.db')}/s/{trained.name}/run/{run_id}"
+    assert "Which tasks became better, and which worse" in text_of(address)
+    said = text_of(f"{address}/tasks")
+    rows = [" ".join(map(number, (one.first, one.last, one.difference))) for one in changes]
+    assert len(rows) > 1
+    assert [said.index(row) for row in dict.fromkeys(rows)] == sorted(map(said.index, {*rows}))
+    assert f"{changes[0].first_step} to {changes[0].last_step} {changes[0].rollouts}" in said

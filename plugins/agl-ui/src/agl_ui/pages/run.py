@@ -18,6 +18,7 @@ from agl.utils.tracebacks import place_of
 from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
+from agl_learning.task_changes import task_changes
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
@@ -26,6 +27,8 @@ from agl_ui.places import Place, Places
 
 COLOURS = 6
 """Reasons that have one of their own in the ledger's bars; the others share one, and their name."""
+MOST_TASKS = 200
+"""Tasks that are shown, those whose rewards changed most."""
 FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
 
@@ -130,6 +133,20 @@ async def write(request: Request, places: Places) -> Page:
         "is_read": accounts.is_read(run_id),
     }
     return Page("run.html", values, place, "run", state=state)
+
+
+async def tasks(request: Request, places: Places) -> Page:
+    """How the rewards of each task of a run changed."""
+    place, run_id = places.get(request.path_params["key"]), request.path_params["run_id"]
+    found = await task_changes(place.store, run_id)
+    least = sorted(found, key=lambda one: -abs(one.difference))[MOST_TASKS:]
+    values: dict[str, Any] = {
+        "title": f"Tasks of {run_id}",
+        "run_id": run_id,
+        "changes": [one for one in found if one not in least],
+        "num_more": len(least),
+    }
+    return Page("tasks.html", values, place, "run")
 
 
 async def _causes(place: Place) -> list[Cause]:
