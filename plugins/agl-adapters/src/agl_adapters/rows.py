@@ -152,7 +152,8 @@ class TraceToRows(RowsAdapter):
         if self.air is not None:
             spans = ordered([*spans, *self.air.rewards(spans)])
         credits = self.credit.assign(calls, spans)
-        check_credits(self.credit_name, credits, len(calls), spans[0].rollout_id)
+        rollout_id = spans[0].rollout_id if spans else ""
+        check_credits(self.credit_name, credits, len(calls), rollout_id)
         account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         # A rule may give one and the same credit to many calls.
         named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}

@@ -93,8 +93,7 @@ def _read_used(
 ) -> None:
     tools = tool_spans_of(read.used_spans)
     given = credit.assign([record.call for record in records], read.used_spans)
-    rollout_id = read.used_spans[0].rollout_id
-    check_credits(type(credit).__name__, given, len(records), rollout_id)
+    check_credits(type(credit).__name__, given, len(records), read.rollout.rollout_id)
     for record, one in zip(records, given, strict=True):
         call = record.call
         reason = _why_not(record, agent_match)
