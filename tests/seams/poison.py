@@ -43,26 +43,6 @@ class Frozen(Exception):
     code: int = 3
 
 
-class Fixed(Exception):
-    """An exception that is not told where it was raised."""
-
-    def with_traceback(self, tb: Any) -> Any:
-        raise RuntimeError("with_traceback fails")
-
-
-class Nameless(type):
-    """Of a class that does not say its name."""
-
-    def __getattribute__(cls, name: str) -> Any:
-        if name in ("__qualname__", "__name__", "__module__"):
-            raise RuntimeError("no name")
-        return type.__getattribute__(cls, name)
-
-
-class Unnamed(Exception, metaclass=Nameless):
-    """An exception whose class has no name."""
-
-
 class Exiting:
     """A result that ends the process of whoever shows it."""
 
@@ -131,30 +111,6 @@ async def _break_loop() -> None:
     await asyncio.sleep(30)
 
 
-def _cancel_all() -> None:
-    for task in asyncio.all_tasks():
-        if task is not asyncio.current_task():
-            task.cancel()
-
-
-async def _cancel_all_from_thread() -> None:
-    # Without the agent's context, so that nobody can tell whose doing it is.
-    loop, tasks = asyncio.get_running_loop(), asyncio.all_tasks()
-
-    def cancel() -> None:
-        for task in tasks:
-            loop.call_soon_threadsafe(task.cancel)
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    await asyncio.sleep(30)
-
-
-async def _shut_threads_down() -> None:
-    await asyncio.to_thread(int)
-    asyncio.get_running_loop()._default_executor.shutdown()  # type: ignore[attr-defined]
-
-
 async def _exit_in_task() -> None:
     async def leave() -> None:
         sys.exit(3)
@@ -219,8 +175,6 @@ POISONS: dict[str, Poison] = {
         lambda: _raise(ValueError("x" * 60_000)), "agent", "xxxxxxxxxx", plain=True
     ),
     "error that is frozen": Poison(lambda: _raise(Frozen()), "agent", "Frozen(code=3)"),
-    "error that is not told where": Poison(lambda: _raise(Fixed("no")), "agent", "Fixed: no"),
-    "error without a name": Poison(lambda: _raise(Unnamed("no")), "agent", "Unnamed: no"),
     # results that break who looks at them
     "result that exits": Poison(Exiting, "agent", "SystemExit: 4", plain=True),
     "number that interrupts": Poison(Interrupting, "agent", "KeyboardInterrupt"),
@@ -242,11 +196,6 @@ POISONS: dict[str, Poison] = {
     # the event loop that coroutines share
     "loop stopped from a thread": Poison(_stop_loop_from_thread, None),
     "loop closed": Poison(_close_loop, "agent", "Cannot close a running event loop"),
-    "loop whose threads are shut down": Poison(_shut_threads_down, None),
-    "loop's tasks cancelled": Poison(_cancel_all, "agent", "may not cancel the tasks of others"),
-    "loop's tasks cancelled from a thread": Poison(
-        _cancel_all_from_thread, "lost", "an agent cancelled tasks of others", takes_others=True
-    ),
     "loop broken": Poison(_break_loop, "lost", "broke their event loop", takes_others=True),
     "loop blocked": Poison(
         lambda: time.sleep(PATIENCE_SECONDS),

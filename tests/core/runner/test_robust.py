@@ -116,69 +116,6 @@ async def test_thread_that_is_busy_when_all_stop_ends_with_its_work() -> None:
     assert not found[0].is_alive()
 
 
-async def threads_shut_down() -> None:
-    await asyncio.to_thread(int)
-    asyncio.get_running_loop()._default_executor.shutdown()  # type: ignore[attr-defined]
-
-
-async def default_executor_shut_down() -> None:
-    await asyncio.get_running_loop().shutdown_default_executor()
-
-
-async def tasks_refused() -> None:
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise RuntimeError("no tasks")
-
-    asyncio.get_running_loop().set_task_factory(refuse)
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-@pytest.mark.parametrize("poison", [threads_shut_down, default_executor_shut_down, tasks_refused])
-async def test_agent_begins_on_a_loop_that_those_before_left_whole(
-    run_all: Any, memory_store: Store, poison: Any, concurrency: int
-) -> None:
-    others_run, others_may_end = threading.Semaphore(0), threading.Event()
-
-    @agl.rollout
-    async def agent(task: str) -> float:
-        if task == "waits":
-            others_run.release()
-            while not others_may_end.is_set():  # noqa: ASYNC110 (of other threads)
-                await asyncio.sleep(0.005)
-        elif task == "poison":
-            for _ in range(concurrency - 1):
-                others_run.acquire()
-            await poison()
-        else:
-            await asyncio.create_task(asyncio.to_thread(int))
-            others_may_end.set()
-        return 1.0
-
-    tasks = ["waits"] * (concurrency - 1) + ["poison", "healthy", "healthy"]
-    rollouts = await run_all(agent, memory_store, tasks, concurrency=concurrency)
-    assert [rollout.status for rollout in rollouts] == ["succeeded"] * len(tasks)
-    assert [rollout.attempt.sequence_id for rollout in rollouts] == [1] * len(tasks)
-
-
-async def test_agent_whose_task_another_cancels_is_lost(run_all: Any, memory_store: Store) -> None:
-    inner = list[asyncio.Task[None]]()
-
-    @agl.rollout
-    async def agent(task: str) -> float:
-        if task == "cancelled":
-            inner.append(asyncio.create_task(asyncio.sleep(25)))
-            await inner[0]
-        while not inner:  # noqa: ASYNC110 (of another rollout)
-            await asyncio.sleep(0.005)
-        inner[0].cancel()
-        return 1.0
-
-    cancelled, cancels = await run_all(agent, memory_store, ["cancelled", "cancels"], concurrency=2)
-    assert cancels.status == "succeeded"
-    assert cancelled.attempt.error.boundary == "lost"
-    assert "an agent cancelled tasks of others" in cancelled.attempt.error.message
-
-
 async def test_thread_that_cannot_be_started_costs_one_attempt(
     run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

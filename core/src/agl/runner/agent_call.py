@@ -11,15 +11,14 @@ from typing import Any, Literal
 
 from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
 from agl.runner import agent_threads
-from agl.runner.agent_threads import AgentLoop, AgentThreads, TaskOwner, current_call
-from agl.runner.result import Outcome, ReadResult, set_traceback, traceback_of
+from agl.runner.agent_threads import AgentLoop, AgentThreads, current_call
+from agl.runner.result import Outcome, ReadResult
 
 _OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
 BLOCKED = (
     "blocked the event loop that they shared. A coroutine agent must not block; make it a plain "
     "function, or await"
 )
-DISTURBED = "cancelled tasks of others on the event loop that they shared"
 Why = Literal["ended", "timeout", "cancelled", "lost", "blocked"]
 
 
@@ -34,7 +33,7 @@ class AgentBlockedError(AglError, RuntimeError):
 _UNREADABLE = Outcome(error=AglError("how the agent ended cannot be told"))
 
 
-class AgentCall(TaskOwner):
+class AgentCall:
     """Calls an agent's method and watches over it.
 
     A coroutine runs on ``agents``' loop, or on the caller's loop without one; a plain function in
@@ -77,6 +76,8 @@ class AgentCall(TaskOwner):
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
         self._where = ""
         self._was_held_up = False
+        self._task: asyncio.Task[None] | None = None
+        self._is_given_up = False
         self._ends_at = None if timeout is None else began + timeout
         self.was_interrupted = False
         """The caller itself was cancelled; it should say so once the attempt is recorded."""
@@ -152,13 +153,13 @@ class AgentCall(TaskOwner):
         coroutine = self._run_coroutine()
         try:
             assert self.agents is not None
-            self._watch(self.agents.make_task(coroutine))
+            self._watch(self.agents.loop.create_task(coroutine))
         except BaseException as error:
             coroutine.close()
             self._report(self._raised(error))
 
     def _watch(self, task: "asyncio.Task[None]") -> None:
-        self.task = task
+        self._task = task
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: "asyncio.Task[None]") -> None:
@@ -198,15 +199,11 @@ class AgentCall(TaskOwner):
             raise
 
     def _raised(self, error: BaseException) -> Outcome:
-        if self.was_disturbed and issubclass(type(error), asyncio.CancelledError):
-            lost = RolloutCancelledError(f"{self._what} was lost: an agent {DISTURBED}")
-            return Outcome(error=lost, boundary="lost")
         # Without our own frames, the traceback begins in the agent.
-        where = traceback_of(error)
+        where = error.__traceback__
         while where and where.tb_next and where.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
             where = where.tb_next
-        set_traceback(error, where)
-        return Outcome(error=error)
+        return Outcome(error=error.with_traceback(where))
 
     def _report(self, outcome: Outcome) -> None:
         with contextlib.suppress(RuntimeError):  # given up long ago, and the runner has ended
@@ -233,7 +230,7 @@ class AgentCall(TaskOwner):
                 self.agents.submit(self._cancel)
         if patient and not self._ended.done():
             await asyncio.wait([self._ended], timeout=agent_threads.CANCEL_SECONDS)
-        if patient and self.agents is not None and not self.is_given_up:
+        if patient and self.agents is not None and not self._is_given_up:
             self.agents.lost = BLOCKED
             culprit, self._where = self.agents.at_work()
             if culprit not in (self, None):
@@ -242,9 +239,9 @@ class AgentCall(TaskOwner):
 
     def _cancel(self) -> None:
         # On the agent's loop; that it runs at all shows that the loop is not blocked.
-        self.is_given_up = True
-        if self.task is not None:
-            self.task.cancel()
+        self._is_given_up = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 async def awaited(awaitable: Any) -> Any:

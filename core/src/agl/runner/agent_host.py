@@ -24,8 +24,7 @@ class AgentHost:
     """Threads and the present event loop for the agents of one runner.
 
     A loop that an agent closed, broke or has blocked for too long is left behind: the calls on it
-    end with that reason, and the next ones get a fresh loop. Those on a loop that still works, but
-    of which an agent changed what they share, go on.
+    end with that reason, and the next ones get a fresh loop.
 
     Args:
         blocked_seconds: See ``LitAgentRunner``.
@@ -45,7 +44,7 @@ class AgentHost:
 
     def loop(self) -> AgentLoop:
         """The loop for the next coroutine."""
-        if not self._loops or self._loops[-1].lost or not self._loops[-1].is_sound():
+        if not self._loops or self._loops[-1].lost:
             self._loops.append(AgentLoop())
             self._end_unused()
         if self._watching is None:

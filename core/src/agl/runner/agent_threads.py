@@ -8,13 +8,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 import psutil
 
-from agl.errors import AglError
 from agl.utils.text import describe
 
 logger = logging.getLogger(__name__)
@@ -28,46 +27,12 @@ current_call: ContextVar[object | None] = ContextVar("agl_call", default=None)
 """The call of an agent in whose context code runs."""
 
 
-class SharedLoopError(AglError, RuntimeError):
-    """An agent tried to cancel the tasks of others on the event loop that they share."""
-
-
-class TaskOwner:
-    """A call of an agent, as the tasks know it that its code made."""
-
-    task: asyncio.Task[None] | None = None
-    """The one that the runner made for it."""
-    is_given_up = False
-    """The runner has cancelled its task."""
-    was_disturbed = False
-    """Another agent, or nobody knows who, has cancelled a task of it."""
-
-
 class AgentTask(asyncio.Task[Any]):
-    """A task on the agents' loop: agents do not cancel each other unnoticed."""
+    """A task on the agents' loop, which knows in whose call it was made."""
 
     def __init__(self, coroutine: Any, **options: Any) -> None:
-        self.owner: object | None = current_call.get()
+        self.owner = current_call.get()
         super().__init__(coroutine, **options)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """See ``asyncio.Task.cancel``.
-
-        Raises:
-            SharedLoopError: It is the task of an agent, and another one cancels it.
-        """
-        by, owner = current_call.get(), self.owner
-        if isinstance(owner, TaskOwner) and by is not owner and not owner.is_given_up:
-            is_agent = self is owner.task
-            if is_agent and by is not None:
-                raise SharedLoopError(
-                    "an agent may not cancel the tasks of others on its event loop: other rollouts "
-                    "run on it, too. Cancel your own tasks; for an event loop of its own, make the "
-                    "agent a plain function with asyncio.run"
-                )
-            # Tasks within may well be cancelled by a library, or from a thread.
-            owner.was_disturbed = owner.was_disturbed or is_agent or by is not None
-        return super().cancel(msg)
 
 
 class AgentLoop:
@@ -112,19 +77,6 @@ class AgentLoop:
                 except BaseException as error:
                     self.lost = f"broke their event loop: {type(error).__name__}: {describe(error)}"
                     return
-
-    def make_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine; on the loop only. Agents may have replaced the loop's own way."""
-        return AgentTask(coroutine, loop=self.loop)
-
-    def is_sound(self) -> bool:
-        """Whether one more agent may begin: those before left what they share as it was."""
-        executor = getattr(self.loop, "_default_executor", None)
-        return (
-            self.loop.get_task_factory() is _make_task
-            and not getattr(self.loop, "_executor_shutdown_called", False)
-            and not getattr(executor, "_shutdown", False)
-        )
 
     def submit(self, start: Callable[[], object], **options: Any) -> None:
         """Have ``start`` called on the loop.

@@ -27,7 +27,7 @@ from agl.runner.gateways import AttemptGateways
 from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
 from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Artefact, Outcome, read_result, set_traceback, traceback_of
+from agl.runner.result import Artefact, Outcome, read_result
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore, Turn
 from agl.store.packed import add_accepted, is_refusal
@@ -211,13 +211,13 @@ class AttemptRunner:
                 await self._hooks.call("on_trace_end", **context)
                 held.hold()
                 if outcome.shown is not None:
-                    where = traceback_of(outcome.shown)
+                    where = outcome.shown.__traceback__
                     raise outcome.shown  # a tracer may want to see it
             return outcome, was_interrupted
         except BaseException as error:
             raised = outcome.shown if outcome else None
             if raised is not None:
-                set_traceback(raised, where)  # the agent's frames, without ours
+                raised.with_traceback(where)  # the agent's frames, without ours
             if outcome is not None and error is raised:
                 return outcome, was_interrupted
             if isinstance(error, KeyboardInterrupt):

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -24,7 +23,7 @@ from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
 from agl.types.records import Boundary
 from agl.utils.secrets import hide
-from agl.utils.text import capped, clean, describe, full_name_of, name_of, parse_json
+from agl.utils.text import capped, clean, describe, full_name_of, parse_json
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -123,35 +122,23 @@ class Outcome:
         return [span.model_copy(update=about)]
 
 
-def traceback_of(error: BaseException) -> TracebackType | None:
-    """Where an exception was raised; runs no code of its class."""
-    return BaseException.__dict__["__traceback__"].__get__(error)
-
-
-def set_traceback(error: BaseException, where: TracebackType | None) -> None:
-    """Say where an exception was raised; runs no code of its class, which may forbid it."""
-    BaseException.with_traceback(error, where)
-
-
 def _is_ordinary(error: BaseException) -> bool:
     # As every context manager made of a generator does with what passes through it.
     try:
-        error.__traceback__ = traceback_of(error)
+        error.__traceback__ = error.__traceback__
     except BaseException:
         return False
     return True
 
 
 def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
-    # Not isinstance(): that may ask the object for its class.
-    if type(error) is SandboxedAgentError:
+    if isinstance(error, SandboxedAgentError):
         return error.failure
-    is_missing = issubclass(type(error), MissingResourceError)
     return Failure(
-        boundary="resources" if is_missing else boundary,
+        boundary="resources" if isinstance(error, MissingResourceError) else boundary,
         type=clean(full_name_of(type(error))),
         message=describe(error),
-        traceback=_traceback(error),
+        traceback=clean(capped("".join(traceback.format_exception(error)))),
     )
 
 
@@ -159,15 +146,6 @@ def _hidden(failure: Failure) -> Failure:
     """Without keys: who calls a model with a wrong one is often told which it was."""
     where = failure.traceback and hide(failure.traceback)
     return failure.changed(message=hide(failure.message), traceback=where)
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        text = "".join(traceback.format_exception(error))
-    except BaseException as failure:  # it asks the error for its text, too
-        text = "".join(traceback.format_tb(traceback_of(error)))
-        text += f"(the rest cannot be shown: formatting it raised {name_of(type(failure))})"
-    return clean(capped(text))
 
 
 def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> ReadResult:
@@ -196,9 +174,8 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Re
         is_main = threading.current_thread() is threading.main_thread()
         if issubclass(kind, KeyboardInterrupt) and is_main:
             raise  # Ctrl+C; it comes nowhere else
-        name = name_of(cast(type[Any], type(result)))
         raise AgentResultError(
-            f"the agent returned a {name} that cannot be read: looking at it raised "
+            f"the agent returned a {type(result).__qualname__} that cannot be read: it raised "
             f"{full_name_of(kind)}: {describe(error)}"
         ) from None
 
@@ -273,6 +250,5 @@ def _describe(value: Any) -> str:
     try:
         text = clean(repr(value))
     except Exception as error:
-        text = f"something whose repr() raised {name_of(type(error))}"
-    name = name_of(cast(type[Any], type(value)))
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({name})"
+        text = f"something whose repr() raised {type(error).__qualname__}"
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__qualname__})"

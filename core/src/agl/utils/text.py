@@ -14,8 +14,6 @@ DEEPEST_JSON = 200
 """Lists and objects within each other, at most, in JSON that is read."""
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and marks that turn the direction of what follows."""
-_NAME, _MODULE = (type.__dict__[name] for name in ("__qualname__", "__module__"))
-"""A metaclass may hide these: what looks at a class of an agent's must not run its code."""
 
 
 def clean(text: str) -> str:
@@ -100,16 +98,10 @@ def _is_deeper(value: Any, limit: int) -> bool:
     return True
 
 
-def name_of(kind: type[Any]) -> str:
-    """The name of a class within its module, whatever its metaclass does."""
-    return "".join(_NAME.__get__(kind))
-
-
 def full_name_of(kind: type[Any]) -> str:
     """The name of a class with that of its module, unless that is ``builtins``."""
-    module = _MODULE.__get__(kind)
-    known = type(module) is str and module != "builtins"
-    return f"{module}.{name_of(kind)}" if known else name_of(kind)
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
 def describe(error: BaseException) -> str:
@@ -120,7 +112,7 @@ def describe(error: BaseException) -> str:
             text = "".join(describing(error))
         except BaseException as failure:
             if describing is repr:
-                return f"(its text cannot be made: repr() raised {name_of(type(failure))})"
+                return f"(its text cannot be made: repr() raised {type(failure).__qualname__})"
         else:
             if text:
                 return clean(capped(text))
