@@ -896,20 +896,3 @@ async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):
     parts = list(await store.query_ledger_parts())
     assert [(part.step, bool(part.problem)) for part in parts] == [(0, True), (1, True), (2, False)]
     await store.close()
-
-
-async def test_a_field_that_a_worker_gained_gets_its_column(tmp_path):
-    path = tmp_path / "agl.db"
-    store = SqliteLightningStore(path)
-    await store.update_worker("w", {"gpu": 1})
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as older:
-        older.execute("ALTER TABLE worker DROP COLUMN last_idle_time")
-        older.execute("ALTER TABLE worker DROP COLUMN current_attempt_id")
-    store = SqliteLightningStore(path)
-    assert (await store.get_worker_by_id("w")).heartbeat_stats == {"gpu": 1}
-    rollout = await store.start_rollout(1, worker_id="w")
-    await store.close()
-    store = SqliteLightningStore(path)
-    assert (await store.get_worker_by_id("w")).current_attempt_id == rollout.attempt.attempt_id
-    await store.close()

@@ -15,9 +15,6 @@ from agl.store.queries import make_query
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Run
 
-SINCE_SCHEMA = 5
-"""Older stores have no records of runs."""
-
 
 def runs_here(folder: Path | None = None) -> list[Run]:
     """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first.
@@ -35,23 +32,17 @@ def runs_here(folder: Path | None = None) -> list[Run]:
 
 
 def runs_in(file: Path) -> list[Run]:
-    """The runs of a store's file; of an older one that which its folder says.
+    """The runs of a store's file.
 
     Raises:
         DamagedRecordError: It cannot be read.
     """
     try:
         with closing(open_to_read(file)) as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version >= SINCE_SCHEMA:
-                runs = SqliteLookups(connection).query_runs(make_query("runs"))
-                return [placed(run, file) for run in runs]
+            runs = SqliteLookups(connection).query_runs(make_query("runs"))
+            return [placed(run, file) for run in runs]
     except sqlite3.Error as error:
         raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error
-    if known_run(file.parent) is None:
-        return []
-    problem = f"the store is of an older agl (schema {version}) and has no record of the run"
-    return [_unknown(file, problem)]
 
 
 def _unknown(file: Path, problem: str) -> Run:

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from agl.errors import InvalidRecordError, StoreDiskError, StoreError, StoreUnavailableError
-from agl.types import Worker
 from agl.utils.files import close_to_others
 from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
 
@@ -60,11 +59,6 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         elif version < SCHEMA_VERSION:
             steps = range(version + 1, SCHEMA_VERSION + 1)
             _run(connection, [_sql(f"migrations/{step}.sql") for step in steps])
-        columns = {row[1] for row in connection.execute("PRAGMA table_info(worker)")}
-        for name, field in Worker.model_fields.items():  # what this agl knows beyond that
-            if name not in columns:
-                kind = "REAL" if float in get_args(field.annotation) else "TEXT"
-                connection.execute(f"ALTER TABLE worker ADD COLUMN {name} {kind}")
     # Where the damage is in the names of tables, Python cannot read what SQLite says of it.
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise unavailable(path, error) from error
