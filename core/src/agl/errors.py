@@ -13,6 +13,7 @@
     ├── StoreError (RuntimeError)           a store refused or failed
     │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
+    │   │   └── ReplacedError                     another start has taken over the run
     │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
     │   ├── DamagedRecordError                    a record is not what was stored any more
@@ -86,6 +87,10 @@ class UnknownRecordError(StoreError, ValueError):
 
 class InvalidTransitionError(StoreError, ValueError):
     """A status change that the state machine does not allow."""
+
+
+class ReplacedError(InvalidTransitionError):
+    """A start of a run would write after another start has taken over. Nothing was stored."""
 
 
 class InvalidQueryError(StoreError, ValueError):

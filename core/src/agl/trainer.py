@@ -335,10 +335,13 @@ class Trainer:
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
             is_failure = gateway is None or gateway.spent_budget() is None
-            if is_failure or not isinstance(raised, Exception):
+            if store.refusal is not None and isinstance(raised, Exception):
+                run.note_replaced(store.refusal)
+            elif is_failure or not isinstance(raised, Exception):
                 error = raised
                 raise
-            logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
+            else:
+                logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
         finally:
             try:
                 if gateway is not None and (spent := gateway.spent_budget()) is not None:

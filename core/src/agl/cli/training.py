@@ -180,7 +180,7 @@ def _sum_up(result: "RunResult", path: str | None, run: RunToBe, *, dry: bool) -
     print(result.summary)
     if path is not None:
         print(f"store        {path}")
-    if result.record is not None and result.status != "finished":
+    if result.record is not None and result.status not in ("finished", "running"):
         # What an error of the run says, the command says last.
         error = result.record.generations[-1].error if result.status == "stopped" else None
         note(f"run {run.run_id} {result.status}{f': {error}' if error else ''}")

@@ -21,11 +21,16 @@ from starlette.routing import compile_path
 from agl.errors import AglError
 from agl.http import wire
 from agl.http.shapes import Shape
+from agl.serving.headers import RECEIVED, WRITER
 from agl.serving.layers import JSON, ROUTE, App, Receive, Scope, Send, answer, first, header
+from agl.store import run_rules
 from agl.store.patience import PATIENCE_SECONDS
 
 LARGE_BODY = 64 * 1024
 """Bytes; of larger ones FastAPI does not list all that is wrong, which costs far more than they."""
+
+
+_writer = re.compile(rb"(\d{1,9}) ([\w.-]+)").fullmatch
 
 
 class ShapelessError(Exception):
@@ -172,6 +177,8 @@ class FastPath:
         """Handle one request."""
         PATIENCE_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
+        if route and (writer := _writer(header(scope, RECEIVED[WRITER]))):
+            run_rules.WRITER.set((writer[2].decode(), int(writer[1])))
         if route is None:
             return await self.app(scope, receive, send)
         body = None

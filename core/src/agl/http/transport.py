@@ -20,7 +20,8 @@ from yarl import URL
 
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
 from agl.http import wire
-from agl.serving.headers import ABANDONED, ATTEMPTS, IDEMPOTENCY_KEY
+from agl.serving.headers import ABANDONED, ATTEMPTS, IDEMPOTENCY_KEY, WRITER
+from agl.store import run_rules
 from agl.store.access.held import TokenSlot
 from agl.utils.addresses import UNIX_SCHEME, socket_path
 
@@ -137,6 +138,8 @@ class Transport:
         }
         if abandoned:
             headers[ABANDONED] = "1"
+        if (writer := run_rules.WRITER.get()) is not None:
+            headers[WRITER] = f"{writer[1]} {writer[0]}"
         return await self._ask(_Request("POST", path, {}, _encode(body), headers, wait_seconds))
 
     async def has(self, feature: str) -> bool:

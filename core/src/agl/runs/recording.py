@@ -17,6 +17,7 @@ from agl.errors import (
     InvalidTransitionError,
     NotSupportedError,
     PluginError,
+    ReplacedError,
     RunError,
     StoppedError,
 )
@@ -103,6 +104,10 @@ class Recording:
         text = f"the run has stopped before its end, {error}; {self.how_to_go_on}"
         self.reason, self.stopped = str(error), StoppedError(text)
 
+    def note_replaced(self, error: ReplacedError) -> None:
+        """The store refuses what this start writes."""
+        self.reason, self.stopped = str(error), StoppedError(str(error))
+
     def note_spent(self, budget: str) -> None:
         """The gateway has refused model calls, or would; ``budget`` is the limit."""
         self.reason = self.reason or f"the budget of the run is spent ({budget})"
@@ -127,6 +132,9 @@ class Recording:
         try:
             call = store.end_run(self.run_id, self.generation, outcome, error)
             self.record = await asyncio.wait_for(call, LAST_WORD_SECONDS)
+        except ReplacedError as replaced:  # it would have finished
+            self.note_replaced(replaced)
+            await self.end(store, self.stopped)
         except Exception as failure:
             self.record = run_rules.end(self.record, self.generation, outcome, error, time.time())
             logger.warning(
@@ -176,6 +184,8 @@ def recording(
             asyncio.run(now.end(store, error))
             if not isinstance(error, ConfigError | PluginError):
                 asyncio.run(conclude(now))
+        if now.stopped is not None:
+            raise now.stopped
 
 
 def _check_no_loop() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from agl.errors import InvalidTransitionError
+from agl.errors import InvalidTransitionError, ReplacedError
+from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
@@ -14,6 +15,8 @@ from agl.types import AttemptedRollout, EnqueueRolloutRequest
 class OfRunStore(StandInStore):
     """Rollouts made here have ``run`` and ``generation`` in their metadata.
 
+    The store refuses what this start writes after another start of the run has taken over.
+
     Args:
         store: Where they are made.
         run_id: Of the run.
@@ -22,7 +25,10 @@ class OfRunStore(StandInStore):
 
     def __init__(self, store: LightningStore, run_id: str, generation: int) -> None:
         super().__init__(store)
+        self._writer = run_id, generation
         self._metadata = {"run": run_id, "generation": generation}
+        self.refusal: ReplacedError | None = None
+        """What the store said when another start had taken over."""
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         if operation.name == "enqueue_many_rollouts":
@@ -33,7 +39,14 @@ class OfRunStore(StandInStore):
             ]
         elif operation.name in ("enqueue_rollout", "start_rollout"):
             arguments["metadata"] = self._metadata | (arguments.get("metadata") or {})
-        return await super().call(operation, arguments)
+        token = run_rules.WRITER.set(self._writer)
+        try:
+            return await super().call(operation, arguments)
+        except ReplacedError as error:
+            self.refusal = error
+            raise
+        finally:
+            run_rules.WRITER.reset(token)
 
 
 async def cancel_leftovers(store: LightningStore, run_id: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from agl.serving.guard import GuardedProtocol
-from agl.serving.headers import ATTEMPTS, IDEMPOTENCY_KEY, RECEIVED
+from agl.serving.headers import RECEIVED
 from agl.serving.layers import GRANT, ErrorGuard, Message
 
 _is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
 _PLAIN_HEADERS = {
     *b"accept accept-encoding authorization connection content-length content-type host".split(),
-    *(b"user-agent", RECEIVED[IDEMPOTENCY_KEY], RECEIVED[ATTEMPTS]),
+    *(b"user-agent", *RECEIVED.values()),
 }
 
 

@@ -4,10 +4,46 @@ A run has generations, which are its starts. The last one's outcome is the run's
 has none, the run is ``running``.
 """
 
-from typing import get_args
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar, get_args
 
-from agl.errors import DamagedRecordError, InvalidTransitionError, UnknownRecordError
+from agl.errors import (
+    DamagedRecordError,
+    InvalidTransitionError,
+    ReplacedError,
+    UnknownRecordError,
+)
 from agl.types import Run, RunGeneration, RunOutcome, RunStart
+
+T = TypeVar("T")
+WRITER: Final[ContextVar[tuple[str, int] | None]] = ContextVar("agl_writer", default=None)
+"""Run and generation of the start that calls the store; None for everybody else."""
+
+
+def check_writer(run: Run | None, generation: int) -> None:
+    """Refuse what a start writes after another one has taken over its run.
+
+    Args:
+        run: The run of ``WRITER``, as it is stored.
+        generation: That of ``WRITER``.
+
+    Raises:
+        ReplacedError: It has a later start.
+    """
+    if run is not None and run.generations and (last := run.generations[-1]).number > generation:
+        raise ReplacedError(
+            f"another start has taken over run {run.run_id!r}: start {last.number}, process "
+            f"{last.pid} on {last.host}. Start {generation} writes nothing any more"
+        )
+
+
+def written_by(
+    write: Callable[..., T], writer: tuple[str, int], tables: Any, now: float, /, **given: Any
+) -> T:
+    """What an operation answers to a start of a run, if no other start has taken over."""
+    check_writer(tables.run(writer[0]), writer[1])
+    return write(tables, now, **given)
 
 
 def begin(before: Run | None, start: RunStart, now: float) -> Run:
@@ -56,6 +92,7 @@ def end(run: Run, generation: int, outcome: RunOutcome, error: str | None, now: 
 
     Raises:
         InvalidTransitionError: A run does not end so.
+        ReplacedError: It would have finished, and another start has taken over.
         UnknownRecordError: It has no such generation.
     """
     if outcome not in get_args(RunOutcome):
@@ -77,6 +114,8 @@ def end(run: Run, generation: int, outcome: RunOutcome, error: str | None, now: 
     ended = old.changed(outcome=outcome, error=error, end_time=end_time)
     generations = [*run.generations[:index], ended, *run.generations[index + 1 :]]
     is_last = index == len(numbers) - 1
+    if outcome == "finished":
+        check_writer(run, generation)
     return run.changed(generations=generations, status=outcome if is_last else run.status)
 
 

@@ -45,6 +45,7 @@ class StoreRuns:
         Raises:
             UnknownRecordError: No such run, or no such generation.
             InvalidTransitionError: No run ends so.
+            ReplacedError: It would have finished, and another start has taken over.
         """
         ...
 

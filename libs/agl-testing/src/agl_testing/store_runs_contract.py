@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from agl.errors import InvalidQueryError, InvalidTransitionError, StoreError, UnknownRecordError
+from agl.errors import (
+    InvalidQueryError,
+    InvalidTransitionError,
+    ReplacedError,
+    StoreError,
+    UnknownRecordError,
+)
+from agl.store import run_rules
 from agl.store.base import LightningStore
-from agl.types import DatasetDigest, LedgerPart, PromptTemplate, RunCode, RunStart
+from agl.types import DatasetDigest, LedgerPart, NamedResources, PromptTemplate, RunCode, RunStart
 from agl_testing.store_steps import span_of
 
 
@@ -102,6 +109,35 @@ class StoreRunsContract:
         run = await store.end_run("run-1", 1, "died", "its process is gone")
         assert (run.status, run.generations[0].end_time) == ("died", None)
         assert (await store.end_run("run-1", 1, "finished")).status == "finished"
+
+    async def test_start_that_another_one_has_replaced_writes_nothing(
+        self, store: LightningStore
+    ) -> None:
+        """See ``run_rules.WRITER``: a store calls ``check_writer`` before it writes."""
+        await store.begin_run(start_of())
+        text: NamedResources = {"p": PromptTemplate(template="x", engine="f-string")}
+        token = run_rules.WRITER.set(("run-1", 1))
+        try:
+            rollout = await store.enqueue_rollout(1)
+            number, part = rollout.rollout_id, LedgerPart(rollout_id=rollout.rollout_id)
+            run = await store.begin_run(start_of())
+            for write in (
+                lambda: store.enqueue_rollout(2),
+                lambda: store.start_rollout(2),
+                lambda: store.update_rollout(number, status="cancelled"),
+                lambda: store.add_ledger_parts([part]),
+                lambda: store.add_resources(text),
+                lambda: store.update_resources("rs-1", text),
+                lambda: store.end_run("run-1", 1, "finished"),
+            ):
+                with pytest.raises(ReplacedError, match="'run-1': start 2, process 4711 on here"):
+                    await write()
+            assert [*await store.query_rollouts()] == [rollout]
+        finally:
+            run_rules.WRITER.reset(token)
+        assert not await store.query_resources()
+        assert await store.get_run_by_id("run-1") == run
+        await store.add_ledger_parts([part])
 
     async def test_end_of_what_was_not_begun_is_refused(self, store: LightningStore) -> None:
         with pytest.raises(UnknownRecordError, match="run-1"):

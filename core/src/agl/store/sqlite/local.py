@@ -4,10 +4,11 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from agl.errors import ConfigError
-from agl.store import rules
+from agl.store import rules, run_rules
 from agl.store.base import (
     AttemptEnd,
     LightningStore,
@@ -136,7 +137,10 @@ class LocalLightningStore(LightningStore):
         if operation.changes:
             fields = [name for name in arguments if name not in operation.required]
             arguments["changes"] = {name: arguments.pop(name) for name in fields}
-        return await self._write(getattr(ops, name), **arguments)
+        write = getattr(ops, name)
+        if (writer := run_rules.WRITER.get()) is not None:
+            write = partial(run_rules.written_by, write, writer)
+        return await self._write(write, **arguments)
 
     async def statistics(self) -> LightningStoreStatistics:
         await self._write_idle()
