@@ -1,6 +1,6 @@
 """What a new start of a run does with the rollouts that an earlier one left."""
 
-from agl.runs.rollouts import cancel_leftovers
+from agl.runs.rollouts import LEFT_OVER, cancel_leftovers
 from agl.store.memory import InMemoryLightningStore
 
 
@@ -20,6 +20,11 @@ async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_lef
         queued.rollout_id: "cancelled",
         others.rollout_id: "queuing",
     }
+    attempt = await store.get_latest_attempt(claimed.rollout_id)
+    worker = await store.get_worker_by_id("w")
+    assert (attempt and attempt.status, attempt and attempt.error) == ("failed", LEFT_OVER)
+    assert worker is not None
+    assert worker.status == "idle"
     # The next start goes on with it.
     again = await store.start_rollout("a critique", metadata=of_run, key="apo/critique/1")
     await store.update_attempt(again.rollout_id, "latest", status="succeeded")

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from agl.errors import InvalidTransitionError, ReplacedError
 from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
-from agl.types import AttemptedRollout, EnqueueRolloutRequest
+from agl.store.rules import OPEN
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure
+
+LEFT_OVER: Final = Failure(
+    boundary="cancelled", type="left_over", message="the start of the run that it was of is over"
+)
+"""Failure of an attempt that an earlier start of a run left open."""
 
 
 class OfRunStore(StandInStore):
@@ -64,3 +70,7 @@ async def cancel_leftovers(store: LightningStore, run_id: str) -> None:
         if (rollout.metadata or {}).get("run") == run_id and not is_own:
             with suppress(InvalidTransitionError):  # it has ended meanwhile
                 await store.update_rollout(rollout.rollout_id, status="cancelled")
+            if begun and begun.status in OPEN:  # else it and its worker would stay so for ever
+                with suppress(InvalidTransitionError):
+                    ids = rollout.rollout_id, begun.attempt_id
+                    await store.update_attempt(*ids, status="failed", error=LEFT_OVER)
