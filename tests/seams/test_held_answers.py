@@ -1,0 +1,45 @@
+"""Answers that are held to a form, from the server to the gradient."""
+
+import copy
+from typing import Any
+
+import pytest
+
+import agl
+
+from .collecting import collect, rows_of
+
+openai = pytest.importorskip("openai")
+for name in ("agl_gateway", "agl_adapters", "agl_torch", "llguidance"):
+    pytest.importorskip(name)
+
+from tests.plugins.torch.test_forms import (  # noqa: E402
+    byte_server,  # noqa: F401
+    byte_tokenizer,  # noqa: F401
+    held_to,
+)
+from tests.plugins.torch.test_learner import OPTIONS, RULE, Learner, Sample  # noqa: E402
+
+
+@agl.rollout
+async def agent(task: dict[str, Any], main_llm: agl.LLM) -> float:
+    async with openai.AsyncOpenAI(base_url=main_llm.endpoint, api_key="x") as client:
+        said = [{"role": "user", "content": "where?"}]
+        await client.chat.completions.create(model=main_llm.model, messages=said, **task)
+    return 1.0
+
+
+async def test_what_a_form_forced_is_recorded_as_certain_and_changes_no_weight(byte_server):  # noqa: F811
+    params = {"model": "hosted_vllm/model", "api_base": byte_server.url}
+    gateway = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": params}])
+    tasks = ({**held_to({"const": "Oslo"}), "max_tokens": 20}, {"max_tokens": 6})
+    held, free = rows_of(await collect(agent, gateway, tasks=tasks))
+    assert held.logprobs == [0.0] * len(held.token_ids)
+    assert sum(one < -3 for one in free.logprobs) == free.num_sampled
+    for row, is_changed in ((held, False), (free, True)):
+        learner = Learner(copy.deepcopy(byte_server.model), OPTIONS, RULE)
+        before = copy.deepcopy(learner.model.state_dict())
+        measured = learner.update([Sample(row, [1.0] * row.num_sampled)])
+        after = learner.model.state_dict()
+        assert any(not after[name].equal(before[name]) for name in before) is is_changed
+        assert measured["logprob_gap"] == pytest.approx(0, abs=1e-3)
