@@ -153,11 +153,14 @@ def catalogue() -> str:
     }
     found = dict.fromkeys(commands, "agl-core")
     core = tomllib.loads((REPOSITORY / "core/pyproject.toml").read_text())["project"]
-    own_extras = {needs[0]: extra for extra, needs in core["optional-dependencies"].items()}
+    extras = core["optional-dependencies"].items()
+    own_extras = {re.match(r"[\w-]*", needs[0])[0]: extra for extra, needs in extras}
+    packages = ["agl-core"]
     for kind in ("libs", "plugins", "compat"):
         for path in sorted((REPOSITORY / kind).glob("*/pyproject.toml")):
             project = tomllib.loads(path.read_text())["project"]
             package = project["name"]
+            packages.append(package)
             package = f"agl-core[{own_extras[package]}]" if package in own_extras else package
             for group, entries in project.get("entry-points", {}).items():
                 if not group.startswith("agl."):
@@ -181,6 +184,7 @@ def catalogue() -> str:
         for section, names in sections.items()
     }
     everything = {
+        "packages": sorted(packages),
         "components": {group: dict(sorted(of.items())) for group, of in sorted(offers.items())},
         "commands": {section: of for section, of in ordered.items() if of},
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -106,10 +107,29 @@ def test_messages_name_pip_for_what_is_not_in_the_clone(core_from) -> None:
     assert install_line("agl-bestprompt[backend]") == "pip install 'agl-bestprompt[backend]'"
 
 
-@pytest.mark.parametrize("origin", [None, "file:///nowhere/core", "https://index/agl/core"])
-def test_messages_name_pip_where_the_core_is_from_no_clone(core_from, origin) -> None:
+@pytest.mark.parametrize(
+    "origin", [None, "file:///nowhere/core", "file:///wheels/agl_core-0.1.0-py3-none-any.whl"]
+)
+def test_messages_send_nobody_to_an_index_for_names_that_anybody_may_take(
+    core_from, origin
+) -> None:
+    """Of the package itself, and of its extras, with or without options."""
     core_from(origin)
-    assert install_line("--force-reinstall", "agl-apo") == "pip install --force-reinstall agl-apo"
+    assert len(ALL) > 15
+    for arguments in (["--force-reinstall", name] for name in ALL):
+        assert install_line(*arguments) == (
+            f"python install.py {' '.join(arguments)} "
+            f"(in a clone of agl: no package index has {arguments[-1]})"
+        )
+    assert "pip" not in install_line("agl-apo[gepa]")
+    assert install_line("agl-bestprompt") == "pip install agl-bestprompt"
+
+
+def test_no_source_says_by_itself_how_a_package_of_ours_is_installed() -> None:
+    said = re.compile(r"pip[\s\w\"-]*install[^\n]{0,40}\bagl-")
+    sources = (path for kind in ("core", "libs", "plugins", "compat") for path in
+               (CLONE / kind).rglob("src/**/*.py"))  # fmt: skip
+    assert [path.name for path in sources if said.search(path.read_text("utf-8"))] == []
 
 
 def test_without_pip_and_uv_it_says_what_to_do_after_it_has_read_the_names(tmp_path: Path) -> None:

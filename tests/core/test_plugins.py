@@ -1,8 +1,11 @@
 """Components are found by metadata alone, and what is wrong with one is said."""
 
+import json
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from agl.errors import (
     install_line,
 )
 from agl.plugins import registry
+from agl.utils.logs import stdout_to_stderr
 
 ALGORITHM = """
     import agl
@@ -112,8 +116,138 @@ def test_missing_module_without_a_backend_extra_finds_the_extra_that_names_it(
     )
     with pytest.raises(BrokenComponentError, match=r"Run: pip install 'agl-x\[fast\]'"):
         registry.load("agl.algorithms", "x")
-    with pytest.raises(BrokenComponentError, match=r"'no_such_thing'.* Run: pip install agl-x$"):
+    # It is installed, so that "pip install agl-x" would change nothing.
+    with pytest.raises(BrokenComponentError, match=r"'no_such_thing'.*'agl-x' does not require"):
         registry.load("agl.algorithms", "y")
+
+
+def test_missing_module_of_what_is_required_and_not_installed_is_brought_by_the_plugin(
+    install: Any,
+) -> None:
+    offers = {"agl.algorithms": {"x": "agl_x_mod:X"}}
+    requires = ["no-such-engine>=2"]
+    install("agl-x", {"agl_x_mod.py": "import no_such_engine"}, offers, requires=requires)
+    with pytest.raises(BrokenComponentError, match=r"Run: pip install agl-x$"):
+        registry.load("agl.algorithms", "x")
+
+
+@pytest.mark.parametrize(
+    ("group", "advice"),
+    [
+        ("agl.algorithms", "Uninstall one of them, or name the class itself, as 'x:X'"),
+        ("agl.commands", "Uninstall one of them"),
+        ("agl.plugins", "Uninstall one of them, or leave both out: AGL_DISABLE_PLUGINS=same"),
+    ],
+)
+def test_advice_for_a_name_that_two_offer_can_be_followed(
+    install: Any, group: str, advice: str
+) -> None:
+    for name in ("agl-x", "agl-y"):
+        install(name, {}, {group: {"same": "x:X"}})
+    causes = [row.cause for row in diagnose() if row.name == "same"]
+    assert [cause.endswith(f". {advice}") for cause in causes] == [True, True], causes
+
+
+@pytest.mark.parametrize(
+    ("group", "source", "state", "cause"),
+    [
+        ("agl.algorithms", "class X: pass", "broken", "expected an Algorithm, got the class X"),
+        ("agl.commands", "X = 5", "broken", "expected a Command, got a int"),
+        (
+            "agl.stores",
+            "import agl\nclass X(agl.LightningStore): pass",
+            "broken",
+            "has neither call() nor add_ledger_parts, add_many_spans, add_resources,",
+        ),
+        (
+            "agl.stores",
+            "import agl\nclass X(agl.LightningStore):\n    async def call(self, *_): pass",
+            "ok",
+            "",
+        ),
+        ("agl.algorithms", "def X(): pass", "ok", ""),
+        (
+            "agl.algorithm",
+            "X = 5",
+            "unknown group",
+            "agl has no group 'agl.algorithm'. Did you mean 'agl.algorithms'?",
+        ),
+    ],
+)
+def test_check_says_what_is_wrong_with_a_component_before_anybody_names_it(
+    install: Any, group: str, source: str, state: str, cause: str
+) -> None:
+    install("agl-x", {"agl_x_mod.py": source}, {group: {"x": "agl_x_mod:X"}})
+    [row] = [row for row in diagnose(check=True) if row.name == "x"]
+    assert (row.state, cause in row.cause) == (state, True), row.cause
+
+
+def test_command_that_the_core_hides_is_shown_as_such(install: Any) -> None:
+    install("agl-x", {}, {"agl.commands": {"run": "x:X"}})
+    assert states()["command", "run"] == [
+        ("hidden", "'agl run' is the core's; choose another name"),
+    ]
+
+
+def test_check_says_who_is_slow_to_import(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = {"agl.algorithms": {"x": "agl_x_mod:X"}}
+    install("agl-x", {"agl_x_mod.py": "import time\ntime.sleep(0.02)\ndef X(): pass"}, offers)
+    monkeypatch.setattr("agl.cli.states.SLOW_SECONDS", 0.01)
+    [(_, cause)] = states(check=True)["algorithm", "x"]
+    assert re.fullmatch(r"took \d+\.\d s to import", cause)
+
+
+PRINTS = """
+    import agl
+
+    print("hello from the plugin")
+
+    class X(agl.Hook):
+        def __init__(self):
+            print("made")
+
+    class Learn(agl.Algorithm):
+        def run(self, train_dataset=None, val_dataset=None): ...
+
+    @agl.rollout
+    def agent(task): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "arguments"),
+    [
+        ("agl.plugins", "agl_x_mod:X", ["plugins", "--check", "--json"]),
+        ("agl.algorithms", "agl_x_mod:Learn", ["plugins", "show", "x", "--json"]),
+        ("agl.algorithms", "agl_x_mod:Learn", ["config", "FILE", "--json"]),
+    ],
+)
+def test_what_is_printed_while_it_is_loaded_is_no_data(
+    install: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, group: str, target: str,
+    arguments: list[str],
+) -> None:  # fmt: skip
+    from agl.cli import main
+
+    install("agl-x", {"agl_x_mod.py": PRINTS}, {group: {"x": target}})
+    file = tmp_path / "agl.yaml"
+    file.write_text("{agent: agl_x_mod:agent, algorithm: x, train: tasks.jsonl}")
+    (tmp_path / "tasks.jsonl").write_text("{}")
+    with pytest.raises(SystemExit, match="0"):
+        main([str(file) if argument == "FILE" else argument for argument in arguments])
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert "hello from the plugin" in err
+
+
+def test_stdout_comes_back_whichever_of_two_threads_ends_first() -> None:
+    real = sys.stdout
+    first, second = stdout_to_stderr(), stdout_to_stderr()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.stdout is sys.stderr
+    second.__exit__(None, None, None)
+    assert sys.stdout is real
 
 
 @pytest.mark.parametrize(

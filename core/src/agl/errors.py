@@ -170,7 +170,11 @@ class MixedCallsError(RunError):
 
 
 def install_line(*arguments: str) -> str:
-    """How to install a package, after options of pip; from the clone that agl-core came from."""
+    """How to install a package, after options of pip; ours from the clone that agl-core came from.
+
+    No package index has ours, so anybody could publish something under their names there.
+    """
+    import json
     import re
     import shlex
     from importlib import metadata
@@ -183,4 +187,8 @@ def install_line(*arguments: str) -> str:
         script = clone / "install.py"
         if script.exists() and (name == "agl-core" or any(clone.glob(f"*/{name}/pyproject.toml"))):
             return shlex.join(["python", str(script), *arguments])
-    return shlex.join(["pip", "install", *arguments])
+    catalogue = Path(__file__).parent / "utils/catalogue.json"
+    if name not in json.loads(catalogue.read_text("utf-8"))["packages"]:
+        return shlex.join(["pip", "install", *arguments])
+    line = shlex.join(["python", "install.py", *arguments])
+    return f"{line} (in a clone of agl: no package index has {name})"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
+from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ComponentPlan(Generic[T]):
                     f"{label} cannot be built: {type(error).__name__}: {error}"
                 ) from error
             if not isinstance(built, self.expected_type):
-                raise _wrong_type(label, built, self.expected_type)
+                raise wrong_type(label, built, self.expected_type)
         return built
 
 
@@ -141,7 +142,7 @@ def plan_component(
                 raise ConfigError(f"{what} is made already; it takes no options here")
             return ComponentPlan(target, expected_type, where=where, component=component)
         if not (issubclass(target, expected_type) if inspect.isclass(target) else callable(target)):
-            raise _wrong_type(label, target, expected_type)
+            raise wrong_type(label, target, expected_type)
     takes = {option.name for option in schema_of(target).options}
     defaults = {n: value for n, value in (optional_defaults or {}).items() if n in takes}
     checked = validate(target, {**defaults, **options}, where)
@@ -254,7 +255,8 @@ def _find(spec: object, group: str | None) -> tuple[Any, registry.Component | No
 
 def _import_module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        with stdout_to_stderr():
+            return importlib.import_module(name)
     except AglError:
         raise
     # A user's module may raise anything while it is imported, even SystemExit.
@@ -276,7 +278,9 @@ def _name_of(target: Any) -> str:
     return getattr(target, "__qualname__", None) or type(target).__qualname__
 
 
-def _wrong_type(label: str, found: object, expected: type) -> ConfigError:
+def wrong_type(label: str, found: object, expected: type) -> ConfigError:
+    """That a component is not of its kind."""
     kind = "the class" if inspect.isclass(found) else "a"
     name = _name_of(found) if inspect.isclass(found) else type(found).__qualname__
-    return ConfigError(f"{label}: expected a {expected.__name__}, got {kind} {name}")
+    article = "an" if expected.__name__[0] in "AEIOU" else "a"
+    return ConfigError(f"{label}: expected {article} {expected.__name__}, got {kind} {name}")

@@ -16,6 +16,7 @@ import pluggy
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
+from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -291,7 +292,8 @@ def load_plugin(component: registry.Component) -> object:
     if not inspect.isclass(plugin):
         return plugin
     try:
-        return plugin()
+        with stdout_to_stderr():
+            return plugin()
     except Exception as error:
         raise BrokenComponentError(
             f"{component} cannot be made: {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +26,7 @@ from agl.errors import (
     install_line,
 )
 from agl.utils import catalogue
+from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 GROUPS: Mapping[str, str] = MappingProxyType(
@@ -133,7 +134,8 @@ def load_component(component: Component) -> Any:
         BrokenComponentError: Importing it failed; the cause is chained.
     """
     try:
-        return EntryPoint(component.name, component.target, component.group).load()
+        with stdout_to_stderr():
+            return EntryPoint(component.name, component.target, component.group).load()
     except PluginError:
         raise
     # A plugin may raise anything while it is imported, even SystemExit; it must break nobody else.
@@ -149,10 +151,14 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     elif (top := missing.partition(".")[0]) == re.split(r"[.:]", component.target)[0]:
         how = install_line("--force-reinstall", component.distribution)
         cause = f"does not load: there is no module {missing!r}. Run: {how}"
-    else:
-        extra = _extra_with(component.distribution, top)
+    elif (extra := _extra_with(component.distribution, top)) is not None:
         wanted = f"{component.distribution}[{extra}]" if extra else component.distribution
         cause = f"needs {top!r}, which is not installed. Run: {install_line(wanted)}"
+    else:
+        cause = (
+            f"needs {top!r}, which is not installed and which {component.distribution!r} does not "
+            "require. Install what has it, and tell the author of the plugin"
+        )
     return BrokenComponentError(f"{component} {cause}")
 
 
@@ -210,14 +216,19 @@ def duplicate_cause(offers: list[Component]) -> str:
     """Why a name that several distributions offer is no component."""
     dists = " and ".join(f"{c.distribution!r}" for c in offers)
     one = offers[0]
-    return (
-        f"{one.kind} {one.name!r} is offered by {dists}. Uninstall one of them, "
-        f"or name the class itself, as {one.target!r}"
-    )
+    another_way = {
+        "command": "",
+        "plugin": f", or leave both out: AGL_DISABLE_PLUGINS={one.name}",
+    }.get(one.kind, f", or name the class itself, as {one.target!r}")
+    return f"{one.kind} {one.name!r} is offered by {dists}. Uninstall one of them{another_way}"
 
 
 def _extra_with(distribution: str, module: str) -> str | None:
-    """The extra that brings a module: ``backend`` if there is one, else the one that names it."""
+    """The extra that brings a module: ``backend`` if there is one, else the one that names it.
+
+    Empty where the distribution itself brings it, since some of what it requires is not installed;
+    None where nothing does.
+    """
     metadata = Distribution.from_name(distribution).metadata
     extras: list[str] = metadata.get_all("Provides-Extra") or []
     if "backend" in extras:
@@ -227,6 +238,8 @@ def _extra_with(distribution: str, module: str) -> str | None:
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", requirement)
         if name and extra and _normal(name.group()) == _normal(module):
             return extra.group(1)
+        if name and ";" not in requirement and not any(distributions(name=name.group())):
+            return ""
     return None
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import hide
@@ -19,6 +19,23 @@ LONGEST_RECORD = 10_000
 """Characters of a log record that are written, its traceback included."""
 LINE = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 """In files and pipes; on a terminal a record is the time of day and what is said."""
+
+
+_stdouts: list[Any] = []
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Generator[None]:
+    """What is printed within the block goes to stderr: stdout is for data. Threads may overlap."""
+    _stdouts.append(sys.stdout)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        first = _stdouts[0]
+        _stdouts.pop()
+        if not _stdouts:
+            sys.stdout = first
 
 
 @functools.cache

@@ -48,7 +48,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         if version > SCHEMA_VERSION:
             raise StoreUnavailableError(
                 f"store {path!r}: made by a newer agl (schema {version}, this one knows up to "
-                f"{SCHEMA_VERSION}). Run: pip install --upgrade agl-core"
+                f"{SCHEMA_VERSION}). Install a newer agl"
             )
         if tables and path != MEMORY and Path(path).stat().st_size <= _CHECKED_BYTES:
             found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
