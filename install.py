@@ -44,7 +44,7 @@ def _needs(argument: str) -> list[str]:
     needs = list(project["dependencies"])
     for extra in (ours[2] or "").split(","):
         needs += project.get("optional-dependencies", {}).get(extra, [])
-    return [need for need in needs if need.startswith("agl-")]
+    return [need.partition("~")[0] for need in needs if need.startswith("agl-")]
 
 
 def _in_folder(ours: re.Match[str]) -> str:

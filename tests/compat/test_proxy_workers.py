@@ -251,8 +251,5 @@ def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
 
 
 def test_server_settings_travel_as_one_value() -> None:
-    from agl.utils import PythonServerLauncherArgs as by_agl
-
-    settings = by_agl(port=8000, host="0.0.0.0", n_workers=4, launch_mode="thread")
-    assert isinstance(settings, PythonServerLauncherArgs)
+    settings = PythonServerLauncherArgs(8000, "0.0.0.0", n_workers=4, launch_mode="thread")
     assert (settings.port, settings.host, settings.n_workers) == (8000, "0.0.0.0", 4)

@@ -104,14 +104,6 @@ def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> No
     )
 
 
-def test_helper_of_0_3_says_what_to_install(packages: Path) -> None:
-    done = run(packages, "-c", "from agl.utils.otel import flatten_attributes")
-    assert done.stderr.splitlines()[-1] == (
-        "agl.errors.MissingPluginError: agl.utils.otel.flatten_attributes lives in "
-        f"agl-agentlightning, which is not installed. Run: {install_line('agl-agentlightning')}"
-    )
-
-
 def test_fixtures_are_active_with_agl_testing_only(packages: Path) -> None:
     arguments = ("-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider")
     alone = run(packages, *arguments)

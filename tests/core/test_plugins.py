@@ -117,7 +117,7 @@ def test_missing_module_without_a_backend_extra_finds_the_extra_that_names_it(
     with pytest.raises(BrokenComponentError, match=r"Run: pip install 'agl-x\[fast\]'"):
         registry.load("agl.algorithms", "x")
     # It is installed, so that "pip install agl-x" would change nothing.
-    with pytest.raises(BrokenComponentError, match=r"'no_such_thing'.*'agl-x' does not require"):
+    with pytest.raises(BrokenComponentError, match=r"nor required by the plugin"):
         registry.load("agl.algorithms", "y")
 
 
@@ -152,7 +152,6 @@ def test_advice_for_a_name_that_two_offer_can_be_followed(
     ("group", "source", "state", "cause"),
     [
         ("agl.algorithms", "class X: pass", "broken", "expected an Algorithm, got the class X"),
-        ("agl.commands", "X = 5", "broken", "expected a Command, got a int"),
         (
             "agl.stores",
             "import agl\nclass X(agl.LightningStore): pass",

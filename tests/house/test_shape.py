@@ -4,6 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).parents[2]
 AGL = ROOT / "core/src/agl"
 DISTRIBUTIONS = [
@@ -107,3 +109,29 @@ def test_every_benchmark_runs_at_night() -> None:
     together = (benchmarks / "run_all.py").read_text(encoding="utf-8")
     run = set(re.findall(r"^\w+\.py", together, re.MULTILINE)) | {"resume.py"}
     assert run == programs - parts
+
+
+def test_packages_require_each_other_in_the_minor_version_that_they_have() -> None:
+    """And where several require one library, they agree on the oldest that is good enough."""
+    projects = [
+        tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+        for root in DISTRIBUTIONS
+    ]
+    versions = {project["name"]: project["version"] for project in projects}
+    wanted = [
+        Requirement(line)
+        for project in projects
+        for line in (
+            *project["dependencies"],
+            *(
+                line
+                for extra in project.get("optional-dependencies", {}).values()
+                for line in extra
+            ),
+        )
+    ]
+    ours = {(one.name, str(one.specifier)) for one in wanted if one.name in versions}
+    assert ours == {(name, f"~={versions[name]}") for name, _ in ours}
+    assert len(ours) > 10
+    jinja = {str(one.specifier) for one in wanted if one.name == "jinja2"}
+    assert jinja == {">=3.1.6"}  # the release that closed the holes of its sandbox

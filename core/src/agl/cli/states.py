@@ -8,8 +8,6 @@ from importlib.util import find_spec
 from inspect import getmembers, isclass
 from typing import Literal
 
-import click
-
 import agl
 from agl.cli import verbs
 from agl.env import LightningEnvVar
@@ -98,8 +96,6 @@ def try_component(component: Component) -> None:
         HookManager().register(load_plugin(component), component.name)
         return
     target = registry.load_component(component)
-    if component.kind == "command" and not isinstance(target, click.Command):
-        raise wrong_type(str(component), target, click.Command)
     if component.kind not in BASES or not isclass(target):  # a function may build one
         return
     base = getattr(agl, BASES[component.kind])

@@ -155,10 +155,7 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
         wanted = f"{component.distribution}[{extra}]" if extra else component.distribution
         cause = f"needs {top!r}, which is not installed. Run: {install_line(wanted)}"
     else:
-        cause = (
-            f"needs {top!r}, which is not installed and which {component.distribution!r} does not "
-            "require. Install what has it, and tell the author of the plugin"
-        )
+        cause = f"needs {top!r}, which is not installed, nor required by the plugin. Install it"
     return BrokenComponentError(f"{component} {cause}")
 
 
@@ -226,8 +223,7 @@ def duplicate_cause(offers: list[Component]) -> str:
 def _extra_with(distribution: str, module: str) -> str | None:
     """The extra that brings a module: ``backend`` if there is one, else the one that names it.
 
-    Empty where the distribution itself brings it, since some of what it requires is not installed;
-    None where nothing does.
+    Empty where something that the distribution requires is not installed; None where nothing is.
     """
     metadata = Distribution.from_name(distribution).metadata
     extras: list[str] = metadata.get_all("Provides-Extra") or []

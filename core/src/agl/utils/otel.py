@@ -1,4 +1,4 @@
-"""Tags of spans and links between them; agl-agentlightning has 0.3's other helpers of this path."""
+"""Tags of spans and links between them; agentlightning.utils.otel has the other helpers of 0.3."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict
 
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attributes, SpanContext, SpanLike
-from agl.utils import elsewhere
 from agl.utils.attributes import (
     attributes_under,
     filter_attributes as filter_attributes,
@@ -15,17 +14,6 @@ from agl.utils.attributes import (
 )
 
 SpanT = TypeVar("SpanT")
-
-__getattr__ = elsewhere(
-    __name__,
-    "utils.otel",
-    (
-        *("check_attributes_sanity", "filter_and_unflatten_attributes", "flatten_attributes"),
-        *("format_exception_attributes", "full_qualified_name", "get_tracer"),
-        *("get_tracer_provider", "sanitize_attribute_value", "sanitize_attributes"),
-        *("sanitize_list_attribute_sanity", "unflatten_attributes"),
-    ),
-)
 
 
 class LinkMatch(BaseModel):

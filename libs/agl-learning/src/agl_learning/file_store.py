@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl.errors import NotSupportedError, StoreUnavailableError, install_line
+from agl.errors import NotSupportedError, StoreUnavailableError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation
@@ -36,7 +36,7 @@ def _unfit(path: str, version: int | None) -> str:
         return f"store {path!r}: not a store of agl"
     what = f"store {path!r}: of schema {version}, and this agl reads schema {SCHEMA_VERSION}"
     if version > SCHEMA_VERSION:
-        return f"{what}. Run: {install_line('--upgrade', 'agl-core')}"
+        return f"{what}. Install a newer agl"
     return f"{what}. Bring it up to date with: agl rollouts --path {path}"
 
 

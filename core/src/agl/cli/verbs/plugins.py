@@ -61,22 +61,12 @@ def show(name: str, as_json: bool) -> None:
 def _reflowed(text: str, indent: str = "") -> str:
     """Paragraphs as wide as the terminal, without the marks of reStructuredText."""
     import shutil
-    import textwrap
 
-    def fill(part: str) -> str:
-        if "\n  " in part or part.startswith("- "):  # a list, or lines that stand as they are
-            return textwrap.indent(part, indent)
-        return textwrap.fill(
-            part,
-            width,
-            initial_indent=indent,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-
+    parts = re.sub("`+", "", text).split("\n\n")
+    # A list, or lines that stand as they are: click keeps what follows its mark.
+    kept = ["\b\n" + part if "\n  " in part or part.startswith("- ") else part for part in parts]
     width = min(shutil.get_terminal_size().columns, 100)
-    return "\n\n".join(map(fill, re.sub("`+", "", text).split("\n\n")))
+    return click.formatting.wrap_text("\n\n".join(kept), width, indent, indent, True)
 
 
 def _choose(name: str) -> Any:
