@@ -9,7 +9,6 @@ from inspect import getmembers, isclass
 from typing import Literal
 
 import agl
-from agl.cli import verbs
 from agl.env import LightningEnvVar
 from agl.errors import AglError, ConfigError, install_line
 from agl.plugins import registry
@@ -75,7 +74,7 @@ def _state(component: Component, same_name: list[Component], check: bool) -> tup
         return "duplicate", registry.duplicate_cause(same_name)
     if component.kind == "plugin" and component.name in registry.disabled_plugins():
         return "disabled", f"{LightningEnvVar.AGL_DISABLE_PLUGINS.value} names it"
-    if component.kind == "command" and find_spec(f"{verbs.__name__}.{component.name}"):
+    if component.kind == "command" and find_spec(f"agl.cli.verbs.{component.name}"):
         return "hidden", f"'agl {component.name}' is the core's; choose another name"
     if not check:
         return "installed", ""
