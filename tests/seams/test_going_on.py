@@ -134,26 +134,6 @@ def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
     assert (done.summary["steps"], starts.steps()) == (9, [*range(1, 10)])
 
 
-def test_rollouts_whose_calls_mixed_are_drawn_anew_by_a_mended_agent(starts: Starts) -> None:
-    latest = ""
-
-    async def by_global_address(llm: agl.LLM, task: str) -> float:
-        nonlocal latest
-        latest = llm.endpoint
-        await asyncio.sleep(0.1)
-        return await ask(llm, task, latest)
-
-    starts.asks = by_global_address
-    options: dict[str, Any] = {"steps": 1, "groups_per_step": 2}
-    tasks = ["apples are red", "winter was cold"]
-    with pytest.raises(AlgorithmError, match="MixedCallsError"):
-        starts.start(tasks, concurrency=8, **options)
-    starts.asks = starts.every_second
-    starts.start(tasks, **options)
-    assert starts.ran == 2 * COPIES
-    assert starts.steps() == [1]
-
-
 def test_a_run_whose_store_is_gone_draws_anew_what_came_after_its_checkpoint(
     starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:

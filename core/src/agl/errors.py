@@ -30,8 +30,7 @@
     └── RunError (RuntimeError)             the run failed; exit code 1
         ├── AlgorithmError                  the algorithm raised
         ├── StoppedError                    stopped before its end, as it was asked to; it can go on
-        ├── RunnerCrashError                runner processes died more often than they may
-        └── MixedCallsError                 model calls were recorded in another rollout
+        └── RunnerCrashError                runner processes died more often than they may
 
 Each takes one argument, the message, and so survives pickling.
 """
@@ -163,10 +162,6 @@ class RunnerCrashError(RunError):
 
 class RunnerStuckError(RunnerCrashError):
     """An agent did not return at its deadline, and this runner shall be replaced."""
-
-
-class MixedCallsError(RunError):
-    """Model calls of one rollout were recorded in another that ran beside it."""
 
 
 def install_line(*arguments: str) -> str:

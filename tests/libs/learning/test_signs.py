@@ -188,8 +188,8 @@ async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
 
 def asked(ended, name, request, tokens, calls=1, others=()):
     one = ended(name, 0, [(tokens, [9], 1.0)])
-    made = [Call(0.0, 1.0, request, f"{name}-{n}") for n in range(calls)]
-    one.ran = Ran(name, frozenset(), "p", 0.0, 1.0, (*others, *made))
+    made = [Call(request, f"{name}-{n}") for n in range(calls)]
+    one.ran = Ran(name, "p", 0.0, 1.0, (*others, *made))
     return one
 
 
@@ -201,7 +201,7 @@ def test_prompts_are_compared_as_they_were_said_and_as_tokens(ended):
         "tokens/unknown": 12,
     }
     # The first call of a rollout need not be of the model that is trained: the row says which is.
-    by_others = [Call(0.0, 1.0, name, f"other-{name}") for name in "xy"]
+    by_others = [Call(name, f"other-{name}") for name in "xy"]
     batch = [asked(ended, one.request, "z", [1, 2], others=[one]) for one in by_others]
     assert prompt_metrics(batch, None) == {"prompts/different": 1, "prompts/as_tokens": 1}
     assert prompt_metrics([asked(ended, "a", "x", [1, 2], calls=0)], None) == {}

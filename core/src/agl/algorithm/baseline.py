@@ -20,8 +20,6 @@ logger = logging.getLogger(__name__)
 Verbosity = Literal["keys", "key_values", "none"]
 LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
-MAX_LOOKED_AT = 128
-"""So many rollouts of an epoch are looked at for mixed calls; their requests are kept for it."""
 
 
 class Baseline(FastAlgorithm):
@@ -73,16 +71,11 @@ class Baseline(FastAlgorithm):
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
-        """Run all tasks ``n_epochs`` times.
-
-        Raises:
-            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
-        """
+        """Run all tasks ``n_epochs`` times."""
         self.rewards = {}
         self._num_succeeded = self._num_shown = 0
         datasets = [each for each in (train_dataset, val_dataset) if each is not None]
         self._num_tasks = self.n_epochs * sum(map(len, datasets))
-        self._ran: list[Any] = []
         self._mixing = _mixing_check()
         succeeded = await self._find_succeeded()
         try:
@@ -100,9 +93,6 @@ class Baseline(FastAlgorithm):
                             break
                         place = {"epoch": epoch, "index": index}
                         group.create_task(self._run_one(sample, mode, place, slots))
-                if self._mixing is not None:
-                    await self._mixing.look(self._ran)
-                self._ran.clear()
         finally:
             self._sum_up()
 
@@ -155,8 +145,8 @@ class Baseline(FastAlgorithm):
         if went == "succeeded":
             went += ", no reward" if reward is None else f", reward {reward:.4g}"
             self._num_succeeded += 1
-            if attempt is not None and self._mixing and len(self._ran) < MAX_LOOKED_AT:
-                self._ran.append(self._mixing.ran(ended.rollout_id, ended.input, attempt, spans))
+            if attempt is not None and self._mixing is not None:
+                self._mixing.look([self._mixing.ran(ended.rollout_id, attempt, spans)])
             self._adapt(who, spans)
         self._num_shown += 1
         took = (ended.end_time or ended.start_time) - ended.start_time

@@ -126,7 +126,6 @@ class Collector:
         resources_id: str,
         metadata: dict[str, Any],
         key: str | None = None,
-        look_for_mixed: bool = True,
         first_group: int = 0,
         at_once: bool = False,
     ) -> Collected:
@@ -147,15 +146,11 @@ class Collector:
                 they may have failed because that start died. ``metadata`` tells starts apart: it
                 needs ``run`` and ``generation``, another one in each start. Without them what
                 failed stays failed.
-            look_for_mixed: Whether mixed calls are an error; they need not be where the rollouts
-                are only accounted for.
             first_group: The group of the first task.
             at_once: Take what there is under ``key``: what has not ended is cancelled.
 
         Raises:
             ConfigError: The adapter does not give training rows.
-            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
-                Of several requests at once, the one that ends last says so of all.
         """
         start = time.perf_counter()
         self._reader.check_model()
@@ -172,15 +167,12 @@ class Collector:
             for copy in range(copies)
         ]
         collected = Collected([], Ledger(), 0.0)
-        with self._mixing.request():
-            limit = 0.0 if at_once else None
-            collected.ended, lost = await self._run_all(requests, limit, collected.ledger, True)
-            for one in lost:
-                collected.exclude_lost(one)
+        limit = 0.0 if at_once else None
+        collected.ended, lost = await self._run_all(requests, limit, collected.ledger, True)
+        for one in lost:
+            collected.exclude_lost(one)
         if self._infrastructure_failures == "drop_group":
             drop_groups(collected.ended)
-        if look_for_mixed:
-            await self.look_for_mixed(collected.ended)
         if self._judging is not None and not at_once:  # of what is given up nothing is trained
             await self._judging.judge(collected, self.model, metadata)
         collected.seconds = time.perf_counter() - start
@@ -242,7 +234,6 @@ class Collector:
         Cancelled, it leaves them in the store: who asks again under the same keys goes on there.
         Those with a key that a dead start of the run, or a dead gateway, took along run again, each
         in its place; see ``COUNTED``.
-        It does not look for mixed calls.
 
         Args:
             requests: Their position is the ``group`` of what comes back.
@@ -251,16 +242,7 @@ class Collector:
         Returns:
             As many as there are requests, in their order.
         """
-        with self._mixing.request():
-            return (await self._run_all(requests, timeout_seconds, Ledger(), False))[0]
-
-    async def look_for_mixed(self, ended: Sequence[Ended]) -> None:
-        """Refuse rollouts that ran side by side and were recorded in each other.
-
-        Raises:
-            MixedCallsError: Of several requests at once, the one that ends last says so of all.
-        """
-        await self._mixing.look(one.ran for one in ended)
+        return (await self._run_all(requests, timeout_seconds, Ledger(), False))[0]
 
     async def _run_all(
         self,
@@ -294,6 +276,7 @@ class Collector:
             for n, one in zip(places, newer, strict=True):
                 lost.append(ended[n])
                 ended[n] = one
+        self._mixing.look(one.ran for one in ended)
         return ended, lost
 
     async def _run(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import AlgorithmError, MixedCallsError, StoppedError
+from agl.errors import AlgorithmError, StoppedError
 from agl.runs.description import options_of
 from agl.runs.differences import shapes_results
 from agl.types import RolloutMode
@@ -148,7 +148,6 @@ async def run_request(
         StoppedError: The run was asked to stop, or its budget was spent, before all were done.
         AlgorithmError: The version answers no more; or not one was done, as servers or the network
             failed their model calls.
-        MixedCallsError: Calls of some were recorded in others; all are given up.
     """
     mode, after = request.mode, request.after
     done = journal.last("collected", key=request.key)
@@ -161,11 +160,7 @@ async def run_request(
         request = _request(session, journal, mode, request.tasks, request.copies, *places)
     key = request.key
     journal.append("collecting", key=key, mode=mode, after=after, **request.written)
-    try:
-        collected = await collect_request(session, request, version, resources)
-    except MixedCallsError:
-        give_up(journal, mode, after)  # or a mended agent would find them, and not run
-        raise
+    collected = await collect_request(session, request, version, resources)
     what = f"{mode} rollouts after step {after}"
     _check_done(collected, what, is_budget_spent())
     if (why := why_silent()) is not None:
@@ -206,7 +201,6 @@ async def collect_request(
         resources[request.mode],
         {**session.metadata(step, version), "round": request.round},
         key=request.key,
-        look_for_mixed=not at_once,
         first_group=request.first_group,
         at_once=at_once,
     )

@@ -83,7 +83,7 @@ class Reader:
             spans_used = [span for span in spans if span.attempt_id in used]
             for attempt in attempts:
                 if attempt.attempt_id in used:
-                    one.ran = ran(rollout.rollout_id, rollout.input, attempt, spans_used)
+                    one.ran = ran(rollout.rollout_id, attempt, spans_used)
             one.infrastructure = infrastructure_failure(spans_used)
             if one.infrastructure is None or self.keeps_infrastructure:
                 rewards = find_final_rewards(spans_used)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from agl.algorithm.gateway import Gateway
-from agl.errors import AlgorithmError, MixedCallsError
+from agl.errors import AlgorithmError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode, public_failure
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
@@ -33,8 +33,6 @@ logger = logging.getLogger("agl.apo")
 
 Split = Literal["search", "held_out"]
 """``search`` is the train dataset, ``held_out`` what of the validation dataset is not in it."""
-MIXED = "mixed"
-"""In the metadata of an evaluation that succeeded with the calls of others; it is no try."""
 FINAL = ("AuthenticationError", "PermissionDeniedError", "NotFoundError")
 """What clients of models raise for a wrong key, for no right to a model, and for a model that is
 not there: the same again would fail again, so such an evaluation is not run again."""
@@ -182,7 +180,6 @@ class Evaluator:
         Raises:
             AlgorithmError: An agent gave no reward; all of
                 several candidates' evaluations failed; or the gateway's budget is spent.
-            MixedCallsError: Calls of rollouts that ran side by side were recorded in each other.
         """
         wanted = [
             (candidate, position)
@@ -259,8 +256,6 @@ class Evaluator:
     async def _count(self, one: Ended) -> int:
         """As how many tries a failed evaluation counts; noted, so that it is not lost later on."""
         metadata = one.rollout.metadata or {}
-        if MIXED in metadata:
-            return 0
         # Who waited in vain for a runner once need not do so twice more.
         is_last = one.is_late or is_final(one)
         tries = metadata.get(COUNTED, self.options.evaluation_tries if is_last else 1)
@@ -290,13 +285,6 @@ class Evaluator:
                 len(ended),
                 self.options.rollout_batch_timeout,
             )
-        try:
-            await self._collector.look_for_mixed([one for one in ended if not _is_mixed(one)])
-        except MixedCallsError:
-            # A run that goes on after the agent was mended runs them again.
-            for one in ended:
-                await self._note(one.rollout.rollout_id, {MIXED: True})
-            raise
         return dict(zip(wanted, ended, strict=True))
 
     def _request(
@@ -349,8 +337,6 @@ def why_failed(one: Ended) -> str | None:
     if rollout.status != "succeeded":
         error = public_failure(getattr(getattr(rollout, "attempt", None), "error", None))
         return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
-    if _is_mixed(one):
-        return "its calls mixed with those of others"
     return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
 
 
@@ -363,7 +349,3 @@ def is_final(one: Ended) -> bool:
 def most_frequent(failed: Sequence[Failed]) -> str:
     """The reason that most of them give."""
     return Counter(one.why for one in failed).most_common(1)[0][0]
-
-
-def _is_mixed(one: Ended) -> bool:
-    return MIXED in (one.rollout.metadata or {})

@@ -140,7 +140,7 @@ class Groups:
         """Account for everything that verl never trained, and for what was broken off."""
         for request in list(self._asked.values()):
             # An error would keep the rest out of the account.
-            collected = await self._ask(request, look_for_mixed=False, at_once=True)
+            collected = await self._ask(request, at_once=True)
             held = _Held(request, collected, {}, set())
             self._rows(held)
             held.open = set(held.rows)
@@ -171,9 +171,7 @@ class Groups:
             )
             return await self._ask(request, at_once=True)
 
-    async def _ask(
-        self, request: GroupRequest, look_for_mixed: bool = True, at_once: bool = False
-    ) -> "Collected":
+    async def _ask(self, request: GroupRequest, at_once: bool = False) -> "Collected":
         tasks = self.val if request.validate else self.train
         mode: RolloutMode = "val" if request.validate else "train"
         return await self.collector.collect(
@@ -189,7 +187,6 @@ class Groups:
                 "uid": request.uid,
             },
             key=self._key(request),
-            look_for_mixed=look_for_mixed,
             first_group=request.index,
             at_once=at_once,
         )

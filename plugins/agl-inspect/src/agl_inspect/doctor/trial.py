@@ -21,7 +21,7 @@ from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
 from agl.config.file import CheckedConfig, ConfigFile, check_config
 from agl.env import LightningEnvVar, resolve_int_env_var
-from agl.errors import AglError, ConfigError, MixedCallsError
+from agl.errors import AglError, ConfigError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
@@ -34,7 +34,7 @@ from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
 from agl_learning.final_rewards import final_rewards
-from agl_learning.mixing import Ran, beside, ran
+from agl_learning.mixing import Ran, ran, silent
 from agl_learning.records import TrainedModel
 
 AT_ONCE = 4
@@ -199,8 +199,7 @@ def _run(
         with _Holds(trial):
             trainer.fit(checked.agent, train, val_dataset=val)
     except AglError as error:
-        if not isinstance(error.__cause__, MixedCallsError):  # that is seen below
-            trial.error = str(error)
+        trial.error = str(error)
     if trainer.llm_proxy is not None:
         trial.num_unattributed = trainer.llm_proxy.num_unattributed
     asyncio.run(_read(store, trial, checked.resources or {}))
@@ -261,7 +260,7 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
             for a in succeeded
         )
         if alone is not None and alone.calls:
-            trial.num_silent = len({one.rollout_id for one, _ in beside(succeeded)})
+            trial.num_silent = len(silent(succeeded))
     await store.close()
 
 
@@ -280,4 +279,4 @@ async def _ran(store: LightningStore, rollout: Rollout) -> Ran | None:
     if attempt is None or attempt.status != "succeeded":
         return None
     spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
-    return ran(rollout.rollout_id, rollout.input, attempt, spans)
+    return ran(rollout.rollout_id, attempt, spans)
