@@ -1,6 +1,7 @@
 """Gradient steps and checkpoints of the learner, without a server."""
 
 import dataclasses
+import math
 import random
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
         learner.update([Sample(row, [-1.0] * row.num_sampled), *samples()])
         made.append([weight.grad for weight in learner.model.parameters()])
     assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(*made, strict=True))
+
+
+@pytest.mark.parametrize("form", [0.0, 2.5])
+def test_the_ratio_of_a_row_is_to_what_a_form_allowed_where_one_held_it(model, form):
+    rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
+    rule = dataclasses.replace(rule, has_ratios_of_rows=True)
+    rarest = min(range(10), key=lambda answer: probability(model, answer))
+    recorded = math.log(probability(model, rarest)) + form
+    row = make_row("a", rarest).model_copy(update={"logprobs": [0.0] * 4 + [recorded]})
+    learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), rule)
+    # A bad token that a form made e^2.5 times as likely is below the clip already.
+    assert (learner.update([Sample(row, [-1.0])])["grad_norm"] > 0) is (form == 0)
 
 
 def test_minibatches_make_as_many_steps_as_they_are(model):

@@ -47,8 +47,8 @@ def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenS
     no choice to learn from: their ratio is 1, and they have no gradient and no divergence.
     """
     old_N = scores.logprobs_N.new_tensor([one for row in rows for one in recorded(row)])
-    logprobs_N = torch.where(old_N < 0, scores.logprobs_N, old_N)
-    return scores._replace(logprobs_N=logprobs_N, entropy_N=scores.entropy_N * (old_N < 0))
+    logprobs_N = torch.where(old_N == 0, old_N, scores.logprobs_N)
+    return scores._replace(logprobs_N=logprobs_N, entropy_N=scores.entropy_N * (old_N != 0))
 
 
 @torch.no_grad()

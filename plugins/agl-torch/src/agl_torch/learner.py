@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 NO_WEIGHT = Weight(0.0, 0.0)
+FORM = math.log(10.0)
+"""Nats by which a token must have been recorded as likelier than it is to the same weights for a
+form, and not rounding, to be the reason."""
 
 
 @dataclass
@@ -191,7 +194,9 @@ class Learner:
             tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
             gap += float(((now_N - tokens.old_logprobs_N).abs() * parts_N).sum())
-            for sample, part_N in zip(chunk, now_N.split(tokens.counts), strict=True):
+            held_N = tokens.old_logprobs_N - now_N > FORM
+            own_N = torch.where(held_N, tokens.old_logprobs_N, now_N)
+            for sample, part_N in zip(chunk, own_N.split(tokens.counts), strict=True):
                 if self.rule.has_ratios_of_rows and sample.is_current:
                     sample.own_N = part_N
             if self.reference is not None:
