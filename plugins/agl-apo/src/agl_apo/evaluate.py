@@ -256,8 +256,9 @@ class Evaluator:
     async def _count(self, one: Ended) -> int:
         """As how many tries a failed evaluation counts; noted, so that it is not lost later on."""
         metadata = one.rollout.metadata or {}
+        error = getattr(getattr(one.rollout, "attempt", None), "error", None)
         # Who waited in vain for a runner once need not do so twice more.
-        is_last = one.is_late or is_final(one)
+        is_last = one.is_late or (error is not None and error.type.rpartition(".")[2] in FINAL)
         tries = metadata.get(COUNTED, self.options.evaluation_tries if is_last else 1)
         await self._note(one.rollout.rollout_id, {COUNTED: tries})
         return tries
@@ -338,12 +339,6 @@ def why_failed(one: Ended) -> str | None:
         error = public_failure(getattr(getattr(rollout, "attempt", None), "error", None))
         return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
     return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
-
-
-def is_final(one: Ended) -> bool:
-    """Whether an evaluation failed by what another try cannot change."""
-    error = getattr(getattr(one.rollout, "attempt", None), "error", None)
-    return error is not None and error.type.rpartition(".")[2] in FINAL
 
 
 def most_frequent(failed: Sequence[Failed]) -> str:

@@ -294,7 +294,7 @@ class OffPolicySearch:
         base = next(one.predicted for one in candidates if one.text == best.text)
         recorded = {one.text for one in ranked}
         leader = next((one for one in candidates if one.text not in recorded), None)
-        is_new = False
+        chosen = best.text
         said = (
             f"it got {best.mean:.3g} (from {best.lower:.3g} to {best.upper:.3g}) over "
             f"{best.attempts} recorded attempts"
@@ -303,15 +303,14 @@ class OffPolicySearch:
             why = "no edited prompt could be compared with it"
         else:
             gain = leader.predicted - base
-            is_new = gain > error
+            chosen = leader.text if gain > error else best.text
             why = (
                 f"{self.options.gradient_model!r} predicts {leader.predicted:.3g} for the best "
                 f"edited prompt and {base:.3g} for the best recorded one on {len(self.held_out)} "
                 f"held-out tasks: a gain of {gain:.3g}, where its predictions of recorded prompts "
                 f"are off by {error:.3g}"
             )
-        if is_new:
-            assert leader is not None
+        if chosen != best.text:
             evidence = (
                 f"off-policy: this prompt was never run. {why}. The best recorded prompt stays "
                 f"behind: {said}. Run APO with an agent before you rely on it."
@@ -321,8 +320,8 @@ class OffPolicySearch:
             evidence = f"off-policy: the best recorded prompt stays: {said}{several}. {why}."
         logger.info("%s", evidence)
         return OffPolicyResult(
-            best_prompt=leader.text if is_new and leader is not None else best.text,
-            is_new=is_new,
+            best_prompt=chosen,
+            is_new=chosen != best.text,
             evidence=evidence,
             logged=ranked,
             candidates=candidates,
