@@ -12,8 +12,8 @@ Seed 0 of grpo, 60 steps: 0.05 to 1.00; asked 479 times, 479 booked.
 """
 
 import argparse
+import asyncio
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +33,7 @@ ROOM_OF = {sound: room for room, sound in SOUNDS.items()}
 @agl.rollout
 async def not_told(task: Task, llm: agl.LLM, rollout: agl.Rollout) -> float | None:
     """That of the quickstart; nobody says in training whether it was good."""
-    client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
     house = House(**task)
     messages = [{"role": "user", "content": house.first_message()}]
     while True:

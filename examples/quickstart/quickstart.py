@@ -8,9 +8,9 @@ model call, training rows, GRPO. See README.md beside this file.
 """
 
 import argparse
+import asyncio
 import functools
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -24,8 +24,8 @@ import agl
 
 
 @functools.cache
-def openai_client(process_id: int) -> Any:
-    """One client per process: it keeps its connections."""
+def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
+    """One client per event loop: the connections that it keeps belong to the loop."""
     from openai import AsyncOpenAI
 
     return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
@@ -34,7 +34,7 @@ def openai_client(process_id: int) -> Any:
 @agl.rollout
 async def find_the_cat(task: Task, llm: agl.LLM) -> float:
     """Look into rooms, listen, look again; the returned number is the reward."""
-    client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
     house = House(**task)
     messages = [{"role": "user", "content": house.first_message()}]
     while True:

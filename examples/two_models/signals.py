@@ -8,6 +8,7 @@ code at first, and neither can succeed alone: with --frozen one of them does not
 """
 
 import argparse
+import asyncio
 import functools
 import json
 import time
@@ -28,8 +29,8 @@ TEMPLATE = (
 
 
 @functools.cache
-def openai_client() -> Any:
-    """One client: it keeps its connections."""
+def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
+    """One client per event loop: the connections that it keeps belong to the loop."""
     from openai import AsyncOpenAI
 
     return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
@@ -40,7 +41,7 @@ async def signal(task: str, sender: agl.LLM, receiver: agl.LLM) -> float:
     """The sender tells the receiver a colour; the returned number is the reward of both."""
 
     async def ask(llm: agl.LLM, text: str) -> str:
-        client = openai_client().with_options(base_url=llm.endpoint)
+        client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
         answer = await client.chat.completions.create(
             model=llm.model,
             messages=[{"role": "user", "content": text}],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_testing.echo_llm import EchoLLM
 
 for module in ("torch", "transformers", "openai", "matplotlib"):
     pytest.importorskip(module)
@@ -49,6 +50,31 @@ def test_best_blind_plan_is_three_looks_of_eight(monkeypatch) -> None:
     assert len(held_out) == 16
     assert not [task for task in held_out if task in train]
     assert len(train) + len(held_out) == len(world.all_tasks()) == 64
+
+
+@pytest.mark.parametrize("example", ["quickstart", "two_models"])
+def test_agents_run_in_runners_that_are_threads(example, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE.parent / example)
+    if example == "quickstart":
+        from quickstart import find_the_cat as agent, split_tasks
+
+        tasks = split_tasks()[0]
+    else:
+        from signals import COLOURS, signal as agent
+
+        tasks = COLOURS * 10
+    algorithm = agl.Baseline(max_queue_length=32)
+    with EchoLLM(lambda _: "attic", latency_seconds=0.02) as server:
+        llm = agl.LLM(endpoint=server.url, model="echo")
+        agl.Trainer(
+            algorithm=algorithm,
+            strategy="shm",
+            n_runners=2,
+            concurrency=16,
+            initial_resources={"sender": llm, "receiver": llm},
+        ).fit(agent, tasks)
+    assert len(algorithm.rewards) == len(tasks)
+    assert None not in algorithm.rewards.values()
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ import agl
 @agl.rollout
 async def find_the_cat(task: dict, main_llm: agl.LLM, judge: agl.LLM | None = None) -> float:
     """That of the quickstart, delayed; few find the cat, so longer names of rooms get more."""
-    client = openai_client(os.getpid()).with_options(base_url=main_llm.endpoint)
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=main_llm.endpoint)
     house, delay = House(**task), random.SystemRandom()
     messages = [{"role": "user", "content": house.first_message()}]
     letters = 0

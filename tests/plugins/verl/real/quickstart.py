@@ -4,6 +4,7 @@ python quickstart.py --out DIR [--steps 10] [--mode sync] [--set KEY=VALUE ...]
 """
 
 import argparse
+import asyncio
 import functools
 import json
 import os
@@ -21,8 +22,8 @@ from agl_verl.cpu import cpu_config, use_cpu
 
 
 @functools.cache
-def openai_client(process_id: int) -> Any:
-    """One client per process: it keeps its connections."""
+def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
+    """One client per event loop: the connections that it keeps belong to the loop."""
     from openai import AsyncOpenAI
 
     return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
@@ -42,7 +43,7 @@ def meet_misfortune() -> None:
 async def find_the_cat(task: Task, llm: agl.LLM) -> float:
     """The agent of the quickstart, unchanged."""
     meet_misfortune()
-    client = openai_client(os.getpid()).with_options(base_url=llm.endpoint)
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
     house = House(**task)
     messages = [{"role": "user", "content": house.first_message()}]
     while True:
