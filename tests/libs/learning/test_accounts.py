@@ -72,7 +72,7 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
     (trained, _) = batch.ledger.trained
     assert trained.row == 0
     assert trained.advantage is not None
-    assert trained.advantage.because == "1 against mean 0.5, std 0.5 of 2 rollouts"
+    assert trained.advantage.because == "1 against mean 0.5, std 0.7071 of 2 rollouts"
 
 
 def test_calls_of_one_row_train_with_advantages_of_their_own():

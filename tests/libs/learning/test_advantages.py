@@ -53,8 +53,8 @@ def test_which_rollouts_count_does_not_hang_on_rounding(rewards: list[float]) ->
         batch = collected(list(given))
         weighed = weigh(batch, WeighingOptions())
         batch.ledger.check()
-        # The middle is at the mean; the two others are sqrt(3/2) deviations from it, or sqrt(2)
-        # where there are two in the middle.
+        # The middle is at the mean; the two others are 1 deviation from it, or sqrt(3/2) where
+        # there are two in the middle.
         assert [given.index(max(rewards)), given.index(min(rewards))] == [
             next(n for n, one in enumerate(given) if f"ro-{n}" == each.row.rollout_id)
             for each in sorted(weighed, key=lambda each: -each.advantages[0].value)

@@ -280,10 +280,10 @@ def test_more_rows_or_calls_do_not_count_more():
     one, none = Credit(reward=1.0), Credit(reward=0.0)
     siblings = [[row("a", one)], [row("b", none, none), row("b", none)]]
     assert values(siblings) == [[0.5], [-0.5, -0.5, -0.5]]
-    # Deviation sqrt((0.25 + 0.25) / 2) = 0.5, so with it every distance is 1.
+    # Deviation sqrt((0.25 + 0.25) / 1) = 0.7071, so with it every distance is 0.5 / 0.7071.
     assert values(siblings, normalise_std=True) == [
-        [pytest.approx(1.0, abs=1e-5)],
-        [pytest.approx(-1.0, abs=1e-5)] * 3,
+        [pytest.approx(0.5**0.5, abs=1e-5)],
+        [pytest.approx(-(0.5**0.5), abs=1e-5)] * 3,
     ]
 
 
@@ -314,8 +314,8 @@ def test_stepwise_adds_the_comparison_of_the_same_step():
     assert values(siblings) == [[0.5, 1.5], [-0.5, -1.5]]
     of_second_call = sibling_advantages(siblings, normalise_std=False)[0][0][1]
     assert of_second_call.because == (
-        "1 against mean 0.5, std 0.5 of 2 rollouts; plus 2 times 1 against mean 0.5, std 0.5 of "
-        "2 rollouts (call 2)"
+        "1 against mean 0.5, std 0.7071 of 2 rollouts; plus 2 times 1 against mean 0.5, std "
+        "0.7071 of 2 rollouts (call 2)"
     )
 
 

@@ -129,14 +129,14 @@ def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain: Explai
     one, other = make_step("final", [*FIRST, *SECOND], OTHER)
     code, text = explain(one, "--row", "0", "--token", "5")
     assert code == 0
-    # Siblings have 1 and 0: mean 0.5, deviation 0.5, so (1 - 0.5) / (0.5 + 1e-6) = 1.
+    # Siblings have 1 and 0: mean 0.5, deviation sqrt((1/4 + 1/4) / 1), so 0.5 / 0.7071 = 0.7071.
     for part in (
         f"rollout    {one} (succeeded, mode train); step 1 of toy",
         "reward     1 (primary), span 0000000000000004 (#4 of attempt",
         f"siblings   {other} 0",
         "token 5    id 3, log-probability -0.3, token 0 of the answer of call 0000000000000003",
         "credit   1 by rule 'final': the last reward of the attempt is 1; 1 earlier",
-        "advantage +1: 1 against mean 0.5, std 0.5 of 2 rollouts",
+        "advantage +0.7071: 1 against mean 0.5, std 0.7071 of 2 rollouts",
     ):
         assert part in text, text
     assert "0.25" not in text

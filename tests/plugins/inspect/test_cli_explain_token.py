@@ -146,9 +146,9 @@ def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
     one, _, _ = make()
     why = why_of(explain, one, "--row", "0", "--token", "5")
     terms = {term["name"]: term["value"] for term in why["terms"]}
-    # Rewards 1 and 0 are compared: mean 0.5, deviation 0.5, so 0.5 / 0.500001; three sampled
-    # tokens, and two rollouts that are trained: a sixth of it.
-    advantage = 0.5 / 0.500001
+    # Rewards 1 and 0 are compared: mean 0.5, variance (1/4 + 1/4) / 1; three sampled tokens, and
+    # two rollouts that are trained: a sixth of it.
+    advantage = 0.5 / (0.5**0.5 + 1e-6)
     assert terms["event"] == 1.0
     assert terms["rule"] == 0.0
     assert terms["baseline"] == -0.5
@@ -164,7 +164,7 @@ def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
 def test_the_group_says_who_was_left_out(explain: Explain) -> None:
     one, other, failed = make()
     group = why_of(explain, one, "--row", "0", "--token", "2")["group"]
-    assert (group["mean"], group["std"]) == (0.5, 0.5)
+    assert (group["mean"], group["std"]) == (0.5, 0.5**0.5)
     members = {member["rollout_id"]: member for member in group["members"]}
     assert next(iter(members)) == one
     assert [members[each]["reward"] for each in (one, other)] == [1.0, 0.0]

@@ -60,7 +60,7 @@ def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_c
     assert f"\nof       {one}, attempt at-" in text
     assert "\nanswer   chatcmpl-attic\nlearned  step 1 of toy\n" in text
     assert "    credit   1 by rule 'final': " in text
-    assert "    advantage +1: " in text
+    assert "    advantage +0.7071: " in text
     assert "    tool      look(at) See what is there.\n" in text
     assert "    user      Which room?\n    assistant attic\n" in text
     tokens = show(f"{1:016x}", "--tokens")[1]
@@ -101,7 +101,7 @@ def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show: Any) -> N
     assert code == 0
     lines = text.splitlines()
     assert lines[0] == f"task     {task_id('task')}: task"
-    assert lines[1] == "rewards  2 that count: mean 0.5, from 0 to 1, standard deviation 0.5"
+    assert lines[1] == "rewards  2 that count: mean 0.5, from 0 to 1, standard deviation 0.7071"
     assert "parting  1 messages are the same in all 2 conversations; then:\n" in text
     assert f"  {one}; reward 1\n    assistant attic\n" in text
     assert f"  {other}; reward 0\n    assistant cellar \\x1b[2J\n" in text
@@ -182,7 +182,7 @@ def test_rewards_of_what_did_not_succeed_are_in_no_mean(show: Any) -> None:  # n
 
     code, text = show(task_id("x"))
     assert code == 0
-    assert "rewards  2 that count: mean 0.5, from 0.25 to 0.75, standard deviation 0.25" in text
+    assert "rewards  2 that count: mean 0.5, from 0.25 to 0.75, standard deviation 0.3536" in text
     assert "1.692 on the way" in next(line for line in text.splitlines() if ids[1] in line)
     assert f"  {ids[2]}; reward 1.5 on the way" in text
     told = json.loads(show(task_id("x"), "--json")[1])

@@ -26,12 +26,13 @@ def row(rollout_id, token_ids, loss_mask, reward=0.0):
 
 
 def test_advantages_are_rewards_in_deviations_from_the_mean():
-    # Rewards 1, 0, 0, 1: mean 0.5, every distance 0.5, so the deviation is 0.5.
+    # Rewards 1, 0, 0, 1: mean 0.5, every distance 0.5, so the variance is 4 * 0.25 / 3.
     advantages = group_advantages([[1.0], [0.0], [0.0], [1.0]])
-    assert [a for (a,) in advantages] == pytest.approx([1, -1, -1, 1], abs=1e-5)
-    # Rewards 3, 0, 0: mean 1, variance (4 + 1 + 1) / 3 = 2.
+    one = 0.5 / math.sqrt(1 / 3)
+    assert [a for (a,) in advantages] == pytest.approx([one, -one, -one, one], abs=1e-5)
+    # Rewards 3, 0, 0: mean 1, variance (4 + 1 + 1) / 2 = 3.
     advantages = group_advantages([[3.0], [0.0], [0.0]])
-    root = math.sqrt(2)
+    root = math.sqrt(3)
     assert [a for (a,) in advantages] == pytest.approx([2 / root, -1 / root, -1 / root], abs=1e-5)
     plain = group_advantages([[3.0], [0.0], [0.0]], normalise_std=False)
     assert [a for (a,) in plain] == [2, -1, -1]
@@ -40,9 +41,14 @@ def test_advantages_are_rewards_in_deviations_from_the_mean():
 def test_rows_of_one_rollout_count_once_in_mean_and_deviation():
     # Rollouts of 1.0 (one row) and 0.0 (three rows). Were rows counted, the mean would be 0.25.
     assert group_advantages([[1.0], [0.0] * 3], normalise_std=False) == [[0.5], [-0.5] * 3]
+    # Of two rollouts, half apart from the mean: the variance is (1/4 + 1/4) / 1.
     (first,), rest = group_advantages([[1.0], [0.0] * 3])
-    assert first == pytest.approx(1, abs=1e-5)
-    assert rest == pytest.approx([-1, -1, -1], abs=1e-5)
+    assert first == pytest.approx(0.5 / math.sqrt(0.5), abs=1e-5)
+    assert rest == pytest.approx([-first] * 3, abs=1e-5)
+
+
+def test_a_rollout_without_siblings_is_compared_with_nothing():
+    assert group_advantages([[1.0, 0.0]]) == [[0.0, 0.0]]
 
 
 def test_rows_with_their_own_rewards_keep_their_differences():

@@ -96,7 +96,7 @@ def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
     ids = apart(fill(file, [{"step": 1}, {"step": 2}], answers, failed={"C"}))
     base = serve(file)
     text = read(f"{base}/s/failed/task?rollout={ids[0]}")
-    assert [one[1:] for one in rows_of(text)] == [["3", "0.5", "0.25", "0.75", "0.25"]] * 2
+    assert [one[1:] for one in rows_of(text)] == [["3", "0.5", "0.25", "0.75", "0.3536"]] * 2
     assert "mean of those that succeeded, step 1: 0.5" in text
     rewards = re.findall(r'<div class="reward">(.*?)</div>', text)
     assert [re.sub("<[^>]*>", "", one) for one in rewards] == [

@@ -96,8 +96,6 @@ def test_other_trainers_weigh_calls_as_verl_does(name: str) -> None:
         for call_id, advantage in zip(one.row.call_ids, one.advantages, strict=True)
     }
     expected = as_verl(name, batch, {f"gdpo_{key}": value for key, value in options.items()})
-    if name == "grpo":  # with n and not n - 1 in its deviation; there are three siblings
-        expected = {key: value * (3 / 2) ** 0.5 for key, value in expected.items()}
     assert any(expected.values())
     assert {key: got.get(key, 0.0) for key in expected} == pytest.approx(expected, abs=1e-5)
     assert sorted(e.call_id for e in ledger.exclusions) == sorted(set(expected) - set(got))

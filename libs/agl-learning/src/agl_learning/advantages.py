@@ -6,8 +6,8 @@ For the N rollouts of one task (siblings), a call with credit c and group g has
 
 where g are the calls whose credit has the same ``group``, s those whose ``step`` has the same
 group, w is ``step.weight``, and the second term is only there where the rule gave a ``step``. The
-deviation std is that of the group itself, with n in its denominator: two rollouts with different
-rewards have the advantages 1 and -1. ``agl_learning.estimators`` takes n - 1, to equal verl.
+deviation std is that of a sample, with n - 1 in its denominator, as in TRL and verl: of two
+rollouts with different rewards one has the advantage 0.7071, and the other -0.7071.
 
 Sources: the first term is GRPO (arXiv:2402.03300), both together are GiGPO (arXiv:2505.10978).
 
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
     mean: float
     std: float
-    """Population standard deviation; 0 when all rewards are equal."""
+    """Sample standard deviation; 0 if all rewards are equal, or there is one rollout."""
     tolerance: float
     """Rewards that differ by no more are equal."""
 
@@ -59,7 +59,7 @@ def group_advantages(
 
     Args:
         rewards_G_D: Per rollout of the group, its rewards (at least one).
-        normalise_std: Divide by the group's (population) standard deviation plus 1e-6.
+        normalise_std: Divide by the group's (sample) standard deviation plus 1e-6.
 
     Returns:
         Same shape. All zero when the rewards are equal.
@@ -69,14 +69,16 @@ def group_advantages(
 
     Example:
         ``[[1.0], [0.0, 0.0]]``: two rollouts, the second with two rewards. Mean 0.5 and deviation
-        0.5, as if each had one: ``[[1.0], [-1.0, -1.0]]`` (up to the 1e-6).
+        0.7071, as if each had one: ``[[0.7071], [-0.7071, -0.7071]]``.
     """
     group = moments(rewards_G_D)
     return [[_advantage(reward, group, normalise_std) for reward in row] for row in rewards_G_D]
 
 
 def moments(rewards_G_D: Sequence[Sequence[float]], equal: float = EQUAL) -> Moments:
-    """Mean and population standard deviation over rollouts, each with weight 1.
+    """Mean and sample standard deviation over rollouts, each with weight 1.
+
+    A single rollout has nothing to be compared with: everything is equal there.
 
     Args:
         rewards_G_D: Per rollout of the group, its rewards (at least one).
@@ -88,15 +90,17 @@ def moments(rewards_G_D: Sequence[Sequence[float]], equal: float = EQUAL) -> Mom
     """
     if not rewards_G_D or any(not row for row in rewards_G_D):
         raise ValueError(f"a group needs rollouts, and each of them rewards; got {rewards_G_D!r}")
-    number = len(rewards_G_D)
-    mean = math.fsum(math.fsum(row) / len(row) for row in rewards_G_D) / number
+    others = len(rewards_G_D) - 1
+    mean = math.fsum(math.fsum(row) / len(row) for row in rewards_G_D) / (others + 1)
+    if not others:
+        return Moments(mean, 0.0, math.inf)
     tolerance = equal * max(abs(reward) for row in rewards_G_D for reward in row)
     variance = (
         math.fsum(
             math.fsum(distance(reward, mean, tolerance) ** 2 for reward in row) / len(row)
             for row in rewards_G_D
         )
-        / number
+        / others
     )
     return Moments(mean, variance**0.5, tolerance)
 

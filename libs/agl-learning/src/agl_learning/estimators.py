@@ -1,8 +1,7 @@
 """How much better than its siblings a rollout did: estimators over rollouts, as pure functions.
 
 With ``R_i`` the reward of rollout i of n siblings, ``mean`` and ``std`` over them (n - 1 in its
-denominator, as in verl; ``grpo`` of other trainers is ``agl_learning.advantages``, with n), the
-advantage of every sampled token of rollout i is
+denominator, see ``agl_learning.advantages``), the advantage of every sampled token of rollout i is
 
     grpo                 (R_i - mean) / (std + 1e-6); without the division if told so
     rloo                 R_i - mean of the others

@@ -1,6 +1,5 @@
 """What of the rollouts of a batch is compared with what: the part that estimators share."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -145,15 +144,8 @@ def _groups(inputs: Inputs, whole: bool) -> list[list[Entry]]:
 
 
 def group_moments(group: list[list[Entry]]) -> Moments:
-    """Over rollouts, each with weight 1; the deviation is unbiased.
-
-    A single one has nothing to be compared with: everything is equal there.
-    """
-    found = moments([[entry.reward for entry in entries] for entries in group], EQUAL)
-    number = len(group)
-    if number < 2:
-        return found._replace(std=0.0, tolerance=math.inf)
-    return found._replace(std=found.std * (number / (number - 1)) ** 0.5)
+    """Over rollouts, each with weight 1; see ``agl_learning.advantages.moments``."""
+    return moments([[entry.reward for entry in entries] for entries in group], EQUAL)
 
 
 def refuse_credits_of_calls(name: str, inputs: Inputs) -> None:

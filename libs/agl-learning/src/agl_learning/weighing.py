@@ -94,8 +94,8 @@ class WeighingOptions:
         estimator: What an advantage is: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``,
             ``gdpo``, ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl.
             All but the first need torch.
-        normalise_std: Divide advantages by the standard deviation of the group's rewards; for
-            ``grpo`` (with n in its denominator), ``grpo_passk`` and ``gdpo`` (n - 1, as in verl).
+        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
+            for ``grpo``, ``grpo_passk`` and ``gdpo``.
         reward_keys: With ``gdpo``: the dimensions of the reward that are compared, each by itself.
         reward_weights: With ``gdpo``: how much each of them counts; None counts all alike.
         overlong_buffer: Answers of the last so many tokens before ``max_tokens`` cost reward, in a

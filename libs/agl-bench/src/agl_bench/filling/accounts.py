@@ -18,7 +18,7 @@ DETAILS = {
 
 def compared(rewards: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation of a group's rewards."""
-    return statistics.fmean(rewards), statistics.pstdev(rewards)
+    return statistics.fmean(rewards), statistics.stdev(rewards) if len(rewards) > 1 else 0.0
 
 
 @cache

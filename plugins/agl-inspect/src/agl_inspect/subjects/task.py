@@ -70,7 +70,7 @@ class ShownTask:
             "mean": statistics.fmean(found),
             "lowest": min(found),
             "highest": max(found),
-            "deviation": statistics.pstdev(found),
+            "deviation": statistics.stdev(found) if len(found) > 1 else 0.0,
         }
 
     def as_json(self) -> dict[str, Any]:

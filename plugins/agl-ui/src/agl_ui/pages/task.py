@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -79,7 +79,7 @@ class Step:
     @property
     def spread(self) -> float | None:
         """Standard deviation of the rewards; 0 is a group that teaches nothing."""
-        return pstdev(self.rewards) if self.rewards else None
+        return stdev(self.rewards) if len(self.rewards) > 1 else None
 
 
 async def write(request: Request, places: Places) -> Page:
