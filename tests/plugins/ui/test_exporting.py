@@ -16,7 +16,9 @@ from zlib import compress, crc32
 import pytest
 
 import agl
+import agl_ui.command
 import agl_ui.exporting
+from agl.cli import main
 from agl_ui.exporting import Export
 from agl_ui.places import file_place
 
@@ -59,6 +61,18 @@ def test_pages_beyond_the_limit_are_counted(tmp_path, monkeypatch):
     export = apart(write())
     assert export.left_out["others"] > 0
     assert export.failed == []
+
+
+def test_an_export_without_a_terminal_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "many.db"
+    apart(fill_with_group(file))
+    monkeypatch.setattr(agl_ui.command, "TELL_SECONDS", 0.0)
+    with pytest.raises(SystemExit):
+        main(["ui", str(file), "--export", str(tmp_path / "copy")])
+    said = capsys.readouterr().err
+    told = re.findall(r"^(\d+) pages are written, (\d+) more are known$", said, re.M)
+    assert told[-1] == (re.search(r"^(\d+) pages;", said, re.M)[1], "0")
+    assert len(told) > 3
 
 
 def links_of(copy):

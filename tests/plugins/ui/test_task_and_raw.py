@@ -13,7 +13,7 @@ from agl.types import Event, Failure, RolloutConfig
 from agl_learning.listing import Wanted, listed
 from agl_ui.looking import Looking
 from agl_ui.pages.task import _siblings
-from agl_ui.places import Place
+from agl_ui.places import Place, file_place
 from agl_ui.prompt_tree import prompt_runs
 
 from .long_trace import fill_with_long_trace
@@ -145,6 +145,28 @@ async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
         near = await _siblings(Place("s", "s", Looking(one)), rollout)
         assert [each.rollout_id for each in near] == ids[2:7]
     await store.close()
+
+
+async def test_siblings_in_a_file_are_found_without_reading_other_tasks(tmp_path, monkeypatch):
+    store = agl.SqliteLightningStore(tmp_path / "two.db")
+    requests = [{"input": {"task": n % 2}, "mode": "val"} for n in range(40)]
+    ids = [one.rollout_id for one in await store.enqueue_many_rollouts(requests)]
+    await store.close()
+    place = file_place(tmp_path / "two.db")
+    rollout = await place.store.get_rollout_by_id(ids[20])
+    asked = []
+    query = place.store.query_rollouts
+
+    async def counted(**given):
+        asked.append(found := await query(**given))
+        return found
+
+    monkeypatch.setattr(place.store, "query_rollouts", counted)
+    assert [one.rollout_id for one in await _siblings(place, rollout)] == ids[::2]
+    assert sum(map(len, asked)) == 20
+    monkeypatch.setattr("agl_ui.pages.task.AROUND", 4)
+    assert [one.rollout_id for one in await _siblings(place, rollout)] == ids[16:25:2]
+    await place.store.close()
 
 
 async def fill_with_two_rewards(file):

@@ -1,6 +1,7 @@
 """``agl ui``: a web page over a store."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,10 @@ def command(
         asyncio.run(serve(places, host, port, is_open=is_open, browse=browse))
 
 
+TELL_SECONDS = 5.0
+"""So often an export without a terminal says how far it is."""
+
+
 async def _export(places: "Places", folder: Path, most: int, tokens: int) -> None:
     from agl.cli.shared import note
     from agl.errors import AglError, ConfigError
@@ -102,10 +107,15 @@ async def _export(places: "Places", folder: Path, most: int, tokens: int) -> Non
     export = Export(await places.newest(), folder, most, tokens)
     try:
         with click.progressbar(length=1, label="pages", file=sys.stderr) as bar:
+            told = time.monotonic()
 
             def say(done: int, known: int) -> None:
+                nonlocal told
                 bar.length = known
                 bar.update(done - bar.pos)
+                if not sys.stderr.isatty() and time.monotonic() - told >= TELL_SECONDS:
+                    told = time.monotonic()
+                    note(f"{done} pages are written, {known - done} more are known")
 
             export.say = say
             number = await export.write()

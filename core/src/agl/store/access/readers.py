@@ -17,11 +17,15 @@ def visible(answer: T) -> T:
 
 def _visible(answer: Any) -> Any:
     if isinstance(answer, Rollout):
-        seen = answer.changed(input=without_private(answer.input))
-        is_plain = not isinstance(seen, AttemptedRollout)
-        return seen if is_plain else seen.changed(attempt=_visible(seen.attempt))
+        seen: dict[str, Any] = {"input": without_private(answer.input)}
+        if isinstance(answer, AttemptedRollout):
+            seen["attempt"] = _visible(answer.attempt)
+        # Most have nothing to hide, and a page over a store asks for thousands.
+        is_all = all(getattr(answer, name) is value for name, value in seen.items())
+        return answer if is_all else answer.changed(**seen)
     if isinstance(answer, Attempt):
-        return answer.changed(error=public_failure(answer.error))
+        error = public_failure(answer.error)
+        return answer if error is answer.error else answer.changed(error=error)
     if isinstance(answer, ResourcesUpdate):
         hidden = {
             name: type(resource).model_validate(_without_keys(resource.model_dump()))

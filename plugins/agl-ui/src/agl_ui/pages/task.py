@@ -5,6 +5,7 @@ import contextlib
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import islice
 from statistics import fmean, stdev
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from agl.errors import AdapterError, DamagedRecordError, NotSupportedError, UnknownRecordError
 from agl.semconv import MODEL_CALL_SPAN
 from agl.store.queries import each_record
+from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.calls.reading import model_calls
 from agl_learning.listing import NEWEST
@@ -137,6 +139,12 @@ async def write(request: Request, places: Places) -> Page:
 
 async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
     """Rollouts of the same task, as they were queued."""
+    if place.asked is not None:
+        values = {"n": number_of(rollout.rollout_id), "around": AROUND, "most": MOST}
+        sql = files("agl_ui").joinpath("siblings.sql").read_text("utf-8")
+        ids = await place.asked.ask(lambda file: [row[0] for row in file.execute(sql, values)])
+        found = await place.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
+        return sorted(found, key=lambda one: number_of(one.rollout_id))
     before, after = await _near(place, rollout.rollout_id)
 
     def same(near: Sequence[Rollout]) -> list[Rollout]:
