@@ -149,7 +149,7 @@ async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
 
 async def test_siblings_in_a_file_are_found_without_reading_other_tasks(tmp_path, monkeypatch):
     store = agl.SqliteLightningStore(tmp_path / "two.db")
-    requests = [{"input": {"task": n % 2}, "mode": "val"} for n in range(40)]
+    requests = [agl.EnqueueRolloutRequest(input={"task": n % 2}, mode="val") for n in range(40)]
     ids = [one.rollout_id for one in await store.enqueue_many_rollouts(requests)]
     await store.close()
     place = file_place(tmp_path / "two.db")
