@@ -187,12 +187,25 @@ def test_yaml_values(text: str, value: Any) -> None:
     assert parse_yaml(text, "x") == value
 
 
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{chr(n + 1)}: &{chr(n + 1)} [*{chr(n)}, *{chr(n)}]\n" for n in range(97, 121)
+)
+
+
+def test_aliases_that_stand_for_little_are_taken() -> None:
+    text = "a: &a {lr: 1}\nb: {<<: *a, n: [*a, *a]}"
+    assert parse_yaml(text, "x") == {"a": {"lr": 1}, "b": {"lr": 1, "n": [{"lr": 1}] * 2}}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: 1\nb: [", "f.yaml, line 2: not YAML: "),
         ("a: 1\nb: 2\na: 3", "f.yaml, line 3: not YAML: key 'a' stands twice"),
         ("a: \x07", "f.yaml: not YAML: "),
+        (LAUGHS, "f.yaml: its aliases stand for more than 100,000 values"),
+        ("a: &a [*a]", "f.yaml: its aliases stand for more than 100,000 values"),
+        ("[" * 2000, "f.yaml: not YAML that can be read: it is nested too deep"),
         ("a: !!python/object:os.system 1", "f.yaml, line 1: not YAML: "),
     ],
 )

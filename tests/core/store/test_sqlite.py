@@ -20,6 +20,7 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
+from agl.runs.finding import open_to_read
 from agl.store.base import AttemptEnd
 from agl.store.patience import PATIENCE_SECONDS
 from agl.store.sqlite import (
@@ -581,6 +582,23 @@ def test_database_of_something_else_is_refused_and_unharmed(path):
     before = path.read_bytes()
     refused(path, "not a store of agl")
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TRIGGER own AFTER INSERT ON rollout BEGIN DELETE FROM span; END",
+        "ALTER TABLE span RENAME TO span_; CREATE VIEW own AS SELECT * FROM span_",
+        "CREATE VIRTUAL TABLE own USING fts5(a)",
+    ],
+)
+async def test_file_that_brings_code_along_is_refused_to_writers_and_readers(path, sql):
+    await SqliteLightningStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql)
+    refused(path, "'own', which SQLite would run whenever the store is used")
+    with pytest.raises(StoreUnavailableError, match="'own', which SQLite would run"):
+        open_to_read(path)
 
 
 async def test_newer_schema_is_refused_and_unharmed(path):

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Span, TraceStatus
+from agl.types import LLM, Span, TraceStatus
 from agl_testing.otlp import request_of
 
 Agl = Callable[..., tuple[object, str, str]]
@@ -269,6 +271,13 @@ def test_a_file_appears_whole_or_not_at_all(agl: Agl, tmp_path: Path) -> None:
 # --- import
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 RECORDED = {
     "resources": [{"name": "main_prompt", "type": "prompt_template", "template": "Say {q}"}],
     "rollouts": [
@@ -424,15 +433,82 @@ def test_lines_are_read_one_by_one_and_rewards_may_come_last(agl: Agl) -> None:
         ({"resources": [{"name": "p", "type": "prompt"}]}, "expected one of prompt_template, llm"),
         ({"data": []}, "expected an object with 'rollouts', 'resources' or 'rewards'"),
         ([], "run.json: expected an object, got a list"),
+        ({"rollouts": [{"id": "a", "input": nested(300)}]}, "run.json: cannot be read: JSON is"),
+        (
+            b'{"rollouts": [{"id": "a", "input": %s}]}' % (b"9" * 9000),
+            "run.json: cannot be read: Exceeds the limit (4300 digits)",
+        ),
+        (b"\x1f\x8b\x08", "run.json: not text in UTF-8: invalid start byte (0x8b). Unpack"),
+        (
+            {
+                "rollouts": [{"id": "a", "input": "q", "output": "x"}],
+                "rewards": [{"rollout_id": "a", "value": math.nan}],
+            },
+            "run.json: rewards[0].value: ",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_by_place_and_nothing_is_written(
     agl: Agl, recorded: Any, message: str
 ) -> None:
-    code, _, err = agl("import", write("run.json", recorded), "--path", "s.db")
+    write("run.json", "" if isinstance(recorded, bytes) else recorded)
+    if isinstance(recorded, bytes):
+        Path("run.json").write_bytes(recorded)
+    code, _, err = agl("import", "run.json", "--path", "s.db")
     assert code == 2
     assert message in err
     assert asyncio.run(read_store()) == ([], {}, [])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
+def test_a_file_that_can_be_read_once_only_is_refused(agl: Agl) -> None:
+    os.mkfifo("run.json")
+    code, _, err = agl("import", "run.json", "--path", "s.db")
+    assert (code, err) == (2, "agl: run.json: not a regular file, and it is read more than once\n")
+
+
+def test_an_import_changes_nothing_that_runs(agl: Agl) -> None:
+    async def live() -> str:
+        store = SqliteLightningStore("s.db")
+        made = await store.add_resources({"llm": LLM(endpoint="http://good/v1", model="m")})
+        await store.close()
+        return made.resources_id
+
+    async def next_one() -> tuple[str, str]:
+        store = SqliteLightningStore("s.db")
+        rollout = await store.enqueue_rollout("next")
+        known, latest = (
+            await store.get_resources_by_id(rollout.resources_id),
+            await store.get_latest_resources(),
+        )
+        await store.close()
+        return known.resources["llm"].endpoint, latest.resources["llm"].endpoint
+
+    resources_id = asyncio.run(live())
+    evil = {"name": "llm", "type": "llm", "endpoint": "http://evil/v1", "model": "m"}
+    rollout = {"id": "a", "input": "q", "output": "x"}
+    for number, given in enumerate(({}, {"id": resources_id})):
+        one = {**rollout, "id": f"a{number}", **({"resources_id": resources_id} if given else {})}
+        file = write("run.json", {"resources": [{**evil, **given}], "rollouts": [one]})
+        assert agl("import", file, "--path", "s.db")[0] == 0
+        assert asyncio.run(next_one()) == ("http://good/v1", "http://good/v1")
+    file = write("run.json", {"resources": [{**evil, "id": resources_id, "model": "other"}]})
+    code, _, err = agl("import", file, "--path", "s.db")
+    assert code == 2
+    assert f"resources '{resources_id}' are in the store with another content" in err
+
+
+def test_imported_resources_alone_are_nobodys(agl: Agl) -> None:
+    assert agl("import", write("run.json", RECORDED), "--path", "s.db")[0] == 0
+
+    async def latest() -> list[Any]:
+        store = SqliteLightningStore("s.db")
+        rollout = await store.enqueue_rollout("next")
+        found = [await store.get_latest_resources(), rollout.resources_id]
+        await store.close()
+        return found
+
+    assert asyncio.run(latest()) == [None, None]
 
 
 # --- OTLP

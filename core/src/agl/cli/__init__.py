@@ -169,9 +169,6 @@ def _report(error: BaseException) -> int:
             code = RUN_FAILED
         case _:
             raise error
-    print(f"agl: {hide(_one_line(message))}", file=sys.stderr)
+    message = " ".join(message.replace("``", "").split())
+    print(f"agl: {hide(message)}", file=sys.stderr)
     return code
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("``", "").split())

@@ -1,5 +1,6 @@
 """Values from YAML text, and ``key=value`` overrides on top of them."""
 
+import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Any, cast
 
 from agl.errors import ConfigError
 
+MOST_VALUES = 100_000
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -26,13 +28,28 @@ def parse_yaml(text: str, name: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, _loader())
+        value = yaml.load(text, _loader())
+        if "*" in text and _size(value, {}) > MOST_VALUES:  # who reads it would never end
+            raise ConfigError(f"{name}: its aliases stand for more than {MOST_VALUES:,} values")
+        return value
+    except RecursionError:
+        raise ConfigError(f"{name}: not YAML that can be read: it is nested too deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{name}{line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def _size(value: Any, sizes: dict[int, float]) -> float:
+    """How many values there are, each as often as it is named; without end in a circle."""
+    if id(value) not in sizes:
+        sizes[id(value)] = math.inf
+        inner = value.values() if isinstance(value, dict) else value
+        parts = cast(Any, inner) if isinstance(value, dict | list) else ()
+        sizes[id(value)] = 1 + sum(_size(one, sizes) for one in parts)
+    return sizes[id(value)]
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

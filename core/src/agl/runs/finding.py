@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run
+from agl.store.sqlite.file import check_schema
 from agl.types import Run
 
 _PLACES = ("file", "working_directory")
@@ -33,7 +34,8 @@ def placed(run: Run, file: Path) -> Run:
     if file.name != STORE or folder == old or not _is_beside(run.run_id, file, old / STORE):
         return run
     config = dict(run.config)
-    moved = {name: _seen_from(folder, old, config[name]) for name in _PLACES if name in config}
+    places = {name: os.path.relpath(config[name], old) for name in _PLACES if name in config}
+    moved = {name: Path(os.path.normpath(folder / place)) for name, place in places.items()}
     if "file" in moved and moved["file"].is_file():
         config |= {name: str(place) for name, place in moved.items()}
     return run.changed(folder=str(folder), config=config)
@@ -45,10 +47,6 @@ def _is_beside(run_id: str, file: Path, other: Path) -> bool:
         return known[0] == run_id
     is_own = file.absolute().parent.name == run_id or (file.parent / CONFIG).is_file()
     return is_own or (other.is_file() and not other.samefile(file))
-
-
-def _seen_from(folder: Path, old: Path, place: str) -> Path:
-    return Path(os.path.normpath(folder / os.path.relpath(place, old)))
 
 
 def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
@@ -73,8 +71,8 @@ def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
     try:
         connection.execute("PRAGMA query_only=ON")
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.Error:
+        check_schema(connection, str(file))
+    except BaseException:
         connection.close()
         raise
     return connection

@@ -382,7 +382,7 @@ class LightningStore(StoreReads, StoreRuns, IssuesTokens):
     async def update_resources(
         self, resources_id: str, resources: NamedResources
     ) -> ResourcesUpdate:
-        """Replace a snapshot, or make it under this id; it becomes the latest."""
+        """Replace or make a snapshot; the latest now, unless its id begins with ``imported/``."""
         ...
 
     # --- workers

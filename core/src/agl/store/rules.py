@@ -72,6 +72,9 @@ ATTEMPT_NEXT: Final[dict[AttemptStatus, frozenset[AttemptStatus]]] = {
     "timeout": frozenset(),
 }
 
+IMPORTED: Final = "imported/"
+"""Begins the ids of snapshots of resources that came from elsewhere; none is ever the latest."""
+
 
 # --- rollouts
 

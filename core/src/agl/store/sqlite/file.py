@@ -45,6 +45,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
                 f"store {path!r}: an SQLite database, but not a store of agl "
                 f"(application_id {application}). Give the path of a new file"
             )
+        check_schema(connection, path)
         if version > SCHEMA_VERSION:
             raise StoreUnavailableError(
                 f"store {path!r}: made by a newer agl (schema {version}, this one knows up to "
@@ -62,6 +63,20 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
     # Where the damage is in the names of tables, Python cannot read what SQLite says of it.
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise unavailable(path, error) from error
+
+
+def check_schema(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a file that brings code along: views, triggers and virtual tables, as no store has.
+
+    Raises:
+        StoreUnavailableError: There is one.
+    """
+    where = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL %'"
+    for kind, name in connection.execute(f"SELECT type, name FROM sqlite_master WHERE {where}"):
+        raise StoreUnavailableError(
+            f"store {path!r}: it has the {kind} {name!r}, which SQLite would run whenever the "
+            "store is used, and which agl did not make. Do not use this file"
+        )
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailableError:

@@ -122,10 +122,12 @@ SELECT {resources} FROM resources WHERE resources_id = ?;
 SELECT {resources} FROM resources;
 
 -- name: latest_resources
-SELECT {resources} FROM resources ORDER BY touched DESC LIMIT 1;
+SELECT {resources} FROM resources WHERE resources_id NOT GLOB 'imported/*'
+ORDER BY touched DESC LIMIT 1;
 
 -- name: latest_resources_id
-SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1;
+SELECT resources_id FROM resources WHERE resources_id NOT GLOB 'imported/*'
+ORDER BY touched DESC LIMIT 1;
 
 -- name: save_resources
 INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body, crc)

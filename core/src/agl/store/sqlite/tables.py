@@ -357,7 +357,8 @@ class Tables(WriteBehind):
             checksum(body),
         )
         self.connection.execute(SQL["save_resources"], row)
-        self.latest_resources_id = update.resources_id
+        if not update.resources_id.startswith(rules.IMPORTED):
+            self.latest_resources_id = update.resources_id
 
     def worker(self, worker_id: str) -> Worker | None:
         cached = self._workers.get(worker_id)

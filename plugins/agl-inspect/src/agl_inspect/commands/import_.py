@@ -36,6 +36,9 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
     line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
     skipped, so an import may be repeated.
     """
+    for file in files:
+        if not file.is_file():
+            raise click.UsageError(f"{file}: not a regular file, and it is read more than once")
     done = read_and_close(open_or_make(path, url), lambda store: _import(store, files))
     known = f" ({done.known} were there already)" if done.known else ""
     note(

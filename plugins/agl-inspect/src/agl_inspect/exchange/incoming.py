@@ -19,6 +19,7 @@ from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
+from agl.store.rules import IMPORTED as RESOURCES
 from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus
 from agl.utils.otel import make_link_attributes
 from agl_inspect.exchange.recorded import (
@@ -83,14 +84,21 @@ class Importer:
                     f"{path}: a reward names the rollout {rollout_id!r}, which is neither in the "
                     "file nor in the store"
                 )
-        unnamed = None
+        unnamed, new = None, dict[str, NamedResources]()
         for given_id, named in resources.items():
-            resources_id = given_id or f"rs-{_id('resources', str(named))}"
+            resources_id = imported_id(given_id or f"rs-{_id('resources', str(named))}")
             unnamed = unnamed or (None if given_id else resources_id)
             stored = await self.store.get_resources_by_id(resources_id)
-            if stored is None or stored.resources != named:
-                await self.store.update_resources(resources_id, named)
-                self.done.resources += 1
+            if stored is None:
+                new[resources_id] = named
+            elif stored.resources != named:
+                raise ConfigError(
+                    f"{path}: resources {given_id!r} are in the store with another content, as "
+                    f"{resources_id!r}; rollouts name them. Give these another id"
+                )
+        for resources_id, named in new.items():
+            await self.store.update_resources(resources_id, named)
+            self.done.resources += 1
         records = (record for record in read_records(path) if record.kind == "rollout")
         while batch := list(itertools.islice(records, AT_ONCE)):
             rollouts = [record.rollout() for record in batch]
@@ -163,7 +171,7 @@ class Importer:
             one.id,
             input=one.input,
             mode=one.mode,
-            resources_id=one.resources_id or unnamed,
+            resources_id=imported_id(one.resources_id) if one.resources_id else unnamed,
             metadata={**one.metadata, IMPORTED: _origin(one, path)},
         )
         spans = list(_spans(one, rewards, rollout_id, attempt_id))
@@ -213,6 +221,11 @@ class Importer:
         spans = [span.model_copy(update={"writer": "algorithm"}) for span in given]
         added = await self.store.add_many_spans(spans)
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
+
+
+def imported_id(given_id: str) -> str:
+    """Id in the store of a snapshot of resources: one that is never the latest."""
+    return f"{RESOURCES}{given_id}"
 
 
 def _origin(one: RecordedRollout, path: Path) -> dict[str, Any]:

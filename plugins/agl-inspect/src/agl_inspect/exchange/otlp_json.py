@@ -16,7 +16,7 @@ from agl.http.otlp import spans_of
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
 from agl_inspect.exchange.incoming import IMPORTED, Importer
-from agl_inspect.exchange.recorded import each_line, parse
+from agl_inspect.exchange.recorded import each_line, parse, text_of
 from agl_learning.calls.reading import model_calls
 
 BATCH = 500
@@ -118,7 +118,8 @@ def _spans(path: Path) -> Iterator[Span]:
 
 def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.suffix.lower() == ".json":
-        yield str(path), parse(path.read_text(encoding="utf-8-sig"), str(path))
+        with text_of(path) as file:
+            yield str(path), parse(file.read(), str(path))
         return
     for number, line in each_line(path):
         where = f"{path}, line {number}"

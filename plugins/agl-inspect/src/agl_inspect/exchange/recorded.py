@@ -8,16 +8,18 @@ A ``.jsonl`` file has one object per line with one of the keys ``rollout``, ``re
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AllowInfNan, ConfigDict, TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.types import RolloutMode, Span
+from agl.utils.text import parse_json
 
 T = TypeVar("T")
 Kind = Literal["rollout", "resource", "reward"]
@@ -44,7 +46,8 @@ def unix_seconds(instant: float) -> float:
     return instant
 
 
-Instant = Annotated[float, AfterValidator(unix_seconds)]
+Finite = Annotated[float, AllowInfNan(False)]
+Instant = Annotated[Finite, AfterValidator(unix_seconds)]
 """Unix seconds, in whatever unit they were recorded."""
 
 
@@ -64,7 +67,7 @@ class RecordedCall:
     finish_reason: str | None = None
     prompt_token_ids: list[int] | None = None
     response_token_ids: list[int] | None = None
-    response_logprobs: list[float] | None = None
+    response_logprobs: list[Finite] | None = None
     error: str | None = None
     start_time: Instant | None = None
     end_time: Instant | None = None
@@ -129,7 +132,7 @@ class RecordedReward:
     __pydantic_config__ = STRICT
 
     rollout_id: str
-    value: float
+    value: Finite
     call: int | None = None
     """The reward is for this call, from 0; None for the whole."""
     name: str | None = None
@@ -194,7 +197,8 @@ def read_records(path: Path) -> Iterator[Record]:
         ConfigError: It is no such file; the message says in which line.
     """
     if path.suffix.lower() == ".json":
-        whole = parse(path.read_text(encoding="utf-8-sig"), str(path))
+        with text_of(path) as file:
+            whole = parse(file.read(), str(path))
         unknown = whole.keys() - {f"{kind}s" for kind in KINDS}
         if unknown or not whole:
             raise ConfigError(
@@ -221,10 +225,25 @@ def read_records(path: Path) -> Iterator[Record]:
 
 def each_line(path: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, with their numbers."""
-    with path.open(encoding="utf-8-sig") as lines:
+    with text_of(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, line
+
+
+@contextmanager
+def text_of(path: Path) -> Iterator[TextIO]:
+    """The file, open to read.
+
+    Raises:
+        ConfigError: It is no text, as it is packed, say.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        what = f"{error.reason} (0x{error.object[error.start]:02x})"
+        raise ConfigError(f"{path}: not text in UTF-8: {what}. Unpack it first") from None
 
 
 def parse(text: str, where: str) -> dict[str, Any]:
@@ -234,10 +253,12 @@ def parse(text: str, where: str) -> dict[str, Any]:
         ConfigError: It is something else.
     """
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except json.JSONDecodeError as error:
         at = f", line {error.lineno}" if "\n" in text.strip() else ""
         raise ConfigError(f"{where}{at}: not JSON: {error.msg}") from None
+    except ValueError as error:  # too deep, or a number of too many digits
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
     return cast("dict[str, Any]", value)
