@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -179,6 +180,40 @@ def write_many(task: Any, resources: Any) -> int:
             Path(name).unlink(missing_ok=True)
 
 
+def write_beside(task: Any, resources: Any) -> int:
+    """Fill the folders that one may write to, each not beyond its limit."""
+    names = [
+        Path(folder, f"part-{os.getpid()}-{n}") for n in (1, 2) for folder in (".", "/dev/shm")
+    ]
+    try:
+        return sum(name.write_bytes(bytes(task["mb"] * MB)) for name in names)
+    finally:
+        for name in names:
+            name.unlink(missing_ok=True)
+
+
+def make_empty_files(task: Any, resources: Any) -> int:
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for number in range(task["count"]):
+            Path(folder, str(number)).touch()
+        return task["count"]
+
+
+def keep_in_segment(task: Any, resources: Any) -> str:
+    """Memory of System V's, which stays when it is let go of."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(0, task["mb"] * MB, 0o1600)
+    if segment < 0:
+        raise OSError(ctypes.get_errno(), "shmget")
+    libc.shmctl(segment, 0, None)  # IPC_RMID
+    return "kept"
+
+
+def keep_in_memfd(task: Any, resources: Any) -> int:
+    with os.fdopen(os.memfd_create("kept"), "wb") as file:
+        return file.write(bytes(MB))
+
+
 def open_many(task: Any, resources: Any) -> int:
     files: list[int] = []
     try:
@@ -265,7 +300,6 @@ def work_honestly(task: Any, resources: Any) -> str:
     """What agents do: files of their own, threads, programs, modules that nobody has imported."""
     import concurrent.futures
     import sqlite3
-    import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         database = sqlite3.connect(f"{folder}/own.db")

@@ -23,6 +23,8 @@ from agl_sandbox.linux import Mount, Namespace
 from agl_sandbox.sandbox import run_attempt
 
 MB = 1024 * 1024
+FILES_PER_MB = 256
+"""In an attempt's folders: an empty file counts as much as a page of memory."""
 
 
 def main(descriptor: int) -> NoReturn:
@@ -130,10 +132,12 @@ def _mount(
     linux.mount("", "/", flags=Mount.REC | Mount.SLAVE)
     quiet = Mount.NOSUID | Mount.NODEV
     linux.mount("proc", "/proc", "proc", quiet | Mount.NOEXEC)
-    options = f"size={disk_mb}m,mode=0700"
-    if hosts:  # in a file whose own folder is out of sight afterwards
-        below = f"{own_folders[0]}/hosts"
-        linux.mount("tmpfs", own_folders[0], "tmpfs", quiet, options)
+    # One for all folders, so that they share its limits; in the end the first folder hides it.
+    own = own_folders[0]
+    options = f"size={disk_mb}m,nr_inodes={disk_mb * FILES_PER_MB},mode=0755"
+    linux.mount("tmpfs", own, "tmpfs", quiet, options)
+    if hosts:
+        below = f"{own}/hosts"
         with open(below, "w") as file:
             file.write("127.0.0.1 localhost\n::1 localhost\n")
             file.writelines(f"{address} {name}\n" for name, address in hosts.items())
@@ -142,10 +146,11 @@ def _mount(
     with contextlib.suppress(OSError):  # which only root may
         terminals = "newinstance,ptmxmode=0666,mode=0620"
         linux.mount("devpts", "/dev/pts", "devpts", Mount.NOSUID | Mount.NOEXEC, terminals)
-    if uid is not None:
-        options += f",uid={uid},gid={uid}"
-    for path in own_folders:
-        linux.mount("tmpfs", path, "tmpfs", quiet, options)
+    for number, path in reversed([*enumerate(own_folders)]):
+        os.mkdir(part := f"{own}/{number}", 0o700)
+        if uid is not None:
+            os.chown(part, uid, uid)
+        linux.mount(part, path, flags=Mount.BIND)
     if "/tmp" not in own_folders:  # the imports could write there
         linux.mount("", "/tmp", flags=Mount.REMOUNT | Mount.BIND | Mount.RDONLY | quiet)
 

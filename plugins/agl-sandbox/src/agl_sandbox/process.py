@@ -85,7 +85,8 @@ class ProcessSandbox(JsonSandbox):
         processes: Most processes and threads; with namespaces, or a user of its own.
         files: Most open files.
         file_mb: Largest file, in MB; None for no limit.
-        disk_mb: Most that its folder holds; with namespaces.
+        disk_mb: Most that its folder, ``/tmp`` and ``/dev/shm`` hold together, in at most 256 files
+            for each MB; with namespaces.
         cpu_seconds: Most CPU time of each of its processes; None for no limit.
         env: Names of environment variables that agents get, beside PATH and LANG.
         read: Further folders and files that agents may read; with namespaces.

@@ -30,15 +30,16 @@ _EVERYWHERE = {
 _CLONE3 = 435
 """Its flags lie in memory, where a filter cannot look; the C library then takes ``clone``."""
 _BY_MACHINE = {
-    # architecture; socket; clone; then unshare, setns, mount, umount2, pivot_root, add_key,
+    # architecture; socket; clone; then shmget, msgget, memfd_create: memory that no limit counts,
+    # in the place of which /dev/shm does; then unshare, setns, mount, umount2, pivot_root, add_key,
     # request_key, keyctl, perf_event_open, open_by_handle_at, init_module, finit_module,
     # kexec_load, bpf, userfaultfd
     "x86_64": (
-        0xC000003E, 41, 56,
+        0xC000003E, 41, 56, (29, 68, 319),
         (272, 308, 165, 166, 155, 248, 249, 250, 298, 304, 175, 313, 246, 321, 323),
     ),
     "aarch64": (
-        0xC00000B7, 198, 220,
+        0xC00000B7, 198, 220, (194, 186, 279),
         (97, 268, 40, 39, 41, 217, 218, 219, 241, 265, 105, 273, 104, 280, 282),
     ),
 }  # fmt: skip
@@ -49,7 +50,7 @@ def _program() -> bytes | None:
     known = _BY_MACHINE.get(platform.machine())
     if known is None:
         return None
-    architecture, socket, clone, forbidden = known
+    architecture, socket, clone, absent, forbidden = known
     deny = _ERROR | errno.EPERM
     code = [
         _step(_LOAD, _ARCHITECTURE),
@@ -59,7 +60,7 @@ def _program() -> bytes | None:
         _step(_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _ERROR | errno.ENOSYS),
     ]
-    for number in (_CLONE3, *_EVERYWHERE["io_uring"]):
+    for number in (_CLONE3, *_EVERYWHERE["io_uring"], *absent):
         code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERROR | errno.ENOSYS)]
     for number in (*forbidden, *_EVERYWHERE["mounting"]):
         code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, deny)]
