@@ -274,17 +274,14 @@ async def look_at_queue(store: agl.LightningStore, ids: list[str]) -> None:
 def test_algorithm_that_trains_between_looks_comes_to_its_own_end(
     main_thread: str,
     look: Callable[[agl.LightningStore, list[str]], Awaitable[None]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(deadlock, "WARN_SECONDS", 1.0)
     came: list[str] = []
 
     @agl.algo
     async def algorithm(store: agl.LightningStore) -> None:
         ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(4)]
         await wait(store, ids[:3])
-        while f"rollouts that nobody will run ({ids[3]})" not in caplog.text:
+        for _ in range(10):
             await look(store, ids)
             await asyncio.sleep(0.1)  # a training step
         came.append("own end")

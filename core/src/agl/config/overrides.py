@@ -44,12 +44,14 @@ def parse_yaml(text: str, name: str) -> Any:
 
 def _size(value: Any, sizes: dict[int, float]) -> float:
     """How many values there are, each as often as it is named; without end in a circle."""
-    if id(value) not in sizes:
-        sizes[id(value)] = math.inf
-        inner = value.values() if isinstance(value, dict) else value
-        parts = cast(Any, inner) if isinstance(value, dict | list) else ()
-        sizes[id(value)] = 1 + sum(_size(one, sizes) for one in parts)
-    return sizes[id(value)]
+    if not isinstance(value, dict | list):
+        return 1
+    key, block = id(cast(Any, value)), cast(Any, value)
+    if key not in sizes:
+        sizes[key] = math.inf
+        parts = block.values() if isinstance(value, dict) else block
+        sizes[key] = 1 + sum(_size(one, sizes) for one in parts)
+    return sizes[key]
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

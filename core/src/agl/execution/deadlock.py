@@ -5,15 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agl.execution.base import AlgorithmBundle
 from agl.execution.coroutines import UnaskedCancellationError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
-from agl.store.operation_table import Operation
-from agl.store.rules import ENDED
 from agl.types import Rollout
 
 logger = logging.getLogger(__name__)
@@ -23,9 +20,6 @@ LOOK_SECONDS = 0.25
 AT_ONCE = 0.1
 """A wait goes on with the former one where the pause between them is shorter than this part of the
 former one's length: there was no time to work."""
-WARN_SECONDS = 10.0
-"""An algorithm that still asks for the same rollouts after so long gets a warning."""
-WARN_AGAIN_SECONDS = 600.0
 CLEAN_UP_SECONDS = 30.0
 """An algorithm that was cancelled gets so long to end, or the grace where that is longer."""
 NAMED = 3
@@ -43,9 +37,8 @@ async def run_algorithm(
 
     It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set.
     ``stop`` is then set for it, and after the grace it is cancelled, and left behind if it does not
-    end by that. One that only asks now and
-    then whether rollouts have ended (``get_rollout_by_id``, a wait with ``timeout=0``) goes on: it
-    may train in between, which nobody can tell from a pause. A warning names what it asks for.
+    end by that. One that only asks now and then whether rollouts have ended (``get_rollout_by_id``,
+    a wait with ``timeout=0``) goes on: it may train in between, which nobody can tell from a pause.
 
     Args:
         algorithm: What to run.
@@ -111,7 +104,7 @@ class _Wait:
 
 
 class _WatchedStore(StandInStore):
-    """The algorithm's store, which notes what it waits and asks for in vain."""
+    """The algorithm's store, which notes what it waits for in vain."""
 
     def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
         super().__init__(store)
@@ -119,8 +112,6 @@ class _WatchedStore(StandInStore):
         self._open_waits: list[_Wait] = []
         self._last_wait: _Wait | None = None
         self._none_since: float | None = None
-        self._asked: set[str] = set()
-        self._warn_at = 0.0
 
     def wait_in_vain(self) -> _Wait | None:
         """The open wait that has lasted longest; None when none is open, or runners are left."""
@@ -141,42 +132,10 @@ class _WatchedStore(StandInStore):
             wait.began = self._last_wait.began
         self._open_waits.append(wait)
         try:
-            ended = await self._store.wait_for_rollouts(rollout_ids=wanted, timeout=timeout)
+            return await self._store.wait_for_rollouts(rollout_ids=wanted, timeout=timeout)
         finally:
             self._open_waits.remove(wait)
             wait.ended, self._last_wait = time.monotonic(), wait
-        self._note_asked(wait.rollout_ids - {rollout.rollout_id for rollout in ended})
-        return ended
-
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        answer = await super().call(operation, arguments)
-        # A list of all rollouts is a report, not a question.
-        selected = ("status_in", "status", "rollout_id_in", "rollout_ids")
-        if operation.name == "get_rollout_by_id":
-            self._note_asked(_unended([answer] if answer else []))
-        elif operation.name == "query_rollouts" and any(map(arguments.get, selected)):
-            self._note_asked(_unended(answer))
-        return answer
-
-    def _note_asked(self, unended: set[str] | frozenset[str]) -> None:
-        """Warn of an algorithm that asks for ever; whether it does, only people can tell."""
-        if not unended or not self._no_runners.is_set():
-            return
-        now = time.monotonic()
-        if not self._asked & unended:
-            self._asked, self._warn_at = set(unended), now + WARN_SECONDS
-        elif now >= self._warn_at:
-            self._warn_at = now + WARN_AGAIN_SECONDS
-            logger.warning(
-                "All runners have ended, and the algorithm asks again for rollouts that nobody "
-                "will run (%s). It is not stopped, for it may be at work in between; if it only "
-                "waits, end the run with Ctrl+C, and have the algorithm use wait_for_rollouts.",
-                _names(unended),
-            )
-
-
-def _unended(rollouts: Iterable[Rollout]) -> set[str]:
-    return {rollout.rollout_id for rollout in rollouts if rollout.status not in ENDED}
 
 
 def _names(rollout_ids: Iterable[str]) -> str:

@@ -66,17 +66,11 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that brings code along: views, triggers and virtual tables, as no store has.
-
-    Raises:
-        StoreUnavailableError: There is one.
-    """
+    """Refuse views, triggers and virtual tables: code that SQLite would run, and no store has."""
     where = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL %'"
     for kind, name in connection.execute(f"SELECT type, name FROM sqlite_master WHERE {where}"):
-        raise StoreUnavailableError(
-            f"store {path!r}: it has the {kind} {name!r}, which SQLite would run whenever the "
-            "store is used, and which agl did not make. Do not use this file"
-        )
+        what = f"has the {kind} {name!r}, which SQLite would run whenever the store is used"
+        raise StoreUnavailableError(f"store {path!r}: {what}. Do not use this file")
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailableError:

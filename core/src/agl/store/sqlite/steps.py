@@ -55,7 +55,7 @@ def known_resources_id(tables: Tables, resources_id: str | None) -> str | None:
     """The id, for None the latest; or an ``UnknownRecordError``."""
     if resources_id is None:
         return tables.latest_resources_id
-    if not tables.has_resources(resources_id):
+    if resources_id != tables.latest_resources_id and tables.resources(resources_id) is None:
         raise UnknownRecordError(
             f"no resources {resources_id!r} in this store; add them with update_resources first"
         )

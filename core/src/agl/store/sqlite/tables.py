@@ -339,9 +339,6 @@ class Tables(WriteBehind):
 
     # --- resources and workers
 
-    def has_resources(self, resources_id: str) -> bool:
-        return resources_id == self.latest_resources_id or self.resources(resources_id) is not None
-
     def save_resources(self, update: ResourcesUpdate) -> None:
         self._num_resources += update.version == 1
         self._touched += 1
