@@ -13,6 +13,7 @@ import agl
 import agl_trackers
 from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
+from agl.utils.secrets import learn
 from agl_trackers.delivery import Delivery
 from agl_trackers.steps import ASKED, Steps, newest
 
@@ -295,8 +296,8 @@ async def test_rollouts_that_are_not_read_at_the_end_are_counted(
     assert "3 as rollouts were left to be read" in caplog.messages[-1]
 
 
-async def test_prompts_and_errors_are_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_API_KEY", SECRET)
+async def test_prompts_and_errors_are_told_without_secrets() -> None:
+    learn(SECRET)
     recorder, algorithm = Recorder(), Learner()
     store = agl.InMemoryLightningStore()
     await recorder.on_run_start(algorithm, store)

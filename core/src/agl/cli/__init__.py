@@ -119,13 +119,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # It may stand anywhere, also after the verb.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    from agl.utils.secrets import hide, learn_environment
+
+    learn_environment()
     try:
         code = cli.main(arguments, prog_name="agl", standalone_mode=False)
     except BaseException as error:
         if debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             import traceback
-
-            from agl.utils.secrets import hide
 
             print(hide(traceback.format_exc()), end="", file=sys.stderr)
         code = _report(error)

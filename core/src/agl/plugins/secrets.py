@@ -15,21 +15,15 @@ from agl.errors import ConfigError
 from agl.utils.secrets import HIDDEN, hide, is_secret, learn, name_within
 
 _VARIABLE = re.compile(r"\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_NAMED_IN_MESSAGES = re.compile(
-    r"(^|[_-])(agent|base|deployment|dir|endpoint|file|folder|host|model|name|path|port|project"
-    r"|region|test|train|type|url|user|val|version)$",
-    re.IGNORECASE,
-)
-"""Keys of what an error must be able to name, so that variables stand there for other reasons."""
 _PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@|://([^/@\s:]{16,})@")
 
 
 def expand(value: Any, where: str, name: str = "") -> Any:
     """Replace ``${NAME}`` in all texts of nested dicts and lists.
 
-    What comes out of the environment is not written down from then on; see ``utils.secrets``. Of
-    what stands under a key such as ``url``, that is where the variable's name or the place in an
-    address (``http://user:${NAME}@host``) says that it is a secret.
+    What comes out of the environment is not written down from then on (see ``utils.secrets``), if
+    the variable's name, the key, or the place in an address (``http://user:${NAME}@host``) says
+    that it is a secret.
 
     Args:
         value: What was read from a file.
@@ -92,7 +86,7 @@ def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
             f"$${{{name}}} if the text itself is meant"
         )
     value = os.environ[name]
-    if is_secret(name) or is_secret(key_name) or not _NAMED_IN_MESSAGES.search(key_name):
+    if is_secret(name) or is_secret(key_name):
         learn(value)
     return value
 

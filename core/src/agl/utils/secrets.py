@@ -1,12 +1,12 @@
-"""What must not be written down: told by the name beside it, by its form, and by its value.
+"""What must not be written down: in records by its name, in any text by its value or its form.
 
-The values are those that this process has met: keys of models, tokens, and what environment
-variables hold whose names say so.
+The values are those that this process was given: keys of models, tokens, and keys among environment
+variables. A word beside a name is no secret: it must not vanish from what people read.
 """
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -79,30 +79,24 @@ def learn_keys(resources: Mapping[str, Any]) -> None:
         learn(resource.__dict__.get("api_key"))
 
 
-def _values() -> list[str]:
-    # Another thread may take one out meanwhile.
-    named = [os.environ.get(name, "") for name in list(os.environ) if is_secret(name)]
-    long = {value for value in named if len(value) >= SHORTEST and not os.path.exists(value)}
-    # The longest first: one may be the beginning of another.
-    return sorted(long.union(_met), key=len, reverse=True)
+# Neither a word nor a path.
+_is_key = re.compile(r"(?!\.{0,2}[/~]|[A-Za-z]:\\)(?=.*\d)(?=.*[A-Za-z])\S{12,}").fullmatch
+
+
+def learn_environment() -> None:
+    """Hide the keys among environment variables: what looks like one, under the name of one."""
+    for name, value in os.environ.items():
+        if is_secret(name) and _is_key(value):
+            learn(value)
 
 
 # --- forms
-
-_Change = str | Callable[[re.Match[str]], str]
-
-
-def _if_secret(match: re.Match[str]) -> str:
-    quote = match.groupdict().get("quote", "")
-    hidden = f"{match.group(1)}{quote}{HIDDEN}{quote}"
-    return hidden if is_secret(match.group("name")) else match.group()
-
 
 _TOKEN_IN_PATH = re.compile(r"(/attempt/[^/\s]{1,200}/token/)[^/\s'\"?#]+")
 _PASSWORD = re.compile(r"(?<=://)([^/@\s:]{0,200}):[^/@\s]+(?=@)")
 # Each needs a time linear in the text: an agent may have written it. A form is looked for where the
 # text has one of the pieces before it, which takes a hundredth of the time.
-_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Change], ...] = (
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("/token/",), _TOKEN_IN_PATH, rf"\1{HIDDEN}"),
     (("://",), _PASSWORD, rf"\1:{HIDDEN}"),
     # Tokens of a store; see agl.store.access.tokens.
@@ -113,26 +107,12 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], _Change], ...] = (
         re.compile(r"\b((?:Bearer|Basic) )(?=\S{0,200}\d)[\w.~+/=-]{8,}"),
         rf"\1{HIDDEN}",
     ),
-    (  # name='value', "name": "value"
-        ("='", '="', ":'", ':"', ": '", ': "'),
-        re.compile(
-            r"(?<![\w.-])((?P<name>[\w.-]{1,80})['\"]?[=:] ?)(?P<quote>['\"])[^'\"\n]+(?P=quote)"
-        ),
-        _if_secret,
-    ),
-    (  # ?name=value, --name=value, NAME=value
-        ("=",),
-        re.compile(
-            r"((?:^|[?&;]|(?<!\S)(?:--?|(?=[A-Z0-9_]+=)))(?P<name>[\w.-]{1,80})=)[^\s&;#'\"]+"
-        ),
-        _if_secret,
-    ),
 )
 
 
 def hide(text: str) -> str:
     """The text with ``***`` in place of secrets: of known ones, and of what has their form."""
-    for value in _values():
+    for value in sorted(_met, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(value, HIDDEN)
     for pieces, form, change in _FORMS if len(text) <= _LONGEST else ():
         if any(piece in text for piece in pieces):
