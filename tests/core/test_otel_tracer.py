@@ -239,18 +239,6 @@ async def test_spans_are_in_the_store_soon_while_the_agent_runs() -> None:
         assert [span.sequence_id for span in stored] == [1]
 
 
-async def test_emitted_span_does_not_wait_for_others() -> None:
-    # Its number must come before that of the next model call, which the gateway writes.
-    store = CountingStore()
-    tracer, context = agl.OtelTracer(), await ids(store)
-    async with tracer.trace_context(**context):
-        make_span("library")
-        agl.emit_reward(0.5)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert store.writes == [2]
-
-
 async def test_failed_write_is_tried_again_and_loses_nothing() -> None:
     store = CountingStore(failures=1)
     tracer, context = agl.OtelTracer(), await ids(store)

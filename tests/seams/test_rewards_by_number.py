@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import json
 import logging
+import threading
 import time
 
 import pytest
 
 import agl
+from agl.runner.gateways import AttemptGateways
+from agl.serving.server import ServerThread
 from agl_learning.advantages import sibling_advantages
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -86,33 +90,65 @@ async def test_where_the_order_is_not_known_no_call_gets_the_reward(monkeypatch)
     assert collected.ledger.reasons("reward") == {"unordered_reward": 3}
 
 
-async def test_nobody_waits_for_each_reward_of_a_slow_store(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("agl.tracer.buffer.LOOP_SECONDS", 0.01)
-    stalled, ended = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("ahead", [0.0, 1000.0, -1000.0])
+async def test_a_runner_tells_a_gateway_when_spans_ended_by_its_clock(ahead: float) -> None:
+    asked: list[dict] = []
+
+    async def gateway_app(scope, receive, send):
+        message = await receive()
+        if scope["type"] == "lifespan":
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            return await send({"type": "lifespan.shutdown.complete"})
+        asked.append(json.loads(message["body"]))
+        said = {"clock": time.monotonic() + ahead, "before": 1, "in_order": True}
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        return await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+
+    server = ServerThread(gateway_app)
+    server.start()
+    store, gateways = agl.InMemoryLightningStore(), AttemptGateways()
+    rollout = await store.start_rollout("task")
+    gateways.note(rollout, {"llm": agl.ProxyLLM(endpoint=f"{server.url}/v1", model="m")})
+    begin = time.monotonic()
+    span = agl.Span.from_attributes(attributes={}, end_time=time.time())
+    end = time.monotonic()
+    assert await gateways.place(rollout, [span]) == (1, True)
+    server.stop()
+    *looks, told = asked
+    assert [look["ended"] for look in looks] == [[]] * 3
+    (ended,) = told["ended"]
+    # A float of unix seconds is good for a microsecond.
+    assert begin + ahead - 1e-5 <= ended <= end + ahead + told["slack"] + 1e-5
+
+
+async def test_nobody_waits_for_a_store_that_is_slow(caplog) -> None:
+    done = threading.Event()
 
     class Slow(agl.InMemoryLightningStore):
         async def add_many_spans(self, spans):
-            await stalled.wait()
+            await asyncio.to_thread(done.wait)  # until the agent is at its end
             return await super().add_many_spans(spans)
 
-    @agl.rollout
-    async def three_rewards(task: str) -> None:
-        for _ in range(3):
+    def emit_many() -> None:
+        for _ in range(200):  # more than one write
             agl.emit_reward(1.0)
-        loop.call_soon_threadsafe(ended.set)
 
-    store, loop = Slow(), asyncio.get_running_loop()
+    @agl.rollout
+    async def on_the_loop(task: str) -> None:
+        emit_many()
+        await asyncio.to_thread(emit_many)
+        done.set()
+
+    store = Slow()
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
     await store.enqueue_rollout("task")
-    with runner.run_context(agent=three_rewards, store=store), caplog.at_level(logging.WARNING):
-        running = asyncio.create_task(runner.iter())
-        await ended.wait()
-        stalled.set()
-        await running
+    with runner.run_context(agent=on_the_loop, store=store), caplog.at_level(logging.WARNING):
+        await runner.iter()
     (rollout,) = await store.query_rollouts()
     spans = await store.query_spans(rollout.rollout_id)
-    assert [agl.get_reward_value(span) for span in spans] == [1.0] * 3
-    assert [record.message[:22] for record in caplog.records] == ["a reward is not stored"]
+    assert (rollout.status, [span.sequence_id for span in spans]) == ("succeeded", [*range(1, 401)])
+    assert caplog.records == []
 
 
 def two_steps(broken: list[bool]) -> agl.LitAgent:

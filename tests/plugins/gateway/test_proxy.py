@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 
 import aiohttp
 import pytest
@@ -240,6 +241,41 @@ async def test_a_store_that_comes_back_gets_every_record(bench) -> None:
         assert (await bench.post(bench.ask(str(number))))[0] == 200
     assert len(await bench.spans()) == 3
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("events", "slack", "before", "in_order", "stored"),
+    [
+        ("call span", 0, 1, True, 1),
+        ("span call", 0, 1, True, 0),
+        ("call span span call", 0, 2, True, 1),
+        ("call span call span", 0, 1, True, 1),
+        ("span call flush", 0, 1, False, 1),  # its number is too high already
+        ("call flush span", 0, 1, True, 1),
+        ("call span", 60, 1, False, 1),  # it may as well have come before the call
+        ("span call", 60, 1, True, 0),
+    ],
+)
+async def test_calls_after_a_span_wait_for_it(
+    bench, events: str, slack: float, before: int, in_order: bool, stored: int
+) -> None:
+    ended = []
+    for event in events.split():
+        if event == "call":
+            assert (await bench.post(bench.ask()))[0] == 200
+        elif event == "span":
+            ended.append(time.monotonic())
+        else:
+            await bench.proxy.flush()
+    status, body = await bench.post({"ended": ended, "slack": slack}, path="flush")
+    said = json.loads(body)
+    assert (status, said["before"], said["in_order"]) == (200, before, in_order)
+    assert len(await bench.store.query_spans(bench.rollout.rollout_id)) == stored
+    assert len(await bench.spans()) == events.count("call")
+
+
+async def test_a_question_about_spans_that_is_no_json_is_refused(bench) -> None:
+    assert (await bench.post(b'{"ended": ["now"]}', path="flush"))[0] == 400
 
 
 async def test_calls_wait_while_the_store_is_too_far_behind(

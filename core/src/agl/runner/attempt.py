@@ -6,6 +6,7 @@ import inspect
 import logging
 import time
 from collections.abc import Generator
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,18 +24,17 @@ from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, RolloutCancelledError
 from agl.runner.agent_host import AgentHost
 from agl.runner.claims import Claims
-from agl.runner.gateways import AttemptGateways
+from agl.runner.gateways import AttemptGateways, opened
 from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
 from agl.runner.heartbeat import Running
-from agl.runner.held_spans import HeldSpans
+from agl.runner.held_spans import HeldSpans, placed
 from agl.runner.result import Artefact, Outcome, read_result
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore, Turn
 from agl.store.packed import add_accepted, is_refusal
-from agl.store.patience import is_away
 from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span, without_private
+from agl.types import AttemptedRollout, NamedResources, Span, without_private
 from agl.types.records import public_failure
 from agl.utils.text import capped, describe
 
@@ -132,12 +132,13 @@ class AttemptRunner:
         task = rollout.input
         if self._grader is not None:
             rollout = rollout.changed(input=without_private(task))
-        held = HeldSpans(self._store, lambda: self._gateways.flush(rollout))
+        held = HeldSpans(self._store, partial(self._gateways.place, rollout))
         spans: list[Span] = []
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
             question = "" if self._grader is None else question_of(task)
             outcome, was_interrupted = await self._trace(rollout, held, apart, began)
+            outcome = await self._place(rollout, held, outcome)
             lost = await self._gateways.end(rollout)
             failure = outcome.failure
             if lost is not None and (failure is None or failure.boundary == "agent"):
@@ -175,6 +176,17 @@ class AttemptRunner:
         if was_interrupted:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
+
+    async def _place(self, rollout: AttemptedRollout, held: HeldSpans, outcome: Outcome) -> Outcome:
+        """Store the last spans that came before a call; the others go with the final status."""
+        while held.spans:
+            count, in_order = await self._gateways.place(rollout, held.spans, at_end=True)
+            held.spans[:count] = placed(held.spans[:count], in_order)
+            if count == len(held.spans):
+                break
+            _, outcome = await self._add(held.spans[:count], outcome)
+            del held.spans[:count]
+        return outcome
 
     async def _call_before_end(
         self, rollout: AttemptedRollout, outcome: Outcome, spans: list[Span], added: list[Span]
@@ -237,7 +249,7 @@ class AttemptRunner:
     ) -> tuple[Outcome, bool]:
         sandboxed = None if self._sandbox is None else self._sandbox.call(held)
         try:
-            resources = await self._opened(rollout, await self._resources(rollout))
+            resources = await opened(self._store, rollout, await self._resources(rollout))
             self._gateways.note(rollout, resources)
             method: Any = self._agent.rollout_method(rollout.mode)
             if sandboxed is not None:
@@ -321,24 +333,6 @@ class AttemptRunner:
                 "enqueue with the id of a stored snapshot, or with None for the latest"
             )
         return update.resources
-
-    async def _opened(self, rollout: AttemptedRollout, resources: NamedResources) -> NamedResources:
-        """The resources, with the addresses at gateways open for this attempt."""
-        asking = {
-            name: one
-            for name, one in resources.items()
-            if isinstance(one, ProxyLLM) and one.asks_for_token
-        }
-        if not asking:
-            return resources
-        ids = rollout.rollout_id, rollout.attempt.attempt_id
-        try:
-            token = await self._store.issue_token("model", *ids)
-        except StoreError as error:  # it is of a version without tokens
-            if is_away(error):
-                raise
-            return resources
-        return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
 
     async def _record(
         self,

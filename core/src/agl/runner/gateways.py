@@ -6,22 +6,27 @@ that began to serve after the attempt did (it was killed, and another took its p
 says that the store refused a call. One whose name did not exist when the attempt began, nor does
 when it ends, had no call.
 
-While the agent works they are asked to store what they have before its own spans are stored, so
-that a span that follows a call has a higher number than the call.
+While the agent works, its spans wait for the calls before them, and those calls for the spans
+before them, so that numbers say what came after what. The runner tells a gateway when spans ended,
+on the gateway's clock; the gateway stores the calls that ended before the first of them, keeps
+later ones for a moment, and says how many of the spans come before those. Nobody else waits.
 """
 
 import asyncio
 import json
 import logging
+import math
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from agl.errors import GatewayError
-from agl.types import AttemptedRollout, ProxyLLM
+from agl.errors import GatewayError, StoreError
+from agl.store.base import LightningStore
+from agl.store.patience import is_away
+from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span
 from agl.types.resources import Resource
 from agl.utils.secrets import learn_keys
 
@@ -31,6 +36,10 @@ END_SECONDS = 60.0
 """Longest that the end of an attempt waits for a gateway to store its calls."""
 FLUSH_SECONDS = 10.0
 """Longest that spans wait for a gateway to store the calls before them."""
+NUM_LOOKS = 3
+"""So often a runner looks first at a gateway's clock."""
+DRIFT = 0.001
+"""So much faster one clock may be than another."""
 NOT_OFFERED = (404, 405)
 """Answers of a gateway that stores at once, as 0.3's does, and cannot be asked for it."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
@@ -50,6 +59,26 @@ class _Gateway:
     """Whether there was a host of its name, looked up when the attempt began."""
 
 
+async def opened(
+    store: LightningStore, rollout: AttemptedRollout, resources: NamedResources
+) -> NamedResources:
+    """The resources, with the addresses at gateways open for this attempt."""
+    asking = {
+        name: one
+        for name, one in resources.items()
+        if isinstance(one, ProxyLLM) and one.asks_for_token
+    }
+    if not asking:
+        return resources
+    try:
+        token = await store.issue_token("model", rollout.rollout_id, rollout.attempt.attempt_id)
+    except StoreError as error:  # it is of a version without tokens
+        if is_away(error):
+            raise
+        return resources
+    return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
+
+
 class AttemptGateways:
     """The gateways that running attempts may call."""
 
@@ -58,6 +87,9 @@ class AttemptGateways:
         """Attempt id -> address of a gateway -> gateway."""
         self._silent: set[str] = set()
         """Addresses where calls were not stored when asked for; they are not asked again."""
+        self._ahead: dict[str, tuple[float, float, float]] = {}
+        """Name of a gateway -> seconds that its clock is ahead of ours, at least and at most; and
+        when that was so."""
 
     def note(self, rollout: AttemptedRollout, resources: Mapping[str, Resource]) -> None:
         """The agent of this attempt is about to get these resources."""
@@ -74,26 +106,70 @@ class AttemptGateways:
         if found:
             self._gateways[attempt.attempt_id] = found
 
-    async def flush(self, rollout: AttemptedRollout) -> bool:
-        """Return when the calls of this attempt that were answered so far are stored.
+    async def place(
+        self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
+    ) -> tuple[int, bool]:
+        """Return when the calls that came before the first of these spans are stored.
+
+        Args:
+            rollout: Whose spans they are.
+            spans: In the order of their ends.
+            at_end: The agent makes no more calls; what is stored now comes after all of them, also
+                where a gateway cannot be asked.
 
         Returns:
-            Whether they are. A gateway that does not answer is asked no more for this attempt.
+            How many of the spans may be stored now, as they ended before the next call; and whether
+            all calls before them are stored, and none after them.
         """
         attempt_id = rollout.attempt.attempt_id
-        gateways = list(self._gateways.get(attempt_id, {}).values())
-        for gateway in gateways:
-            if gateway.url not in self._silent and (why := await _flush(gateway)):
-                self._silent.add(gateway.url)
-                logger.warning(
-                    "the gateway at %s does not say that it has stored the calls of attempt %r so "
-                    "far: %s. Rewards that the attempt emits from now on cannot be given to single "
-                    "calls, unless they link to them",
-                    gateway.name,
-                    attempt_id,
-                    why,
-                )
-        return not any(gateway.url in self._silent for gateway in gateways)
+        count, in_order = len(spans), True
+        for gateway in self._gateways.get(attempt_id, {}).values():
+            told = (len(spans), False)
+            if gateway.url not in self._silent:
+                try:
+                    told = await self._ask(gateway, spans) or (len(spans), at_end)
+                except (GatewayError, OSError, ValueError, LookupError, TypeError) as error:
+                    self._silent.add(gateway.url)
+                    logger.warning(
+                        "the gateway at %s does not say that it has stored the calls of attempt %r "
+                        "so far: %s. Rewards that the attempt emits from now on cannot be given to "
+                        "single calls, unless they link to them",
+                        gateway.name,
+                        attempt_id,
+                        str(error) or repr(error),
+                    )
+            count, in_order = min(count, told[0]), in_order and told[1]
+        return count, in_order
+
+    async def _ask(self, gateway: _Gateway, spans: Sequence[Span]) -> tuple[int, bool] | None:
+        """What a gateway says of its calls and these spans; None if it cannot be asked."""
+        for _ in range(0 if gateway.name in self._ahead else NUM_LOOKS):
+            if await self._flush(gateway, []) is None:
+                return None
+        least, most, _ = self._ahead[gateway.name]
+        begin, now, end = time.monotonic(), time.time(), time.monotonic()
+        ended = [end + most - max(now - (span.end_time or now), 0.0) for span in spans]
+        return await self._flush(gateway, ended, most - least + end - begin)
+
+    async def _flush(
+        self, gateway: _Gateway, ended: list[float], slack: float = 0.0
+    ) -> tuple[int, bool] | None:
+        begin = time.monotonic()
+        body = {"ended": ended, "slack": slack}
+        status, text = await _post(gateway, "flush", FLUSH_SECONDS, body)
+        if status not in (200, *NOT_OFFERED):
+            raise GatewayError(f"HTTP {status}")
+        said = json.loads(text) if status == 200 and text.strip() else None
+        if not said:
+            return None
+        least, most = said["clock"] - time.monotonic(), said["clock"] - begin
+        if least <= 0 <= most:
+            least = most = 0.0  # it read between our two looks: it is the same clock
+        known = self._ahead.get(gateway.name, (-math.inf, math.inf, begin))
+        drift = DRIFT * (begin - known[2])
+        ahead = (max(least, known[0] - drift), min(most, known[1] + drift), begin)
+        self._ahead[gateway.name] = ahead
+        return said["before"], said["in_order"]
 
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
         """Return when the calls of this attempt are stored; it makes no more. May be repeated.
@@ -120,35 +196,30 @@ class AttemptGateways:
         return failure
 
 
-async def _post(gateway: _Gateway, what: str, seconds: float) -> tuple[int, str]:
-    """Status and text of the gateway's answer."""
+async def _post(gateway: _Gateway, what: str, seconds: float, body: Any = None) -> tuple[int, str]:
+    """Status and text of the gateway's answer.
+
+    Raises:
+        OSError: There is none.
+        TimeoutError: None within these seconds; it is an ``OSError``, too.
+    """
     import aiohttp
 
     headers = {"authorization": f"Bearer {gateway.key}"} if gateway.key else {}
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session,
-        session.post(f"{gateway.url}/{what}", headers=headers) as response,
-    ):
-        return response.status, await response.text()
-
-
-async def _flush(gateway: _Gateway) -> str | None:
-    """Why the gateway may not have stored what it had; what it lost, the attempt's end tells."""
-    from aiohttp import ClientError
-
     try:
-        status, _ = await _post(gateway, "flush", FLUSH_SECONDS)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session,
+            session.post(f"{gateway.url}/{what}", json=body, headers=headers) as response,
+        ):
+            return response.status, await response.text()
     except TimeoutError:
-        return f"no answer within {FLUSH_SECONDS:g} s"
-    except (ClientError, OSError) as error:
-        return str(error) or repr(error)
-    return None if status in (200, *NOT_OFFERED) else f"HTTP {status}"
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    except aiohttp.ClientError as error:
+        raise OSError(str(error) or repr(error)) from error
 
 
 async def _end(gateway: _Gateway, waits: tuple[float, ...]) -> str | None:
     """Why calls may be lost."""
-    from aiohttp import ClientError
-
     for wait in (*waits, None):
         elapsed = time.monotonic() - gateway.noted
         try:
@@ -156,9 +227,9 @@ async def _end(gateway: _Gateway, waits: tuple[float, ...]) -> str | None:
             if status == 200:
                 return _what_is_missing(json.loads(text.strip() or "null"), elapsed)
             return None if status in NOT_OFFERED else f"HTTP {status}: {text[:300]}"
-        except TimeoutError:
-            return f"no answer within {END_SECONDS:g} s"
-        except (ClientError, OSError, ValueError) as error:
+        except TimeoutError as error:
+            return str(error)
+        except (OSError, ValueError) as error:
             existed = await asyncio.shield(gateway.exists)
             if not existed and not await _exists(gateway.url):
                 return None  # the agent cannot have called it either

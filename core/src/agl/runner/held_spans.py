@@ -1,4 +1,4 @@
-"""The store as the tracer of one attempt sees it: its last spans wait for the attempt's end."""
+"""The store as the tracer of one attempt sees it: spans go there in order with its model calls."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -13,13 +13,14 @@ class HeldSpans(StandInStore):
 
     Args:
         store: The store.
-        before: Awaited before spans are stored: what came before them gets its numbers first. False
-            where it cannot say so; then rewards are marked as such.
+        place: See ``AttemptGateways.place``.
     """
 
-    def __init__(self, store: LightningStore, before: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, store: LightningStore, place: Callable[[Sequence[Span]], Awaitable[tuple[int, bool]]]
+    ) -> None:
         super().__init__(store)
-        self._before = before
+        self._place = place
         self._holding = False
         self.spans: list[Span] = []
         """Those that are to be stored yet, in their order."""
@@ -35,15 +36,23 @@ class HeldSpans(StandInStore):
         if self._holding:
             self.spans += spans
             return spans
-        if not await self._before():
-            spans = [_unordered(span) for span in spans]
-        return await self._store.add_many_spans(spans)
+        added: list[Span] = []
+        while spans:
+            count, in_order = await self._place(spans)
+            added += await self._store.add_many_spans(placed(spans[:count], in_order))
+            spans = spans[count:]
+        return added
 
     add_span = LightningStore.add_span
     add_otel_span = LightningStore.add_otel_span
 
 
 _BY_AGENT = {"writer": "agent"}
+
+
+def placed(spans: list[Span], in_order: bool) -> list[Span]:
+    """The spans; if their place among the calls is not known, their rewards say so."""
+    return spans if in_order else [_unordered(span) for span in spans]
 
 
 def _unordered(span: Span) -> Span:

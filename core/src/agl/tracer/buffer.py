@@ -1,7 +1,6 @@
 """The spans of one trace context, on their way to the store."""
 
 import asyncio
-import logging
 import threading
 import time
 from typing import Any
@@ -9,34 +8,23 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
-from agl.semconv import AGL_REWARD
 from agl.store.packed import add_accepted, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Event, Span, TraceStatus
 from agl.utils.secrets import hide, hide_tokens
 
-logger = logging.getLogger(__name__)
-
 BATCH_SIZE = 64
 """Most spans in one write; so many waiting ones are written at once."""
-BATCH_SECONDS = 0.05
+BATCH_SECONDS = 0.1
 """A span waits at most so long for others before it is written."""
-NUMBER_SECONDS = 5.0
-"""Longest that a thread that emits a reward waits until it has its number."""
-LOOP_SECONDS = 1.0
-"""The same on an event loop, which others may share."""
-EMITTER_SCOPE = "agl"
-"""Name of the OpenTelemetry tracer that emitters use."""
 
 
 class SpanBuffer:
     """Keeps spans in the order of their ends, and writes them in the background.
 
-    Spans of emitters are written as soon as the write before them is done. Who emits a reward waits
-    for that: it must have its number before the model call after it gets one, from another process.
-    Only an agent on the loop that writes cannot wait, and none waits long for a slow store: there a
-    fast model may come first.
+    Nobody waits for a write: agents share event loops. The order of a span and of model calls that
+    another process records follows from the time of its end; see ``runner/held_spans.py``.
 
     Args:
         target: Where to write; None only keeps them.
@@ -44,7 +32,6 @@ class SpanBuffer:
 
     def __init__(self, target: SpanTarget | None) -> None:
         self.trace_id = new_trace_id()
-        self.thread_id = threading.get_ident()
         self._target = target
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -53,10 +40,6 @@ class SpanBuffer:
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
-        self._numbered: dict[str, threading.Event] = {}
-        """Span id -> set when a write of it is over, for those for whose numbers somebody waits."""
-        self._is_late = False
-        """Somebody waited in vain, and no write has ended since."""
         self._refused: list[Exception] = []
         """Why the store does not take some spans at all."""
 
@@ -67,33 +50,7 @@ class SpanBuffer:
 
     def add(self, span: ReadableSpan) -> None:
         """Take a span that has ended; in any thread."""
-        scope = span.instrumentation_scope
-        converted = self._convert(span)
-        urgent = scope is not None and scope.name == EMITTER_SCOPE
-        is_reward = any(name.startswith(AGL_REWARD) for name in converted.attributes)
-        if urgent and self._target is not None and is_reward:
-            self._keep_and_wait(converted)
-        else:
-            self._keep(converted, urgent=urgent)
-
-    def _keep_and_wait(self, span: Span) -> None:
-        if threading.get_ident() == self.thread_id or self._error is not None or self._is_late:
-            self._keep(span, urgent=True)
-            return
-        numbered = self._numbered[span.span_id] = threading.Event()
-        longest = LOOP_SECONDS if _is_on_a_loop() else NUMBER_SECONDS
-        try:
-            self._keep(span, urgent=True)
-            if not numbered.wait(longest):
-                self._is_late = True  # who waited once does not wait for each further reward
-                logger.warning(
-                    "a reward is not stored after %g s, so its agent goes on; if a model call of "
-                    "the same attempt is stored before it, credit per call puts the reward after "
-                    "that call",
-                    longest,
-                )
-        finally:
-            del self._numbered[span.span_id]
+        self._keep(self._convert(span))
 
     def add_unended(self, spans: list[ReadableSpan]) -> None:
         """Take spans that are still open when the trace context is left."""
@@ -102,21 +59,21 @@ class SpanBuffer:
         )
         for span in spans:
             changes = {"end_time": time.time(), "status": status}
-            self._keep(self._convert(span).model_copy(update=changes), urgent=False)
+            self._keep(self._convert(span).model_copy(update=changes))
 
     def _convert(self, span: ReadableSpan) -> Span:
         target = self._target
         ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
         return _without_secrets(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
 
-    def _keep(self, span: Span, *, urgent: bool) -> None:
+    def _keep(self, span: Span) -> None:
         with self._lock:
             self._spans[span.span_id] = span
             if self._target is None:
                 return
             self._pending.append(span)
             waiting = len(self._pending)
-        if urgent or waiting == BATCH_SIZE:
+        if waiting == BATCH_SIZE:
             self._loop.call_soon_threadsafe(self._write_soon)
         elif waiting == 1:
             self._loop.call_soon_threadsafe(self._write_later)
@@ -153,11 +110,6 @@ class SpanBuffer:
                     self._pending[:0] = batch
                 self._error = error
                 return
-            finally:
-                self._is_late = False
-                for span in batch:
-                    if (numbered := self._numbered.get(span.span_id)) is not None:
-                        numbered.set()
 
     async def _store(self, batch: list[Span]) -> None:
         """Store a batch; of one that is refused, those spans that are not."""
@@ -219,11 +171,3 @@ def _event_without_secrets(event: Event) -> Event:
         texts = {k: v for k, v in event.attributes.items() if isinstance(v, str)}
         hidden = {name: hide(text) for name, text in texts.items()}
     return event.model_copy(update={"attributes": {**event.attributes, **hidden}})
-
-
-def _is_on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
 from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer, as_status
-from agl.tracer.buffer import EMITTER_SCOPE, SpanBuffer
+from agl.tracer.buffer import SpanBuffer
 from agl.tracer.routing import ROUTER, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
 from agl.types.spans import seconds
@@ -39,9 +40,9 @@ class OtelTracer(Tracer, trace_api.Tracer):
     to the only open trace context, if there is just one; otherwise it is counted in
     ``num_unattributed_spans`` and belongs to none.
 
-    Spans are written in the background, numbered by the store in the order of their ends; those
-    made by emitters are written at once. Leaving a trace context writes the rest, spans that are
-    still open included: these get status ERROR and the time of leaving as their end.
+    Spans are written in the background, numbered by the store in the order of their ends. Leaving a
+    trace context writes the rest, spans that are still open included: these get status ERROR and
+    the time of leaving as their end.
 
     It is a tracer of OpenTelemetry as well: ``start_as_current_span`` and ``start_span`` do as
     there.
@@ -120,6 +121,21 @@ class OtelTracer(Tracer, trace_api.Tracer):
             buffer = self._last
         return [] if buffer is None else buffer.spans()
 
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """See ``Tracer.create_span``; without the context of a block, in which nothing happens."""
+        moment = time.time() if timestamp is None else timestamp
+        span = self._start(name, attributes, moment)
+        recording = _OtelRecording(span)
+        recording.record_status(status or TraceStatus(status_code="OK"))
+        span.end(_nanoseconds(moment))
+        return recording.get_recorded_span()
+
     @contextlib.contextmanager
     def operation_context(
         self,
@@ -153,7 +169,7 @@ class OtelTracer(Tracer, trace_api.Tracer):
                 "are open in this process). Emit it from the agent's own task or thread; start "
                 "threads of your own with contextvars.copy_context().run or asyncio.to_thread"
             )
-        span = trace_api.get_tracer(EMITTER_SCOPE).start_span(
+        span = ROUTER.tracer.start_span(
             name,
             attributes=cast(Any, attributes),
             start_time=None if start_time is None else _nanoseconds(start_time),

@@ -28,6 +28,9 @@ from agl.semconv import LightningResourceAttributes
 
 logger = logging.getLogger(__name__)
 
+EMITTER_SCOPE = "agl"
+"""Instrumentation scope of the spans of emitters."""
+
 SpanKey = tuple[int, int]
 
 
@@ -36,8 +39,6 @@ class SpanSink(Protocol):
 
     trace_id: int
     """For spans that have no parent."""
-    thread_id: int
-    """Of the thread in which the trace context was opened."""
 
     def add(self, span: ReadableSpan) -> None:
         """A span has ended; called in any thread."""
@@ -58,6 +59,8 @@ class SpanRouter(SpanProcessor):
 
     def __init__(self) -> None:
         self._provider: Any = None
+        self.tracer: trace_api.Tracer
+        """Of the emitters; there is one after ``install``."""
         self._reset()
 
     def _reset(self) -> None:
@@ -100,7 +103,7 @@ class SpanRouter(SpanProcessor):
                     "that one, or none, before the runner starts"
                 )
             provider.add_span_processor(self)
-            self._provider = provider
+            self._provider, self.tracer = provider, provider.get_tracer(EMITTER_SCOPE)
 
     def open(self, sink: SpanSink) -> None:
         """Spans may go to ``sink`` from now on."""

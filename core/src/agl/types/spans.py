@@ -105,8 +105,16 @@ class OtelResource(Record):
 
     @classmethod
     def from_opentelemetry(cls, src: "SdkResource") -> "OtelResource":
-        """From OpenTelemetry's object."""
-        return cls(attributes=_attributes(src.attributes), schema_url=src.schema_url)
+        """From OpenTelemetry's object; the spans of a process have one after the other the same."""
+        global _last_resource
+        last = _last_resource  # threads share it
+        if last is None or last[0] is not src:
+            made = cls(attributes=_attributes(src.attributes), schema_url=src.schema_url)
+            last = _last_resource = src, made
+        return last[1]
+
+
+_last_resource: tuple["SdkResource", OtelResource] | None = None
 
 
 class SpanCoreFields(Record):

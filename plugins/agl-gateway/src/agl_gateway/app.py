@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,7 @@ from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.kept import Kept, KeptForCall
-from agl_gateway.recorder import Recorder
+from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.upstream import Opens
@@ -232,8 +233,8 @@ class GatewayApp:
     async def _end_attempt(self, request: _Request) -> None:
         """Answer when every call of this attempt is stored; it can make no more.
 
-        The answer says since when calls are known here, so that the runner notices when another
-        gateway was killed during the attempt, and how many the store has refused.
+        The answer says since when calls are known here, as another gateway may have been killed
+        during the attempt, and how many the store has refused.
         """
         origin = request.origin
         if not origin.rollout_id:
@@ -242,7 +243,7 @@ class GatewayApp:
             )
         await self._attempts.end(origin.rollout_id, origin.attempt_id)
         self._kept.forget(origin.attempt_id)
-        await self.recorder.flush()
+        await self.recorder.end(origin.attempt_id)
         said = {
             "serving_seconds": time.monotonic() - self.serving_since,
             "lost_calls": self.lost[origin.attempt_id],
@@ -250,21 +251,32 @@ class GatewayApp:
         await request.reply.whole(200, dumps(said))
 
     async def _flush(self, request: _Request) -> None:
-        """Answer when every call that has been answered is stored."""
-        await self.recorder.flush()
-        await request.reply.whole(200, b"{}")
+        """Answer when calls that have been answered are stored.
 
-    async def _store_now(self) -> None:
-        """Return when all calls are stored; a store that is away gets them later."""
+        All of an attempt, or at the bare address all. A runner says in ``ended`` when spans of its
+        attempt ended, by the clock here and at most so much (``slack``) too late: then those before
+        the first of them, and the answer says how many of the spans may be stored before the next
+        call. With no spans, it only asks what the clock says.
+        """
+        body = await read_body(request.receive, self.max_body_bytes)
+        try:
+            spans = read_spans(body or b"{}")
+        except msgspec.DecodeError as error:
+            raise RefusedError(400, f"expected {{'ended': [SECONDS, ...]}}: {error}") from None
+        said = await self.recorder.place(request.origin.attempt_id, spans)
+        await request.reply.whole(200, dumps(said))
+
+    async def _store_now(self, attempt_id: str) -> None:
+        """Return when the calls of an attempt are stored; a store that is away gets them later."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.recorder.flush(), STORE_SECONDS)
+            await asyncio.wait_for(self.recorder.flush(attempt_id), STORE_SECONDS)
 
     async def _call(self, dialect: Dialect, request: _Request) -> None:
         origin, reply = request.origin, request.reply
         if origin.has_key and origin.rollout_id:
             # A runner of ours would have given the attempt's token to its agent, and would ask at
             # the end whether all calls are stored. Others, as 0.3's, end the attempt without that.
-            reply.before_last = self._store_now
+            reply.before_last = partial(self._store_now, origin.attempt_id)
         interruptible = Interruptible(request.receive)
         attempt: OpenAttempt | None = None
         store_away: StoreUnavailableError | None = None

@@ -59,13 +59,13 @@ class LLMProxy(Gateway):
     Calls of an unknown or finished attempt are refused. A proxy with a key puts a token into the
     address of each attempt, which opens that attempt only; the proxy's own key opens every address.
 
-    Records are written in the background, in batches, a tenth of a second later at most, so an
-    answer never waits for the store; where it falls 48 MiB behind, new calls wait. Before a runner
-    reports the final status of an attempt it asks the proxy to end it: calls in flight are broken
-    off, and everything is stored. Who makes attempts by hand calls ``await llm_proxy.flush()``
-    before reading spans. The store takes spans of ended attempts too; what is lost are the last
-    moments of a proxy that is killed, and so the attempts that ran then fail: the runner finds no
-    proxy, or one that has not served for as long.
+    Records are written in the background, five seconds later at most: an answer never waits for the
+    store, and what the agent recorded before a call is stored before it. Where the store falls 48
+    MiB behind, new calls wait. Before a runner reports the final status of an attempt it asks the
+    proxy to end it: calls in flight are broken off, and everything is stored. Who makes attempts by
+    hand calls ``await llm_proxy.flush()`` before reading spans. The store takes spans of ended
+    attempts too; what is lost are the last moments of a proxy that is killed, and so the attempts
+    that ran then fail: the runner finds no proxy, or one that has not served for as long.
 
     Args:
         port: Where to listen; None or 0 takes a free port, at the first ``as_resource`` or at

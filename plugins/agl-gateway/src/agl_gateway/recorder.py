@@ -2,8 +2,12 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from agl.errors import StoreError, StoreUnavailableError
 from agl.store.base import LightningStore
@@ -12,8 +16,9 @@ from agl_gateway.records import CallRecord
 
 logger = logging.getLogger("agl.gateway")
 
-GATHER_SECONDS = 0.1
-"""So long records gather, unless somebody waits for them."""
+GATHER_SECONDS = 5.0
+"""So long records gather, unless somebody waits for them: spans that ended before come first."""
+MAX_KNOWN = 65536
 MAX_BATCH = 256
 MAX_PENDING_BYTES = 48 * 2**20
 """Of what was said in calls that the store does not have yet; then further calls wait for it."""
@@ -23,6 +28,18 @@ RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Waits while the store cannot be reached; the last one repeats."""
 DRAIN_SECONDS = 10.0
 """How long the end waits for a store that cannot be reached."""
+
+
+class Spans(msgspec.Struct):
+    """What a runner says of spans of an attempt."""
+
+    ended: list[float] | None = None
+    """When each of them ended, by ``time.monotonic`` of this process."""
+    slack: float = 0.0
+    """So much these times may be too late; they are not too early."""
+
+
+read_spans = msgspec.json.Decoder(Spans).decode
 
 
 class Recorder:
@@ -39,9 +56,14 @@ class Recorder:
     def __init__(self, get_store: Callable[[], LightningStore], lost: Counter[str]) -> None:
         self.loop = asyncio.get_running_loop()
         self._get_store = get_store
-        self._pending: list[CallRecord] = []
+        self._gathering: dict[str, list[CallRecord]] = {}
+        """Attempt id -> its records in the order of their ends; nobody writes them yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._ready: list[CallRecord] = []
+        self._num_ready = 0
+        self._last_end: dict[str, float] = {}
+        """Attempt id -> when the last of its records that are ready or stored had ended."""
         self._wake = asyncio.Event()
-        self._is_gathering = False
         self._taken = 0
         self._settled = 0
         self._lost = lost
@@ -55,13 +77,42 @@ class Recorder:
         return self._taken - self._settled
 
     def add(self, record: CallRecord) -> None:
-        """Write this record soon."""
-        self._pending.append(record)
+        """Write this record, whose call ends now, soon."""
+        record.ended = time.monotonic()
+        record.began = record.ended - ((record.end_time or 0.0) - record.start_time)
+        record.due = record.ended + GATHER_SECONDS
+        self._gathering.setdefault(record.origin.attempt_id, []).append(record)
         self._taken += 1
         self._pending_bytes += record.size
-        if not self._is_gathering:
-            self._is_gathering = True
-            self.loop.call_later(GATHER_SECONDS, self._wake.set)
+        if self._pending_bytes > MAX_PENDING_BYTES:
+            self._make_ready(math.inf)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._make_ready(time.monotonic())
+        due = min((records[0].due for records in self._gathering.values()), default=None)
+        if due is None:
+            self._timer = None
+        else:
+            self._timer = self.loop.call_later(due - time.monotonic(), self._gathered)
+
+    def _make_ready(self, now: float) -> None:
+        for attempt_id, records in list(self._gathering.items()):
+            self._take(attempt_id, sum(record.due <= now for record in records))
+
+    def _take(self, attempt_id: str, count: int) -> None:
+        """The first of an attempt's records are written next."""
+        records = self._gathering.pop(attempt_id, [])
+        if records[count:]:
+            self._gathering[attempt_id] = records[count:]
+        if count:
+            self._ready += records[:count]
+            self._num_ready += count
+            self._last_end[attempt_id] = records[count - 1].ended
+            if len(self._last_end) > MAX_KNOWN:  # of runners that end no attempts
+                del self._last_end[next(iter(self._last_end))]
+            self._wake.set()
 
     async def room(self) -> None:
         """Return when the store is not too far behind.
@@ -72,13 +123,54 @@ class Recorder:
             async with self._stored:
                 await self._stored.wait_for(lambda: self._pending_bytes <= MAX_PENDING_BYTES)
 
-    async def flush(self) -> None:
-        """Return when every record added so far is stored (or was refused by the store)."""
-        taken = self._taken
-        if self._settled < taken:
-            self._wake.set()
+    async def flush(self, attempt_id: str | None = None) -> None:
+        """Return when every record of an attempt, or of all, is stored (or was refused)."""
+        for one in list(self._gathering) if attempt_id is None else [attempt_id]:
+            self._take(one, len(self._gathering.get(one, ())))
+        await self._settle()
+
+    async def end(self, attempt_id: str) -> None:
+        """The same for an attempt that makes no more calls."""
+        await self.flush(attempt_id)
+        self._last_end.pop(attempt_id, None)
+
+    async def place(self, attempt_id: str, spans: Spans) -> dict[str, object]:
+        """Return when the records of the calls that ended before the first span are stored.
+
+        Later ones stay for a while, so that the span can be stored before them.
+
+        Args:
+            attempt_id: Whose.
+            spans: That are to be stored.
+
+        Returns:
+            What the clock says; how many of the spans come before the next call; and whether their
+            place is known: no call that ended after them is stored, and none before may have begun
+            after them.
+        """
+        clock, ended = time.monotonic(), spans.ended
+        if ended is None or not attempt_id:
+            await self.flush(attempt_id or None)
+        if not ended or not attempt_id:
+            return {"clock": clock, "before": 0, "in_order": True}
+        records = self._gathering.get(attempt_id, [])
+        count = sum(record.ended <= ended[0] for record in records)
+        later = records[count:]
+        self._take(attempt_id, count)
+        await self._settle()
+        for record in later:
+            record.due = time.monotonic() + GATHER_SECONDS
+        began = max((record.began for record in records[:count]), default=-math.inf)
+        last_end = self._last_end.get(attempt_id, -math.inf)
+        in_order = began <= ended[0] - spans.slack and last_end <= ended[0]
+        after = (n for n, end in enumerate(ended) if later and end >= later[0].ended)
+        return {"clock": clock, "before": next(after, len(ended)), "in_order": in_order}
+
+    async def _settle(self) -> None:
+        ready = self._num_ready
+        if self._settled < ready:
             async with self._stored:
-                await self._stored.wait_for(lambda: self._settled >= taken)
+                await self._stored.wait_for(lambda: self._settled >= ready)
 
     async def close(self) -> None:
         """Write what is pending and end; what could not be written stays pending."""
@@ -99,10 +191,9 @@ class Recorder:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._is_gathering = False
-            while self._pending:
-                batch = self._pending[:MAX_BATCH]
-                del self._pending[:MAX_BATCH]
+            while self._ready:
+                batch = self._ready[:MAX_BATCH]
+                del self._ready[:MAX_BATCH]
                 size = sum(record.size for record in batch)
                 await self._write(await _pack(batch))
                 async with self._stored:

@@ -65,6 +65,11 @@ class CallRecord:
     error_kind: ErrorKind | None = None
     overridden: list[str] | None = None
     """Parameters for which the agent asked in vain."""
+    began: float = 0.0
+    """By ``time.monotonic()``, as are the next two; the recorder sets them."""
+    ended: float = 0.0
+    due: float = 0.0
+    """When it is written at the latest."""
     number: CallNumber | None = None
     """What its seed came from, if the gateway gave it one."""
 

@@ -172,14 +172,6 @@ class LocalLightningStore(LightningStore):
                     claimed = await self._claim(limit, worker_id, key)
         return claimed
 
-    # --- spans
-
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        # A client of 0.3 asks before each span; by the table it would take longer.
-        return await self._write(ops.get_many_span_sequence_ids, rollout_attempt_ids)
-
     # --- looking at work
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
