@@ -94,14 +94,15 @@ def train(model: str, num_gpus: int, tasks: Tasks, runners: int, address: str | 
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
     """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-verl[backend]``."""
-    from tiny_model import save_tiny_model, tiny_tasks
+    from tiny_model import conversation, tiny_tasks
 
+    from agl_testing.tiny_model import tiny_model
     from agl_verl.cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = tiny_tasks()
     config = cpu_config(
-        save_tiny_model(out / "tiny-model"),
+        tiny_model(out / "tiny-model", conversation),
         prompts_per_step=10,
         rollouts_per_prompt=8,
         max_prompt_length=128,

@@ -126,17 +126,17 @@ def train(
 def train_tiny(steps: int, active_agent: str, runners: int, out: Path) -> None:
     """The same agent and the same line, with a model of 0.1 M parameters and agl-torch."""
     from scripted_llm import scripted_reply
-    from tiny_model import build_model, build_tokenizer, tiny_tasks
+    from tiny_model import conversation, tiny_tasks
 
     from agl_testing.echo_llm import EchoLLM
+    from agl_testing.tiny_model import tiny_model
 
     tasks = tiny_tasks()
     print(NO_IMAGES.format(vision="a script", model="a tiny model"), flush=True)
     with EchoLLM(scripted_reply) as eyes:
         trainer = agl.Trainer(
             algorithm=agl.GRPO(
-                model=build_model,
-                tokenizer=build_tokenizer,
+                model=tiny_model(out / "tiny-model", conversation, steps=200),
                 steps=steps,
                 groups_per_step=8,
                 group_size=8,

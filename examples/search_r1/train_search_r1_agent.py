@@ -99,13 +99,14 @@ def train(profile: str, num_gpus: int, runners: int) -> None:
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
     """The same agent and the same line, with a model of 0.1 M parameters and agl-torch."""
-    from tiny_model import build_model, build_tokenizer, tiny_tasks
+    from tiny_model import conversation, tiny_tasks
+
+    from agl_testing.tiny_model import tiny_model
 
     train_tasks, val_tasks = tiny_tasks()
     trainer = agl.Trainer(
         algorithm=agl.GRPO(
-            model=build_model,
-            tokenizer=build_tokenizer,
+            model=tiny_model(out / "tiny-model", conversation),
             steps=steps,
             groups_per_step=8,
             group_size=12,

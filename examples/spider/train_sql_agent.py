@@ -24,9 +24,10 @@ from typing import Any
 from scripted_llm import scripted_reply
 from sql_agent import LitSQLAgent
 from sql_tasks import SqlTask, load_small_tasks, load_tasks
-from tiny_model import build_model, build_tokenizer, easy_tasks
+from tiny_model import conversation, easy_tasks
 
 import agl
+from agl_testing.tiny_model import tiny_model
 
 MODELS = {
     "qwen": "Qwen/Qwen2.5-Coder-1.5B-Instruct",
@@ -110,8 +111,7 @@ def train_tiny(steps: int, active_agent: str, runners: int, out: Path) -> None:
     tasks = easy_tasks(load_small_tasks()[0])
     trainer = agl.Trainer(
         algorithm=agl.GRPO(
-            model=functools.partial(build_model, tasks),
-            tokenizer=functools.partial(build_tokenizer, tasks),
+            model=tiny_model(out / "tiny-model", functools.partial(conversation, tasks), steps=200),
             steps=steps,
             groups_per_step=8,
             group_size=8,

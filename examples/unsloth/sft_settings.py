@@ -45,9 +45,11 @@ def sft(options: argparse.Namespace) -> Generator[tuple[dict[str, Any], list[Mat
         }
         yield settings, load_problems(options.data)
         return
-    from tiny_model import save_tiny_model, tiny_problems
+    from tiny_model import conversation, tiny_problems
 
-    model = save_tiny_model((options.out or Path("agl-runs")) / "tiny-model")
+    from agl_testing.tiny_model import tiny_model
+
+    model = tiny_model((options.out or Path("agl-runs")) / "tiny-model", conversation)
     with tiny_server(model) as url:
         settings = {
             **common,

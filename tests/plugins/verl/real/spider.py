@@ -5,36 +5,26 @@ are trained, a row per call.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "spider"))
 
 from sql_agent import LitSQLAgent
 from sql_tasks import load_small_tasks
-from tiny_model import build_model, build_tokenizer, easy_tasks
+from tiny_model import conversation, easy_tasks
 
 import agl
+from agl_testing.tiny_model import tiny_model
 from agl_verl.cpu import cpu_config, use_cpu
-
-
-def save_model(folder, tasks):
-    """The example's model as a folder, as verl wants it: it pads, and asks where answers end."""
-    tokenizer, model = build_tokenizer(tasks), build_model(tasks)
-    tokenizer.pad_token = tokenizer.eos_token
-    model.config.pad_token_id = tokenizer.eos_token_id
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.eos_token_id
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def main(out, steps):
     """Train to the end."""
     use_cpu()
     tasks = easy_tasks(load_small_tasks()[0])
-    save_model(out / "model", tasks)
     config = cpu_config(
-        out / "model",
+        tiny_model(out / "model", partial(conversation, tasks), steps=200),
         prompts_per_step=8,
         rollouts_per_prompt=8,
         max_prompt_length=400,
