@@ -8,6 +8,7 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, NotSupportedError, StoreDiskError
+from agl.runs.result import RunResult
 from agl.runs.rollouts import OfRunStore
 from agl.types import RunStart
 from agl_inspect.report.curve import svg_curve, text_curve
@@ -17,7 +18,7 @@ from agl_inspect.report.text import summary_text
 from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import begin_generation
 from agl_learning.report import Report
-from agl_learning.run_facts import run_facts
+from agl_learning.run_facts import RunFacts, run_facts
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 
@@ -190,6 +191,28 @@ async def test_summary_fits_the_terminal(tmp_path: Path, width: int) -> None:
     paths = str(tmp_path)
     lines = [line for line in summary_text(facts, width).splitlines() if paths not in line]
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("best", [10, 20])
+def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(
+    tmp_path: Path, best: int
+) -> None:
+    pytest.importorskip("agl_torch")
+    for step in (10, 20):
+        (tmp_path / f"step-{step}").mkdir()
+        (tmp_path / f"step-{step}" / "config.json").write_text("{}")
+    best_at, newest = str(tmp_path / f"step-{best}"), str(tmp_path / "step-20")
+    about = {"checkpoint": newest, "best_checkpoint": best_at, "best_reward": 0.875}
+    facts = RunFacts(result=RunResult(), **about)
+    lines = [line[13:] for line in summary_text(facts, 500).splitlines()]
+    if best == 20:
+        assert f"{newest} (the newest, and the best: held-out 0.875)" in lines
+        assert [line for line in lines if "agl serve" in line] == [f"agl serve {newest}"]
+    else:
+        assert f"{best_at} (the best: held-out 0.875)" in lines
+        assert f"{newest} (the newest)" in lines
+        served = [line for line in lines if "agl serve" in line]
+        assert served == [f"agl serve {best_at}", f"agl serve {newest}"]
 
 
 def test_curve_is_drawn_in_characters() -> None:

@@ -213,8 +213,11 @@ async def test_a_command_writes_the_whole_model(line, grpo, tmp_path):
     assert not (tmp_path / "whole/adapter_config.json").exists()
     whole = type(build_model()).from_pretrained(tmp_path / "whole")
     assert torch.allclose(logits(whole), logits(run._learner.model), atol=1e-4)
-    refused = CliRunner().invoke(command, [str(tmp_path / "whole"), str(tmp_path / "third")])
-    assert "has no adapter" in str(refused.exception)
+    done = CliRunner().invoke(command, [str(tmp_path / "whole"), str(tmp_path / "third")])
+    assert (done.exit_code, (tmp_path / "third").exists()) == (0, False)
+    assert "is whole already; serve it as it is" in " ".join(done.stderr.split())
+    refused = CliRunner().invoke(command, [str(tmp_path), str(tmp_path / "third")])
+    assert "it has neither config.json nor an adapter" in str(refused.exception)
     refused = CliRunner().invoke(command, [str(last), str(tmp_path / "whole")])
     assert "is there already" in str(refused.exception)
 

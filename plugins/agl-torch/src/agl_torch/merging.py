@@ -13,15 +13,24 @@ def command(checkpoint: Path, folder: Path, dtype: str) -> None:
     """Write to FOLDER the model whose adapter CHECKPOINT has, with the adapter added to it.
 
     CHECKPOINT is one of a run with lora_rank. What reads whole models alone can then load FOLDER;
-    agl serve and the option model take CHECKPOINT as it is.
+    agl serve and the option model take CHECKPOINT as it is. A checkpoint without an adapter is
+    whole already, and nothing is written.
     """
+    from agl.cli.shared import note
     from agl.errors import ConfigError
     from agl_torch.adapter import ADAPTER
     from agl_torch.checkpoint import save_model
     from agl_torch.models import load_model, load_tokenizer
 
-    if not (checkpoint / ADAPTER).exists():
-        raise ConfigError(f"{str(checkpoint)!r} has no adapter ({ADAPTER}); nothing is to merge")
+    is_adapter = (checkpoint / ADAPTER).exists()
+    if not is_adapter and (checkpoint / "config.json").exists():
+        note(f"{checkpoint} is whole already; serve it as it is: agl serve {checkpoint}")
+        return
+    if not is_adapter:
+        raise ConfigError(
+            f"{str(checkpoint)!r} is no checkpoint of a model: it has neither config.json nor an "
+            f"adapter ({ADAPTER})"
+        )
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{str(folder)!r} is there already; give a new folder")
     save_model(load_model(checkpoint, "cpu", dtype), folder)

@@ -85,10 +85,13 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "warning", str(finding)
     if facts.unread:
         yield "unread", facts.unread
+    held_out = "" if facts.best_reward is None else f": held-out {number(facts.best_reward)}"
     if facts.best_checkpoint and facts.best_checkpoint != facts.checkpoint:
-        yield "best", f"{near(facts.best_checkpoint)} (held-out {number(facts.best_reward)})"
+        yield "best", f"{near(facts.best_checkpoint)} (the best{held_out})"
     if facts.checkpoint:
-        yield "model", near(facts.checkpoint)
+        is_best = facts.checkpoint == facts.best_checkpoint
+        best = f", and the best{held_out}" if is_best else ""
+        yield "model", f"{near(facts.checkpoint)} (the newest{best})"
     if report is not None:
         yield "report", near(str(report))
     for n, command in enumerate(next_commands(facts)):
@@ -169,9 +172,9 @@ def failure_text(cause: FailureCause) -> str:
 def next_commands(facts: RunFacts) -> list[str]:
     """What may be typed next, with ids and paths of this run."""
     known, found = names_in("agl.commands"), list[str]()
-    model = facts.best_checkpoint or facts.checkpoint
-    if "serve" in known and model and (Path(model) / "config.json").is_file():
-        found.append(f"agl serve {shlex.quote(near(model))}")
+    for model in dict.fromkeys(filter(None, (facts.best_checkpoint, facts.checkpoint))):
+        if "serve" in known and (Path(model) / "config.json").is_file():
+            found.append(f"agl serve {shlex.quote(near(model))}")
     if facts.store_path is None:
         return found
     path, folder = Path(facts.store_path), facts.result.folder
