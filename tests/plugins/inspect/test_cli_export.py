@@ -460,6 +460,12 @@ def test_a_wrong_file_is_refused_by_place_and_nothing_is_written(
     assert asyncio.run(read_store()) == ([], {}, [])
 
 
+def test_half_a_character_is_imported_as_agl_records_it(agl: Agl) -> None:
+    half = {"rollouts": [{"id": "a", "input": "half: \ud83d, whole: \U0001f600", "output": "x"}]}
+    assert agl("import", write("run.json", half), "--path", "s.db")[0] == 0
+    assert asyncio.run(read_store())[0][0].input == "half: \ufffd, whole: \U0001f600"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
 def test_a_file_that_can_be_read_once_only_is_refused(agl: Agl) -> None:
     os.mkfifo("run.json")

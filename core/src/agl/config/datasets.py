@@ -60,6 +60,8 @@ def _read_json(path: Path) -> list[Any]:
         if error.msg == "Extra data":
             hint = ". One value per line is JSONL: name the file .jsonl"
         raise DatasetError(f"{path}, line {error.lineno}: not JSON: {error.msg}{hint}") from None
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, list):
         found = "an object" if isinstance(value, dict) else reprlib.repr(value)
         raise DatasetError(f"{path}: expected an array of tasks, got {found}")
@@ -74,8 +76,9 @@ def _read_jsonl(path: Path) -> list[Any]:
                 continue
             try:
                 tasks.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise DatasetError(f"{path}, line {number}: not JSON: {error.msg}") from None
+            except (ValueError, RecursionError) as error:  # too many digits or brackets, too
+                why = getattr(error, "msg", error)
+                raise DatasetError(f"{path}, line {number}: not JSON: {why}") from None
     if len(tasks) == 1 and isinstance(tasks[0], list):
         raise DatasetError(f"{path}: one line, which is an array of tasks. Name the file .json")
     return tasks

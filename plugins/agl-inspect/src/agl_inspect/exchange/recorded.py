@@ -19,7 +19,7 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, TypeAdapter, Valid
 from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.types import RolloutMode, Span
-from agl.utils.text import parse_json
+from agl.utils.text import clean, parse_json
 
 T = TypeVar("T")
 Kind = Literal["rollout", "resource", "reward"]
@@ -254,6 +254,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """
     try:
         value = parse_json(text)
+        if "\\ud" in text.lower():  # perhaps half a character, which no store can hold
+            value = parse_json(clean(json.dumps(value, ensure_ascii=False)))
     except json.JSONDecodeError as error:
         at = f", line {error.lineno}" if "\n" in text.strip() else ""
         raise ConfigError(f"{where}{at}: not JSON: {error.msg}") from None
