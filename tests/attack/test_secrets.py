@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from opentelemetry import trace
 
 import agl
-from agl.cli import main
+from agl.cli import cli, main
 from agl.plugins.secrets import expand, redact
 from agl.utils import secrets
 from agl.utils.logs import setup_logging
@@ -348,3 +349,12 @@ def test_text_of_an_agent_costs_a_time_that_grows_with_its_length(piece: str) ->
         return min(taken)
 
     assert seconds(64_000) < max(0.02, 16 * seconds(8_000))
+
+
+def test_every_command_that_takes_a_store_server_names_the_variable_of_its_token() -> None:
+    with click.Context(cli) as context:
+        commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+        texts = {name: one.get_help(context) for name, one in commands.items() if one is not None}
+    taking = [name for name, text in texts.items() if "--url" in text or "store server" in text]
+    assert {"ui", "show", "export", "token"} <= {*taking}
+    assert [name for name in taking if "AGL_SERVER_TOKEN" not in texts[name]] == []

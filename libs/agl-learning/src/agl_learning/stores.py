@@ -21,7 +21,7 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="A store file, or a run: its folder, id or a part of that; without it, the newest "
         "run under agl-runs.",
     )
-    url = click.option("--url", help="The address of a store server.")
+    url = click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
     return path(url(function))
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @click.command("prompts")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--url", help="The address of a store server.")
+@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
 @click.option("--name", help="Only the run of this run_name.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(run: Path | None, url: str | None, name: str | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @click.command("token")
 @click.argument("role", type=click.Choice(["admin", "runner", "reader"]))
-@click.option("--url", required=True, help="The address of a store server, with an admin's token.")
+@click.option("--url", required=True, help="Store server; an admin's token is in AGL_SERVER_TOKEN.")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="How long it is good for.")
 def command(role: "Role", url: str, hours: float | None) -> None:
     """Make a token of ROLE, and print the address with it."""

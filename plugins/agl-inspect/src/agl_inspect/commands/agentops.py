@@ -21,7 +21,7 @@ from agl.env import DEFAULT_HOST
     type=click.Path(path_type=Path),
     help="A store file, made where there is none, or a run's folder.",
 )
-@click.option("--url", help="The address of a store server.")
+@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
 @click.option(
     "--key",
     default=None,

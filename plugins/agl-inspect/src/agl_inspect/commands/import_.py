@@ -28,7 +28,7 @@ PROGRESS_SECONDS = 2.0
     type=click.Path(path_type=Path),
     help="A store file, made where there is none, or a run's folder.",
 )
-@click.option("--url", help="The address of a store server.")
+@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
 def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None:
     """Put rollouts, resources and rewards of other programs into a store.
 

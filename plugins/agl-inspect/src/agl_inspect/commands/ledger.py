@@ -21,7 +21,7 @@ from agl_learning.stores import open_store
 
 @click.command("ledger")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--url", help="The address of a store server.")
+@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
 @click.option("--step", type=int, help="Only this step, with a line per excluded call.")
 @click.option("--all", "read_all", is_flag=True, help="All steps, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")

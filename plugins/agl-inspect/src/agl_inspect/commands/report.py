@@ -22,7 +22,7 @@ from agl_learning.run_facts import run_facts
     type=click.Path(path_type=Path),
     help="A store file or a run's folder; without it, all under agl-runs.",
 )
-@click.option("--url", help="The address of a store server.")
+@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the page into this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, and no page.")
 def command(
