@@ -5,8 +5,9 @@ import functools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import hide, learn_environment
@@ -21,21 +22,15 @@ LINE = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 """In files and pipes; on a terminal a record is the time of day and what is said."""
 
 
-_stdouts: list[Any] = []
-
-
 @contextlib.contextmanager
 def stdout_to_stderr() -> Generator[None]:
-    """What is printed within the block goes to stderr: stdout is for data. Threads may overlap."""
-    _stdouts.append(sys.stdout)
-    sys.stdout = sys.stderr
-    try:
+    """What is printed within the block goes to stderr: stdout is for data.
+
+    Only in the main thread, where commands load plugins: elsewhere agents may print meanwhile.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
         yield
-    finally:
-        first = _stdouts[0]
-        _stdouts.pop()
-        if not _stdouts:
-            sys.stdout = first
 
 
 @functools.cache
