@@ -169,6 +169,23 @@ def test_each_model_of_a_team_has_its_own_pictures(serve, begun):
     assert "Entropy, nats per token: one 0.25 Entropy, nats per token: two 0.75 " in said
 
 
+def test_only_the_last_start_of_a_run_alerts(serve, begun):
+    file = begun(LINES)
+
+    async def change(again):
+        store = SqliteLightningStore(file)
+        if again:
+            await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+        else:
+            await store.end_run("r", 1, "stopped", "interrupted")
+        await store.close()
+
+    for again in (False, True):
+        apart(change(again))
+        said = text_of(f"{serve(file)}/s/run/run/r")
+        assert ("Start 1 stopped: interrupted" in said) is not again
+
+
 def test_causes_stand_by_how_many_failed_by_them(serve, begun):
     failed = {("agent", "KeyError"): 1, ("evaluator", "ValueError"): 3, ("agent", "OSError"): 2}
     said = text_of(f"{serve(begun(LINES, number_of=failed))}/s/run/run/r")
