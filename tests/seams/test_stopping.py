@@ -1,6 +1,7 @@
 """A run that is asked to stop ends at a safe point, a second time at once, and goes on later."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl.execution.asking import ONE_SIGNAL_SECONDS
 
 from .scene import Scene
 
@@ -20,6 +22,7 @@ CALLS_PER_STEP = 4
 OPTIONS = {"steps": 3, "checkpoint_every": 3}
 AT = CALLS_PER_STEP + 3
 """The second call of step 2: the evaluation before the first step has one call."""
+BOTH = [signal.SIGINT, signal.SIGTERM]
 
 
 def start(folder: Path, **options: object) -> "subprocess.Popen[bytes]":
@@ -53,13 +56,14 @@ async def rollouts_of(folder: Path) -> list[agl.Rollout]:
         await store.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("numbers", [BOTH[:1], BOTH[1:], BOTH], ids=["ctrl-c", "sigterm", "both"])
 async def test_asked_once_it_ends_what_is_under_way_and_no_more(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, numbers: list[signal.Signals]
 ) -> None:
     process = start(tmp_path, wait_at=AT)
     wait_for(tmp_path / "waiting")
-    process.send_signal(number)
+    for number in numbers:  # two at once count as one
+        process.send_signal(number)
     # The log speaks on the algorithm's loop; the agent that is under way goes on after it.
     wait_for(tmp_path / "errors.txt", "asked to stop")
     (tmp_path / "go").touch()
@@ -77,11 +81,12 @@ async def test_asked_once_it_ends_what_is_under_way_and_no_more(
     assert done == 2 + CALLS_PER_STEP + 1
 
 
-async def test_asked_twice_it_ends_at_once_and_goes_on_all_the_same(tmp_path: Path) -> None:
+def test_asked_twice_it_ends_at_once_and_goes_on_all_the_same(tmp_path: Path) -> None:
     process = start(tmp_path, wait_at=AT)
     wait_for(tmp_path / "waiting")
     process.send_signal(signal.SIGINT)
     wait_for(tmp_path / "errors.txt", "asked to stop")
+    time.sleep(ONE_SIGNAL_SECONDS)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=250) != 0  # although the agent waits for what never comes
     assert not (tmp_path / "go").exists()
@@ -114,12 +119,52 @@ def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(
     wait_for(scene.folder / "running")
     process.send_signal(first)
     wait_for(scene.output, "ASKED")
+    time.sleep(ONE_SIGNAL_SECONDS)
     process.send_signal(then)
     assert process.wait(timeout=60) == code, scene.errors.read_text()[-3000:]
     assert scene.output.read_text() == "ASKED\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize("strategy", ["type='cs'", "type='shm', graceful_delay=2.0"])
+def test_what_fails_while_a_run_is_stopped_at_once_was_cancelled(
+    scene: Scene, strategy: str
+) -> None:
+    process = scene.start(
+        f"""
+        class Served(agl.Algorithm):
+            async def run(self, train_dataset=None, val_dataset=None):
+                await self.get_store().enqueue_rollout("a task")
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    (HERE / "the model is gone").touch()
+                    await asyncio.to_thread(wait_for, "the agent has seen it")
+
+        @agl.rollout
+        def agent(task):
+            (HERE / "running").touch()
+            wait_for("the model is gone")
+            (HERE / "the agent has seen it").touch()
+            raise OSError("no model")
+
+        options = dict({strategy})
+        if options["type"] == "cs":
+            options["server_port"] = 0
+        agl.setup_logging()
+        store = agl.SqliteLightningStore(HERE / "store.db")
+        agl.Trainer(algorithm=Served(), strategy=options, store=store).fit(agent)
+        """
+    )
+    wait_for(scene.folder / "running")
+    process.send_signal(signal.SIGINT)  # the algorithm cannot stop in order
+    assert process.wait(timeout=100) != 0
+    said = scene.errors.read_text()
+    assert "was cancelled by the stop of its run; it ended with OSError: no model" in said
+    assert re.search("^rollouts +1 cancelled$", said, re.M)
+    assert not re.search("^failed", said, re.M)
+
+
+@pytest.mark.parametrize("number", BOTH, ids=["ctrl-c", "sigterm"])
 def test_algorithm_beside_the_runner_is_asked_first_and_says_that_it_has_stopped(
     scene: Scene, number: signal.Signals
 ) -> None:

@@ -181,7 +181,7 @@ async def test_stop_event_lets_what_runs_finish_and_then_cancels_it(
         await memory_store.enqueue_rollout(0)
         await asyncio.wait_for(running, 25.0)
     short, long, unclaimed = await memory_store.query_rollouts()
-    assert (short.status, long.status) == ("succeeded", "failed")
+    assert (short.status, long.status) == ("succeeded", "cancelled")
     assert unclaimed.status in ("queuing", "requeuing")
     assert long.attempt.error.boundary == "cancelled"  # type: ignore
 
@@ -216,7 +216,7 @@ async def test_cancelled_runner_records_what_ran_and_loses_no_claim(
         with pytest.raises(asyncio.CancelledError):
             await running
     runs, claimed = await store.query_rollouts()
-    assert runs.status == "failed"
+    assert runs.status == "cancelled"
     assert runs.attempt.error.boundary == "cancelled"  # type: ignore
     assert claimed.status == "requeuing"
     await store.close()

@@ -1,9 +1,11 @@
 """A first signal asks the run to end in order; the next one does what it always did."""
 
 import contextlib
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from multiprocessing import Pipe
 from multiprocessing.process import BaseProcess
@@ -13,19 +15,31 @@ ANSWER_SECONDS = 2.0
 """One who is asked elsewhere, and answers no sooner, is taken to be busy, and will end."""
 
 
+ONE_SIGNAL_SECONDS = 1.0
+"""Signals within so long count as one: ``timeout`` signals a process, and then its group."""
+
+
 def once(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """What asks when it is called first, whichever signal that is, and is False from then on."""
-    left = [ask]
-    return lambda: left.pop()() if left else False
+    """What asks when it is called first, whichever signal that is, and is False later."""
+    first: list[float] = []
+
+    def asked() -> bool:
+        if first:
+            return time.monotonic() - first[0] < ONE_SIGNAL_SECONDS
+        first.append(time.monotonic())
+        will_end = ask()
+        first[0] = first[0] if will_end else -math.inf
+        return will_end
+
+    return asked
 
 
 @contextlib.contextmanager
 def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
-    """Within the block, the first of these signals calls ``ask``.
+    """Within the block, these signals call ``ask``, until it says no for the first time.
 
     Args:
-        ask: Returns whether the run will end; where it will not, the signal does what it did before
-            the block.
+        ask: Returns whether the run will end; if not, signals do what they did before the block.
         numbers: The signals. Only the main thread is told of them; in another the block changes
             nothing.
     """
@@ -40,8 +54,8 @@ def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator
                 signal.signal(number, handler)
 
     def asked(number: int, frame: object) -> None:
-        restore()
         if not ask():
+            restore()
             signal.raise_signal(number)
 
     for number in numbers:

@@ -147,6 +147,12 @@ class AttemptRunner:
                 outcome = Outcome(error=GatewayError(f"{lost}{also}"), boundary="model")
             if isinstance(outcome.result, Artefact):
                 outcome = await self._grade(rollout, question, outcome.result, began)
+            failure = outcome.failure
+            if claims.is_stopping and failure and failure.boundary in ("agent", "model"):
+                # The algorithm may have taken the model away already.
+                why = f"the stop of its run; it ended with {failure.type}: {failure.message}"
+                error = RolloutCancelledError(f"{_what(rollout)} was cancelled by {why}")
+                outcome = Outcome(error=error, boundary="cancelled")
             spans = held.received + self._tracer.get_last_trace()
             # A tracer of one's own may give fields of spans that the store has made spans of.
             trace_id = next((s.trace_id for s in reversed(spans) if isinstance(s, Span)), None)  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -40,6 +40,11 @@ class Claims:
         self._waiting: dict[str, AttemptedRollout] = {}
         """What was claimed and has not begun, by attempt."""
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the runner shall stop."""
+        return self._event.is_set()
+
     def begin(self, rollout: AttemptedRollout) -> bool:
         """Whether a claimed rollout is still to be run, which is then up to the caller."""
         goes_on = not self._event.is_set()

@@ -145,7 +145,7 @@ async def result_of(
         if about.get("run", run_id) != run_id or NOTE in about:
             continue
         statuses[rollout.status] += 1
-        for error in await _errors_of(rollout, store):
+        for error in await _errors_of(rollout, store) if rollout.status != "cancelled" else ():
             key = error.boundary, error.type, place_of(error.traceback)
             said = public_failure(error).message
             known = causes.get(key, FailureCause(*key, 0, said, rollout.rollout_id))

@@ -29,7 +29,8 @@ heartbeat revives it (back to ``running``) while it is current. ``succeeded``, `
 
 The current attempt moves its rollout to the status of the same name; after ``failed``, ``timeout``
 and ``unresponsive`` it goes to ``requeuing`` when ``RolloutConfig.retry_condition`` has the status
-and ``max_attempts`` allows another one, else to ``failed``. By hand (``update_rollout``) a rollout
+and ``max_attempts`` allows another one, else to ``failed``, or to ``cancelled`` if the boundary of
+the attempt's failure is that. By hand (``update_rollout``) a rollout
 can only be ended or put back into the queue; the other statuses follow from its attempts.
 
 A rollout that was cancelled keeps its open attempt: the attempt runs on until its own result or
@@ -116,7 +117,9 @@ def rollout_after(rollout: Rollout, attempt: Attempt, now: float) -> Rollout:
         return move_rollout(rollout, attempt.status, now)
     config = rollout.config
     retry = attempt.status in config.retry_condition and attempt.sequence_id < config.max_attempts
-    return move_rollout(rollout, "requeuing" if retry else "failed", now)
+    is_cancelled = attempt.error is not None and attempt.error.boundary == "cancelled"
+    ended = "cancelled" if is_cancelled else "failed"
+    return move_rollout(rollout, "requeuing" if retry else ended, now)
 
 
 # --- attempts

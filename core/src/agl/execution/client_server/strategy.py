@@ -249,6 +249,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 nonlocal terminated
                 if not self.ask_to_stop():
                     terminated = True
+                    stop.set()  # before the algorithm takes the model from under the agents
                     task.cancel()
 
             try:
