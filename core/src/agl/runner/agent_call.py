@@ -30,9 +30,6 @@ class AgentBlockedError(AglError, RuntimeError):
     """A coroutine agent blocked the event loop that it shares with others."""
 
 
-_UNREADABLE = Outcome(error=AglError("how the agent ended cannot be told"))
-
-
 class AgentCall:
     """Calls an agent's method and watches over it.
 
@@ -169,7 +166,6 @@ class AgentCall:
             self._report(self._raised(error))
 
     def _run_in_thread(self) -> None:
-        outcome = _UNREADABLE
         try:
             result = self._method(*self._arguments)
             if inspect.isawaitable(result):  # a plain function around a coroutine
@@ -177,8 +173,7 @@ class AgentCall:
             outcome = self._returned(result)
         except BaseException as error:
             outcome = self._raised(error)
-        finally:
-            self._report(outcome)
+        self._report(outcome)
 
     async def _run_coroutine(self) -> None:
         try:

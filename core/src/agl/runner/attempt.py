@@ -148,7 +148,7 @@ class AttemptRunner:
             if isinstance(outcome.result, Artefact):
                 outcome = await self._grade(rollout, question, outcome.result, began)
             failure = outcome.failure
-            if claims.is_stopping and failure and failure.boundary in ("agent", "model"):
+            if claims.event.is_set() and failure and failure.boundary in ("agent", "model"):
                 # The algorithm may have taken the model away already.
                 why = f"the stop of its run; it ended with {failure.type}: {failure.message}"
                 error = RolloutCancelledError(f"{_what(rollout)} was cancelled by {why}")

@@ -34,20 +34,15 @@ class Claims:
     ) -> None:
         self._store = store
         self._worker_id = worker_id
-        self._event = event
+        self.event = event
         self.left = left
         self._size = 1
         self._waiting: dict[str, AttemptedRollout] = {}
         """What was claimed and has not begun, by attempt."""
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the runner shall stop."""
-        return self._event.is_set()
-
     def begin(self, rollout: AttemptedRollout) -> bool:
         """Whether a claimed rollout is still to be run, which is then up to the caller."""
-        goes_on = not self._event.is_set()
+        goes_on = not self.event.is_set()
         return goes_on and self._waiting.pop(rollout.attempt.attempt_id, None) is not None
 
     async def give_back(self) -> None:
@@ -69,7 +64,7 @@ class Claims:
         )
         claimed = await self._note(limit, claim, lambda claimed: claimed)
         self._size = min(2 * self._size, MOST_AT_ONCE) if claimed else 1
-        if not claimed and not self._event.is_set():
+        if not claimed and not self.event.is_set():
             # A store that answers at once cannot wait; then it is asked at intervals.
             waited = time.monotonic() - began
             if waited < wait_seconds / 2:
@@ -82,7 +77,7 @@ class Claims:
         Raises:
             StoreError: See ``LightningStore.turn``; nothing was claimed.
         """
-        limit = int(min(1, self.left)) if more and not self._event.is_set() else 0
+        limit = int(min(1, self.left)) if more and not self.event.is_set() else 0
         turn = self._store.turn(
             spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0
         )
@@ -109,6 +104,6 @@ class Claims:
                 claimed = claimed_of(task.result())
             self._waiting |= {rollout.attempt.attempt_id: rollout for rollout in claimed}
             self.left += limit - len(claimed)
-        if self._event.is_set():
+        if self.event.is_set():
             await self.give_back()
         return task.result()

@@ -64,7 +64,7 @@ class SandboxedAgentError(AglError, RuntimeError):
         return SandboxedAgentError, (self.failure,)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Outcome:
     """How an attempt went. To be made where the agent ran: its error is asked for its text."""
 
@@ -82,10 +82,10 @@ class Outcome:
     def __post_init__(self) -> None:
         error = self.error
         failure = None if error is None else _hidden(_failure_of(error, self.boundary))
-        object.__setattr__(self, "failure", failure)
+        self.failure = failure
         if error is not None and failure is not None and not _is_ordinary(error):
             error = AgentFailedError(f"{failure.type}: {failure.message}")
-        object.__setattr__(self, "shown", error)
+        self.shown = error
 
     @property
     def status(self) -> Literal["succeeded", "failed", "timeout"]:
