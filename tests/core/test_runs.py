@@ -577,19 +577,18 @@ async def test_who_reads_a_store_sees_what_another_one_writes_later(
     assert not can_be_logged or os.listdir(tmp_path) == ["store.db"]
 
 
-def test_commit_is_read_from_the_repository_s_files(tmp_path: Path) -> None:
+def test_commit_is_that_of_the_repository_of_the_folder(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        about = ("-c", "user.name=n", "-c", "user.email=e")
+        command = ["git", "-C", str(tmp_path), *about, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     assert commit_of(tmp_path) is None
-    git, name = tmp_path / ".git", "refs/heads/main"
-    (git / "refs/heads").mkdir(parents=True)
-    (git / "HEAD").write_text(f"ref: {name}\n")
+    git("init", "--quiet")
     assert commit_of(tmp_path) is None
-    (git / "packed-refs").write_text(f"# pack-refs\n1234 {name}\n")
-    assert commit_of(tmp_path) == "1234"
-    (git / name).write_text("5678\n")
+    git("commit", "--quiet", "--allow-empty", "-m", "first")
     (tmp_path / "src").mkdir()
-    assert commit_of(tmp_path / "src") == "5678"
-    (git / "HEAD").write_text("9abc\n")
-    assert commit_of(tmp_path) == "9abc"
+    assert commit_of(tmp_path / "src") == git("rev-parse", "HEAD")
 
 
 def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -97,35 +98,13 @@ def source_file(agent: "LitAgent[Any]") -> Path | None:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit that the repository of a folder is at; None where there is none."""
+    """The commit that the repository of a folder is at; None where there is none, or no git."""
+    command = ["git", "-C", str(folder), "rev-parse", "--quiet", "--verify", "HEAD"]
     try:
-        for place in (folder, *folder.parents):
-            git = place / ".git"
-            if git.is_file():  # a worktree
-                git = place / git.read_text("utf-8").removeprefix("gitdir:").strip()
-            if git.is_dir():
-                return _head(git)
-    except (OSError, UnicodeDecodeError):
-        pass
-    return None
-
-
-def _head(git: Path) -> str | None:
-    head = (git / "HEAD").read_text("utf-8").strip()
-    if not head.startswith("ref:"):
-        return head
-    name = head.removeprefix("ref:").strip()
-    common = git / "commondir"
-    places = [git, git / common.read_text("utf-8").strip()] if common.is_file() else [git]
-    for place in places:
-        if (place / name).is_file():
-            return (place / name).read_text("utf-8").strip()
-    for place in places:
-        if (place / "packed-refs").is_file():
-            for line in (place / "packed-refs").read_text("utf-8").splitlines():
-                if line.endswith(f" {name}"):
-                    return line.partition(" ")[0]
-    return None
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def digests_of(train: Dataset[Any] | None, val: Dataset[Any] | None) -> dict[str, DatasetDigest]:
