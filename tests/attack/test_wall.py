@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,46 @@ async def run_all(
     return results
 
 
+def tasks_at(at: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The attacks, by what each would gain."""
+    return {
+        "read the store's file": {"do": "find_descriptor", "path": at["store"]},
+        "read a file that only the runner may read": {"do": "read_file", "path": at["secret"]},
+        "write into the runner's folder": {"do": "write_file", "path": f"{at['folder']}/new"},
+        "read an open file of the runner's": {"do": "find_descriptor", "path": at["secret"]},
+        "read the runner's environment": {"do": "read_environment", "pid": os.getpid()},
+        "read the runner's memory": {"do": "read_memory", "pid": os.getpid()},
+        "trace a neighbour": {"do": "trace", "pid": at["neighbour"]},
+        "find an API key": {"do": "find_secret", "name": "AGL_TEST_API_KEY"},
+        "find the store in its memory": {"do": "find_store"},
+        "find what a neighbour wrote": {"do": "find_note", "name": at["mark"]},
+        "connect to the store's port": {"do": "connect", "port": at["port"]},
+        "connect to a Unix socket": {"do": "connect_unix", "address": f"{at['folder']}/socket"},
+        "connect to an abstract socket": {"do": "connect_unix", "address": at["abstract"]},
+        "kill the runner": {"do": "send_signal", "pid": os.getpid(), "signal": 0},
+        "stop a neighbour": {
+            "do": "send_signal",
+            "pid": at["neighbour"],
+            "signal": int(signal.SIGCONT),
+        },
+        "see a neighbour": {"do": "see_process", "mark": at["mark"]},
+        "fork without end": {"do": "fork_often"},
+        "allocate without end": {"do": "allocate", "mb": 500},
+        "allocate shared memory without end": {"do": "allocate_shared", "mb": 500},
+        "write a huge file": {"do": "write_much", "mb": 12},
+        "fill the disk": {"do": "write_many", "mb": 24},
+        "fill folders one by one": {"do": "write_beside", "mb": 5},
+        "make empty files without end": {"do": "make_empty_files", "count": 5000},
+        "keep memory in a segment": {"do": "keep_in_segment", "mb": 1},
+        "keep memory in a memfd": {"do": "keep_in_memfd"},
+        "open files without end": {"do": "open_many", "count": 200},
+        "become root": {"do": "become_root"},
+        "mount": {"do": "mount", "path": at["folder"]},
+        "open a socket to the host": {"do": "open_vsock"},
+        "make a namespace of users": {"do": "make_user_namespace"},
+    }
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
     """What attacks go for."""
@@ -91,42 +132,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]
             each.listen(100)
         port, store_path = tcp.getsockname()[1], str(folder / "store.db")
         os.set_inheritable(opened.fileno(), True)
-        tasks = {
-            "read the store's file": {"do": "find_descriptor", "path": store_path},
-            "read a file that only the runner may read": {"do": "read_file", "path": str(secret)},
-            "write into the runner's folder": {"do": "write_file", "path": str(folder / "new")},
-            "read an open file of the runner's": {"do": "find_descriptor", "path": str(secret)},
-            "read the runner's environment": {"do": "read_environment", "pid": os.getpid()},
-            "read the runner's memory": {"do": "read_memory", "pid": os.getpid()},
-            "trace a neighbour": {"do": "trace", "pid": neighbour.pid},
-            "find an API key": {"do": "find_secret", "name": "AGL_TEST_API_KEY"},
-            "find the store in its memory": {"do": "find_store"},
-            "find what a neighbour wrote": {"do": "find_note", "name": mark},
-            "connect to the store's port": {"do": "connect", "port": port},
-            "connect to a Unix socket": {"do": "connect_unix", "address": str(folder / "socket")},
-            "connect to an abstract socket": {"do": "connect_unix", "address": abstract},
-            "kill the runner": {"do": "send_signal", "pid": os.getpid(), "signal": 0},
-            "stop a neighbour": {
-                "do": "send_signal",
-                "pid": neighbour.pid,
-                "signal": int(signal.SIGCONT),
-            },
-            "see a neighbour": {"do": "see_process", "mark": mark},
-            "fork without end": {"do": "fork_often"},
-            "allocate without end": {"do": "allocate", "mb": 500},
-            "allocate shared memory without end": {"do": "allocate_shared", "mb": 500},
-            "write a huge file": {"do": "write_much", "mb": 12},
-            "fill the disk": {"do": "write_many", "mb": 24},
-            "fill folders one by one": {"do": "write_beside", "mb": 5},
-            "make empty files without end": {"do": "make_empty_files", "count": 5000},
-            "keep memory in a segment": {"do": "keep_in_segment", "mb": 1},
-            "keep memory in a memfd": {"do": "keep_in_memfd"},
-            "open files without end": {"do": "open_many", "count": 200},
-            "become root": {"do": "become_root"},
-            "mount": {"do": "mount", "path": str(folder)},
-            "open a socket to the host": {"do": "open_vsock"},
-            "make a namespace of users": {"do": "make_user_namespace"},
-        }
+        places: dict[str, Any] = {"folder": str(folder), "secret": str(secret), "mark": mark}
+        places |= {"store": store_path, "abstract": abstract, "port": port}
+        tasks = tasks_at({**places, "neighbour": neighbour.pid})
         try:
             yield {"tasks": tasks, "mark": mark, "neighbour": neighbour, "port": port}
         finally:
@@ -136,38 +144,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]
             asyncio.run(store.close())
 
 
-ATTACKS = [
-    "read the store's file",
-    "read a file that only the runner may read",
-    "write into the runner's folder",
-    "read an open file of the runner's",
-    "read the runner's environment",
-    "read the runner's memory",
-    "trace a neighbour",
-    "find an API key",
-    "find the store in its memory",
-    "find what a neighbour wrote",
-    "connect to the store's port",
-    "connect to a Unix socket",
-    "connect to an abstract socket",
-    "kill the runner",
-    "stop a neighbour",
-    "see a neighbour",
-    "fork without end",
-    "allocate without end",
-    "allocate shared memory without end",
-    "write a huge file",
-    "fill the disk",
-    "fill folders one by one",
-    "make empty files without end",
-    "keep memory in a segment",
-    "keep memory in a memfd",
-    "open files without end",
-    "become root",
-    "mount",
-    "open a socket to the host",
-    "make a namespace of users",
-]
+ATTACKS = [*tasks_at(defaultdict(str))]
 AS_ROOT = ("trace a neighbour", "become root", "mount")
 """Attacks that without a wall only root can do for sure."""
 BY_KERNEL = ("open a socket to the host", "make a namespace of users")

@@ -473,48 +473,39 @@ def test_a_file_that_can_be_read_once_only_is_refused(agl: Agl) -> None:
     assert (code, err) == (2, "agl: run.json: not a regular file, and it is read more than once\n")
 
 
-def test_an_import_changes_nothing_that_runs(agl: Agl) -> None:
-    async def live() -> str:
+async def next_one() -> tuple[Any, str | None]:
+    """The latest resources, and which the next rollout gets."""
+    store = SqliteLightningStore("s.db")
+    latest, rollout = await store.get_latest_resources(), await store.enqueue_rollout("next")
+    await store.close()
+    return latest, rollout.resources_id
+
+
+def test_imported_resources_are_nobodys(agl: Agl) -> None:
+    assert agl("import", write("run.json", RECORDED), "--path", "s.db")[0] == 0
+    assert asyncio.run(next_one()) == (None, None)
+
+
+@pytest.mark.parametrize("takes_id", [False, True])
+def test_an_import_changes_nothing_that_runs(agl: Agl, takes_id: bool) -> None:
+    async def live() -> Any:
         store = SqliteLightningStore("s.db")
         made = await store.add_resources({"llm": LLM(endpoint="http://good/v1", model="m")})
         await store.close()
-        return made.resources_id
+        return made
 
-    async def next_one() -> tuple[str, str]:
-        store = SqliteLightningStore("s.db")
-        rollout = await store.enqueue_rollout("next")
-        known, latest = (
-            await store.get_resources_by_id(rollout.resources_id),
-            await store.get_latest_resources(),
-        )
-        await store.close()
-        return known.resources["llm"].endpoint, latest.resources["llm"].endpoint
-
-    resources_id = asyncio.run(live())
-    evil = {"name": "llm", "type": "llm", "endpoint": "http://evil/v1", "model": "m"}
+    made = asyncio.run(live())
+    resource = {"name": "llm", "type": "llm", "endpoint": "http://evil/v1", "model": "m"}
+    resource |= {"id": made.resources_id} if takes_id else {}
     rollout = {"id": "a", "input": "q", "output": "x"}
-    for number, given in enumerate(({}, {"id": resources_id})):
-        one = {**rollout, "id": f"a{number}", **({"resources_id": resources_id} if given else {})}
-        file = write("run.json", {"resources": [{**evil, **given}], "rollouts": [one]})
-        assert agl("import", file, "--path", "s.db")[0] == 0
-        assert asyncio.run(next_one()) == ("http://good/v1", "http://good/v1")
-    file = write("run.json", {"resources": [{**evil, "id": resources_id, "model": "other"}]})
+    rollout |= {"resources_id": made.resources_id} if takes_id else {}
+    file = write("run.json", {"resources": [resource], "rollouts": [rollout]})
+    assert agl("import", file, "--path", "s.db")[0] == 0
+    assert asyncio.run(next_one()) == (made, made.resources_id)
+    file = write("run.json", {"resources": [{**resource, "model": "n"}]})
     code, _, err = agl("import", file, "--path", "s.db")
-    assert code == 2
-    assert f"resources '{resources_id}' are in the store with another content" in err
-
-
-def test_imported_resources_alone_are_nobodys(agl: Agl) -> None:
-    assert agl("import", write("run.json", RECORDED), "--path", "s.db")[0] == 0
-
-    async def latest() -> list[Any]:
-        store = SqliteLightningStore("s.db")
-        rollout = await store.enqueue_rollout("next")
-        found = [await store.get_latest_resources(), rollout.resources_id]
-        await store.close()
-        return found
-
-    assert asyncio.run(latest()) == [None, None]
+    assert code == (2 if takes_id else 0)
+    assert ("are in the store with another content" in err) == takes_id
 
 
 # --- OTLP

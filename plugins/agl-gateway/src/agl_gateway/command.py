@@ -71,7 +71,7 @@ def _limit(text: str) -> tuple[str, float]:
     "store_url",
     default=None,
     metavar="URL",
-    help="Where calls are recorded: the address with an admin's token.",
+    help="Store server in which calls are recorded; its admin's token is in AGL_SERVER_TOKEN.",
 )
 @click.option(
     "--token",
