@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.journal import read_entries
+from agl_learning.ledger import Ledger
 from agl_learning.replaying import compare_metrics, new_replay
 
 from .word_trainer import WORDS, ask, write_trainer
@@ -42,6 +44,8 @@ class Starts:
         self.agent_source = AGENT
         self.dies_at_version: int | None = None
         """The update of these weights fails."""
+        self.takes: Any = None
+        """Which rows an update uses; None is all."""
         self.run_dir = "run"
         self.hooks: list[agl.Hook] = []
         self.asks: Any = self.every_second
@@ -76,7 +80,10 @@ class Starts:
             def update(algorithm, rows: Any) -> Any:
                 if algorithm.weights_version == self.dies_at_version:
                     raise OSError("the machine dies")
-                return super().update(rows)
+                if self.takes is None:
+                    return super().update(rows)
+                used = self.takes(rows)
+                return super().update(used), used
 
         algorithm = Mortal(words=WORDS, **{**given, **options})
         store = None
@@ -185,6 +192,24 @@ def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Star
     again = starts.start(**options)
     assert starts.ran == 0
     assert again.summary["steps"] == first.summary["steps"]
+
+
+def test_the_ledger_says_trained_of_the_rows_that_an_update_used(starts: Starts) -> None:
+    starts.takes = lambda rows: [one for one in rows if one.advantages[0].value > 0]
+    done = starts.start()
+    store = agl.SqliteLightningStore(starts.folder / "store.db")
+    accounts = asyncio.run(agl.load_parts(store, step=2))
+    asyncio.run(store.close())
+    calls = Ledger.of_parts(accounts)
+    trained = [one.advantage.value > 0 for one in calls.trained]
+    left = [(one.reason, one.advantage.value < 0) for one in calls.exclusions]
+    assert trained == [True] * (COPIES // 2)
+    assert left == [("not_selected", True)] * (COPIES // 2)
+    assert done.summary["calls_trained"] == done.summary["calls"] / 2 == 3 * COPIES / 2
+    assert done.summary["calls_excluded"] == {"not_selected": 3 * COPIES / 2}
+    starts.takes = lambda rows: [*rows, replace(rows[0])]
+    with pytest.raises(AlgorithmError, match="update returned 1 rows that it was not given"):
+        starts.start(steps=4)
 
 
 def test_no_group_has_rollouts_of_two_agents(

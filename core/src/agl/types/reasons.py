@@ -66,7 +66,7 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "refused_reward": "what was given as its reward is none: no number, or one out of range",
     "zero_advantage": "it did exactly as well as what it was compared with",
     "below_threshold": "its reward is below the one that is asked for",
-    "not_selected": "only the best were asked for, and others were better or came first",
+    "not_selected": "the algorithm chose others to learn from, better ones for example",
     "not_paired": "no other rollout answered the same prompt otherwise and with another reward",
     "rejected": "the correction for sampling with other weights rejected it",
     "unused_group": "the algorithm dropped its group, or the run ended first",

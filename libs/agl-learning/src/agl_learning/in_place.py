@@ -3,12 +3,13 @@
 import asyncio
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
+from agl.types import Exclusion
 from agl_learning.loop import Training
 from agl_learning.start import folder_of
 from agl_learning.weighing import WeighingOptions, weigh
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from agl.algorithm.replay import Replay
     from agl_learning.collected import Collected
     from agl_learning.estimated import Foreseen
+    from agl_learning.ledger import Ledger
     from agl_learning.records import TrainingRow
     from agl_learning.weighing import Weighed
+
+    Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
+    """What an update says: its metrics, and perhaps which rows it used."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -45,15 +50,17 @@ class InPlaceTraining(Training, WeighingOptions):
         """
 
     @abstractmethod
-    def update(self, rows: "list[Weighed]") -> Mapping[str, float]:
+    def update(self, rows: "list[Weighed]") -> "Updated":
         """Change the weights; called in a thread, and no answer may mix those of before and after.
 
         Args:
-            rows: At least one; what is trained, with one advantage per call.
+            rows: At least one, with one advantage per call.
 
         Returns:
-            Metrics of the step; ``logprob_gap``, if there, is the mean distance between the
-            log-probabilities recorded at sampling and the model's before the update, in nats.
+            Metrics of the step, if all rows were used; else the metrics and, of ``rows``, those
+            that were: the ledger says of the others that they were not trained. ``logprob_gap``, if
+            there, is the mean distance between the log-probabilities recorded at sampling and the
+            model's before the update, in nats.
         """
 
     @abstractmethod
@@ -74,18 +81,25 @@ class InPlaceTraining(Training, WeighingOptions):
 
     # --- a step
 
-    async def learn(self, rows: "list[Weighed]") -> dict[str, float]:
-        """Change the weights, if there is anything to learn from; metrics of that."""
-        return await asyncio.to_thread(self.learn_now, rows) if rows else {}
+    async def learn(
+        self, rows: "list[Weighed]", ledger: "Ledger"
+    ) -> "tuple[dict[str, float], list[Weighed]]":
+        """Change the weights, if there is anything to learn from; metrics, and the rows used."""
+        if not rows:
+            return {}, []
+        learned, used = await asyncio.to_thread(self.learn_now, rows)
+        leave_out(ledger, rows, used)
+        return learned, used
 
-    def learn_now(self, rows: "list[Weighed]") -> dict[str, float]:
+    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Likewise, of one row or more, in the thread that asks for it."""
         from agl_learning.accounts import version_lag
 
         lag = version_lag([one.row for one in rows], self.weights_version)
-        learned = {**self.update(rows), "version_lag": lag}
+        updated = self.update(rows)
+        learned, used = updated if isinstance(updated, tuple) else (updated, rows)
         self.weights_version += 1
-        return learned
+        return {**learned, "version_lag": lag}, list(used)
 
     def measured(
         self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
@@ -155,7 +169,7 @@ class InPlaceTraining(Training, WeighingOptions):
             for number, entry in again.items():
                 collected = await read_again(collector, journal, entry["key"])
                 rows = await asyncio.to_thread(self.weigh, collected)
-                learned = await self.learn(rows)
+                learned, rows = await self.learn(rows, collected.ledger)
                 if number == step:
                     await compare_accounts(replay, self.get_store(), begun.run, collected)
                     compare_rows(replay, entry.get("rows"), rows)
@@ -190,6 +204,36 @@ class InPlaceTraining(Training, WeighingOptions):
                 f"is not whole any more ({error}), and no checkpoint of its own from before that "
                 f"step is kept. {_what_is_left(folder, step)}"
             ) from error
+
+
+def leave_out(ledger: "Ledger", rows: "Sequence[Weighed]", used: "Sequence[Weighed]") -> None:
+    """Say of the rows that an update did not use that they were not trained.
+
+    Raises:
+        AlgorithmError: It says that it used others than it was given.
+    """
+    given, taken = {id(one): one.row for one in rows}, {id(one) for one in used}
+    if taken - given.keys():
+        raise AlgorithmError(
+            f"update returned {len(taken - given.keys())} rows that it was not given. Return "
+            "some of those that it was"
+        )
+    left = [row for key, row in given.items() if key not in taken]
+    calls = {(row.rollout_id, row.attempt_id, one) for row in left for one in row.call_ids}
+    unused = [item for item in ledger.trained if item.key in calls]
+    ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
+    for item in unused:
+        ledger.exclude(
+            Exclusion(
+                rollout_id=item.rollout_id,
+                attempt_id=item.attempt_id,
+                call_id=item.call_id,
+                credit=item.credit,
+                advantage=item.advantage,
+                reason="not_selected",
+                detail="the update did not use its row",
+            )
+        )
 
 
 def _what_is_left(folder: Path, missing: int, begun_at: int | None = None) -> str:

@@ -252,7 +252,7 @@ class OnlineTraining(GatheringTraining):
         again = self.journal.last("trained", key=key) is not None
         rows = await asyncio.to_thread(self.weigh, collected)
         update_start = time.perf_counter()
-        learned = await self.learn(rows)
+        learned, rows = await self.learn(rows, collected.ledger)
         self.check_gap(f"step {number}", learned)
         # Not before: rows of an update that failed must not be in the store as trained.
         await session.keep(collected, number, self.weights_version)

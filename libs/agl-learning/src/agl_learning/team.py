@@ -225,18 +225,20 @@ class Team(OnlineTraining):
         trained[:] = [one.model_copy(update={"row": number[one.key]}) for one in trained]
         return weighed
 
-    def learn_now(self, rows: "list[Weighed]") -> dict[str, float]:
+    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         self.weights_version += 1
         return self.update(rows)  # each has a lag of its own
 
-    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Each algorithm learns from the rows of its model."""
         learned: dict[str, float] = {}
+        used: list[Weighed] = []
         for name, part in self._parts.items():
             if own := [one for one in rows if one.row.model == name]:
-                of_part = part.learn_now(own)
+                of_part, used_by_part = part.learn_now(own)
                 learned |= {f"{name}/{what}": value for what, value in of_part.items()}
-        return learned
+                used += used_by_part
+        return learned, used
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Of each model, at its temperature."""
