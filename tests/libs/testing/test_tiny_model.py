@@ -10,6 +10,7 @@ import pytest
 from agl.errors import ConfigError
 from agl_testing.tiny_model import tiny_model
 
+pytestmark = pytest.mark.plugins
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
