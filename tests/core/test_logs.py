@@ -118,6 +118,20 @@ def test_at_level_debug_a_dry_run_says_what_was_recorded(
     assert "Not adapted" not in text  # what failed has nothing to be adapted
 
 
+def test_a_dry_run_of_an_agent_without_spans_says_that_there_is_no_reward(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @agl.rollout
+    def silent(task: str) -> None:
+        pass
+
+    setup_logging("INFO")
+    agl.Trainer(strategy="shm", n_runners=1).dev(silent, ["Ada"])
+    text = capsys.readouterr().err
+    assert "succeeded, no reward" in text
+    assert "Not adapted" not in text
+
+
 def test_the_log_of_the_runner_is_as_it_was_after_a_dry_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

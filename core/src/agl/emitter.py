@@ -193,9 +193,8 @@ def reward_attributes(
             )
         dimensions = {PRIMARY_REWARD: reward}
     elif primary_key is None or primary_key not in reward:
-        raise ValueError(
-            f"primary_key={primary_key!r}: expected one of the rewards' names, {list(reward)}"
-        )
+        how = f"agl.emit_reward({dict(reward)}, primary_key={next(iter(reward), '')!r})"
+        raise ValueError(f"which of several rewards is the final one, primary_key says: call {how}")
     else:
         dimensions = {primary_key: reward[primary_key], **reward}
     prefix = Key.REWARD.value

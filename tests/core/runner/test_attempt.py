@@ -77,6 +77,7 @@ async def test_empty_list_is_a_result(run_one: Any, memory_store: Store) -> None
         ("0.5", r"returned '0\.5' \(str\); expected None, a finite number"),
         (float("nan"), r"returned nan \(float\).*finite"),
         ({"reward": 1.0}, r"returned \{'reward': 1\.0\} \(dict\)"),
+        ({"a": 1.0}, r"call agl\.emit_reward\(\{'a': 1\.0\}, primary_key='a'\)"),
         ([1.0], r"list with 1\.0 \(float\) in it"),
         (
             [agl.Span.from_attributes(attributes={}, name="s", rollout_id="ro-other")],
@@ -97,6 +98,21 @@ async def test_any_other_result_fails_the_attempt(
     assert (attempt.error.boundary, attempt.error.type) == ("agent", "agl.errors.AgentResultError")
     assert re.search(message, attempt.error.message)
     assert len(await memory_store.query_spans(attempt.rollout_id)) == 1
+
+
+async def test_coroutine_that_nobody_awaited_is_named(run_one: Any, memory_store: Store) -> None:
+    async def score() -> float:
+        return 1.0
+
+    made = score()
+
+    @agl.rollout
+    async def agent(task):
+        return made
+
+    attempt = await run_one(agent, memory_store)
+    assert "(coroutine); did you forget await?" in attempt.error.message
+    assert await made == 1.0
 
 
 # --- failures are data

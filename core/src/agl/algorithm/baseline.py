@@ -147,7 +147,8 @@ class Baseline(FastAlgorithm):
             self._num_succeeded += 1
             if attempt is not None and self._mixing is not None:
                 self._mixing.look([self._mixing.ran(ended.rollout_id, attempt, spans)])
-            self._adapt(who, spans)
+            if spans:
+                self._adapt(who, spans)
         self._num_shown += 1
         took = (ended.end_time or ended.start_time) - ended.start_time
         why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from agl.plugins.schema import schema_of, validate
 from agl.plugins.secrets import expand, key, redact
 from agl.runs.differences import flat
 from agl.runs.folders import CONFIG, STORE
+from agl.utils.catalogue import public_names
 from agl.utils.secrets import HIDDEN
 from agl.utils.text import did_you_mean
 
@@ -68,6 +70,13 @@ class RunConfig:
     """Each runner ends after so many."""
     run_dir: str | None = None
     """Folder for what the run leaves behind; by default ``agl-runs/<id of the run>``."""
+
+    @staticmethod
+    def explain_option(name: str) -> str:
+        """The key of what others call so, or nearly so."""
+        others = public_names("keys of a file")
+        near = get_close_matches(name, others, n=1, cutoff=0.8)
+        return f" Here it is {others[near[0]]!r}" if near else ""
 
 
 @dataclass(frozen=True)

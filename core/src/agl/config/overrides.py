@@ -1,6 +1,5 @@
 """Values from YAML text, and ``key=value`` overrides on top of them."""
 
-import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +7,6 @@ from typing import Any, cast
 
 from agl.errors import ConfigError
 
-MOST_VALUES = 100_000
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -28,30 +26,17 @@ def parse_yaml(text: str, name: str) -> Any:
     import yaml
 
     try:
-        value = yaml.load(text, _loader())
-        if "*" in text and _size(value, {}) > MOST_VALUES:  # who reads it would never end
-            raise ConfigError(f"{name}: its aliases stand for more than {MOST_VALUES:,} values")
-        return value
+        return yaml.load(text, _loader())
     except RecursionError:
         raise ConfigError(f"{name}: not YAML that can be read: it is nested too deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name}{line}: not YAML: {error.problem}") from None
+        is_variable = mark is not None and "${" in text.splitlines()[mark.line]
+        hint = ". Within {...} and [...], put ${NAME} in quotes" if is_variable else ""
+        raise ConfigError(f"{name}{line}: not YAML: {error.problem}{hint}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
-
-
-def _size(value: Any, sizes: dict[int, float]) -> float:
-    """How many values there are, each as often as it is named; without end in a circle."""
-    if not isinstance(value, dict | list):
-        return 1
-    key, block = id(cast(Any, value)), cast(Any, value)
-    if key not in sizes:
-        sizes[key] = math.inf
-        parts = block.values() if isinstance(value, dict) else block
-        sizes[key] = 1 + sum(_size(one, sizes) for one in parts)
-    return sizes[key]
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

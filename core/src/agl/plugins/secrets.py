@@ -14,7 +14,7 @@ from typing import Any, cast
 from agl.errors import ConfigError
 from agl.utils.secrets import HIDDEN, hide, is_secret, learn, name_within
 
-_VARIABLE = re.compile(r"\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$?\$\{([^{}]*)\}")
 _PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@|://([^/@\s:]{16,})@")
 
 
@@ -31,7 +31,7 @@ def expand(value: Any, where: str, name: str = "") -> Any:
         name: The key under which it stands.
 
     Raises:
-        ConfigError: A variable is not set.
+        ConfigError: A variable is not set, or there is more in the braces than its name.
     """
     if isinstance(value, str):
         fill = partial(_VARIABLE.sub, lambda match: _lookup(match, where, name))
@@ -81,9 +81,11 @@ def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
         return match.group()[1:]
     name = match.group(1)
     if name not in os.environ:
+        is_name = re.fullmatch(r"\w+", name)
+        wrong = "is not set. Set it" if is_name else "has no such name: there are no defaults here"
         raise ConfigError(
-            f"{where}: the environment variable {name!r} is not set. Set it, or write "
-            f"$${{{name}}} if the text itself is meant"
+            f"{where}: the environment variable {name!r} {wrong}, or write $${{{name}}} if the "
+            "text itself is meant"
         )
     value = os.environ[name]
     if is_secret(name) or is_secret(key_name):

@@ -4,6 +4,7 @@ Here, and nowhere else in the runner, the code of an agent's error or result may
 where the agent ran, and whatever it raises is one more way for the attempt to fail.
 """
 
+import inspect
 import json
 import threading
 import time
@@ -251,4 +252,5 @@ def _describe(value: Any) -> str:
         text = clean(repr(value))
     except Exception as error:
         text = f"something whose repr() raised {type(error).__qualname__}"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__qualname__})"
+    hint = "; did you forget await?" if inspect.iscoroutine(value) else ""
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__qualname__}){hint}"

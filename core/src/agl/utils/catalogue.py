@@ -35,7 +35,7 @@ def commands() -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def public_names(kind: str) -> dict[str, Any]:
-    """Names of ``import agl`` that are ``components`` or in ``libraries`` -> where they are."""
+    """Names of ``import agl``, or other names of ``keys of a file`` -> what they stand for."""
     return _read("names.json")[kind]
 
 
