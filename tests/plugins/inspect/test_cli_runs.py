@@ -54,11 +54,18 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> No
     assert (result.code, "store.db" in result.err) == (2, True)
 
 
+TO_SCHEMA_4 = """
+DROP TABLE run; DROP INDEX rollout_reward; ALTER TABLE rollout DROP COLUMN reward;
+ALTER TABLE attempt DROP COLUMN reward_place; ALTER TABLE attempt DROP COLUMN reward;
+PRAGMA user_version=4;
+"""
+
+
 def test_run_of_an_older_store_says_so_and_goes_on(agl: Agl, project: Path) -> None:
     run_id = begin(agl)
     file = project / "agl-runs" / run_id / "store.db"
     with closing(sqlite3.connect(file)) as connection:
-        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+        connection.executescript(TO_SCHEMA_4)
     (row,) = json.loads(agl("runs", "--json").out)
     assert (row["run"], row["state"], row["starts"]) == (run_id, "stopped", None)
     assert "its runs cannot be read: no such table: run" in agl("runs").err
@@ -161,7 +168,7 @@ def test_comparing_leaves_an_older_store_as_it_is(agl: Agl) -> None:
     run_id = begin(agl)
     file = Path("agl-runs") / run_id / "store.db"
     with closing(sqlite3.connect(file)) as connection:
-        connection.executescript("DROP TABLE run; PRAGMA user_version=4;")
+        connection.executescript(TO_SCHEMA_4)
     before = file.read_bytes()
     assert agl("runs", "compare", run_id, run_id).code == 0
     assert file.read_bytes() == before

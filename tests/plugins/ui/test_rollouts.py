@@ -10,10 +10,10 @@ import agl
 from agl_learning.file_store import FileStore
 from agl_learning.listing import Wanted
 from agl_ui.looking import Looking
-from agl_ui.pages.rollouts import _by_contract, _by_index
+from agl_ui.pages.rollouts import SORTS, _by_contract, _by_index
 from agl_ui.places import Place
 
-from .stores import apart
+from .stores import apart, reward_span
 
 FILTERS = {
     "all": Wanted(),
@@ -24,6 +24,8 @@ FILTERS = {
     "statuses": Wanted(["queuing", "succeeded"]),
     "both": Wanted(["queuing", "failed", "cancelled"], "train"),
     "none": Wanted(step=9),
+    "low": Wanted(below=0.5),
+    "rewards of a step and a mode": Wanted(step=2, mode="train", above=0.0, below=0.8),
 }
 
 
@@ -43,6 +45,7 @@ def file(tmp_path_factory):
             rollout = await store.start_rollout(number, **about)
             if number % 5 < 3:
                 status = ("succeeded", "failed")[number % 2]
+                await store.add_span(reward_span(rollout, number % 3 / 2))
                 await store.update_attempt(rollout.rollout_id, "latest", status=status)
             elif number % 5 == 3:
                 await store.update_rollout(rollout.rollout_id, status="cancelled")
@@ -55,8 +58,11 @@ def file(tmp_path_factory):
 async def paged(ask, place, wanted, sort, beginning=""):
     """All pages of three rows, one after the other, and how many there are to be."""
     ids, totals, after = [], set(), None
+    by = "reward" if SORTS[sort][1] == "reward" else "time"
     while True:
-        found = await ask(place, Wanted(**{**vars(wanted), "most": 3}), sort, beginning, after)
+        found = await ask(
+            place, Wanted(**{**vars(wanted), "most": 3, "sort": by}), sort, beginning, after
+        )
         totals.add(found.total)
         if not found.rollouts:
             assert len(totals) == 1
@@ -72,17 +78,22 @@ async def test_each_order_has_the_same_rows_with_and_without_a_file(file, wanted
     of_server = Place("s", "s", Looking(agl.SqliteLightningStore(file)))
     whole = [one for one in await of_file.store.query_rollouts() if FILTERS[wanted].fits(one)]
     rows = {}
-    for sort in ("newest", "oldest", "ended", "status"):
+    for sort in SORTS:
         rows[sort], total = await paged(_by_index, of_file, FILTERS[wanted], sort)
         assert await paged(_by_contract, of_server, FILTERS[wanted], sort) == (rows[sort], total)
-        assert sorted(rows[sort]) == sorted(one.rollout_id for one in whole)
-        assert total == len(whole)
+        is_by_reward = sort in ("reward", "lowest")
+        found = [one for one in whole if one.reward is not None or not is_by_reward]
+        assert sorted(rows[sort]) == sorted(one.rollout_id for one in found)
+        assert total == len(found)
     assert rows["newest"] == rows["oldest"][::-1]
+    assert rows["reward"] == rows["lowest"][::-1]
     by_id = {one.rollout_id: one for one in whole}
     ends = [by_id[one].end_time or float("inf") for one in rows["ended"]]
     assert ends == sorted(ends, reverse=True)
     statuses = [by_id[one].status for one in rows["status"]]
     assert statuses == sorted(statuses)
+    rewards = [by_id[one].reward for one in rows["lowest"]]
+    assert rewards == sorted(rewards)
     for place in (of_file, of_server):
         await place.store.close()
 
@@ -90,7 +101,7 @@ async def test_each_order_has_the_same_rows_with_and_without_a_file(file, wanted
 async def test_large_stores_are_sorted_the_same(file, monkeypatch):
     at_hand = FileStore(file)
     place = Place("f", "f", Looking(at_hand), file, at_hand)
-    sorts = list(itertools.product(FILTERS, ("ended", "status")))
+    sorts = list(itertools.product(FILTERS, ("ended", "status", "reward", "lowest")))
     few = [(await paged(_by_index, place, FILTERS[one], sort))[0] for one, sort in sorts]
     monkeypatch.setattr("agl_learning.listing.MANY", 2)
     many = [(await paged(_by_index, place, FILTERS[one], sort))[0] for one, sort in sorts]
@@ -119,6 +130,9 @@ async def test_an_id_is_looked_for_by_its_beginning_alone(file):
     [
         ("sort=ended&id=ro-1", "no index has both"),
         ("sort=reward&step=1&id=1", "no index has both"),
+        ("sort=lowest&status=failed", "failed have no reward"),
+        ("below=much", "expected a number"),
+        ("above=nan", "expected a number"),
         ("after=nope", "the store has no such rollout"),
         ("after=nope&sort=status", "the store has no such rollout"),
         ("run=r", "no index has runs alone"),

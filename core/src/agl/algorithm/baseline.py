@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import agl
 from agl.algorithm.base import FastAlgorithm
 from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
-from agl.emitter import find_final_reward
 from agl.errors import AdapterError, AglError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
@@ -135,7 +134,7 @@ class Baseline(FastAlgorithm):
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
             logger.debug("%s %s", who, self._describe(span))
-        reward = find_final_reward(spans) if ended.status == "succeeded" else None
+        reward = ended.reward
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
             logger.warning("%s Reward %s left out: a model call failed: %s", who, reward, failure)

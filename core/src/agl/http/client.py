@@ -158,8 +158,9 @@ class LightningStoreClient(LightningStore):
             page = {name: arguments[name] for name in ("limit", "offset")}
             return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
-        feature = call.feature if arguments.get("after") is None else "keys of pages"
-        if feature is not None and not await self._transport.has(feature):
+        newer = {arguments.get(name) for name in ("after", "reward_below", "reward_above")} - {None}
+        feature, has = "indexes" if newer else call.feature, self._transport.has
+        if feature is not None and not await has(feature):
             raise NotSupportedError(
                 f"the store at {self.server_address} is of an older version and keeps no "
                 f"{feature}; run it with this version of agl-core"

@@ -181,6 +181,7 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedS
         start_time,
         end_time,
         _encode(body).decode(),
+        attributes=attributes,
     )
 
 

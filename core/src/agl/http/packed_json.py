@@ -100,6 +100,7 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         span.end_time,
         body,
         span.writer,
+        {} if span.late else span.attributes,
     )
 
 

@@ -27,7 +27,7 @@ RETRY_AFTER = {"Retry-After": "1"}
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger", "runs", "keys of pages")
+FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger", "runs", "indexes")
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 

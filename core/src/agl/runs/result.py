@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agl.emitter import find_final_reward
 from agl.errors import AglError, MissingPluginError
 from agl.plugins.registry import load_from_library
 from agl.runs.folders import known_run
@@ -150,10 +149,8 @@ async def result_of(
             said = public_failure(error).message
             known = causes.get(key, FailureCause(*key, 0, said, rollout.rollout_id))
             causes[key] = replace(known, number=known.number + 1)
-        if rollout.status == "succeeded" and not result.steps:
-            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-            if reward is not None:
-                rewards[rollout.rollout_id] = reward
+        if rollout.reward is not None and not result.steps:
+            rewards[rollout.rollout_id] = rollout.reward
     return replace(
         result,
         rollouts=dict(statuses.most_common()),

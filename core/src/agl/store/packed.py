@@ -36,6 +36,8 @@ class PackedSpan(NamedTuple):
     """JSON of a ``Span``; whoever packs vouches for it, and for what ``check_span`` asks."""
     writer: Writer | None = None
     """As in ``body``."""
+    attributes: Mapping[str, Any] = {}
+    """Those of ``body``, for the store to see a reward among them; it keeps none of them."""
 
     def unpack(self) -> Span:
         """The span."""
@@ -85,7 +87,7 @@ def late(span: AnySpan) -> AnySpan:
     if span.writer == "algorithm":
         return span
     if isinstance(span, PackedSpan):
-        return span.with_field('"late":true')
+        return span.with_field('"late":true')._replace(attributes={})
     return span.model_copy(update={"late": True})
 
 

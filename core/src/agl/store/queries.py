@@ -57,7 +57,7 @@ _MOST: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
 
-FilterKind = Literal["exact", "within", "contains"]
+FilterKind = Literal["exact", "within", "contains", "below", "above"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Filter:
 class Query:
     """A checked query.
 
-    Without ``sort_by`` the order is that of creation; ties keep it. None sorts as positive infinity
-    in a time and as the empty string elsewhere.
+    Without ``sort_by`` the order is that of creation, which ties follow. None sorts as positive
+    infinity in a time and as the empty string elsewhere; by reward only records with one are found.
     """
 
     filters: tuple[Filter, ...] = ()
@@ -162,7 +162,7 @@ def query_of(operation: Operation, arguments: dict[str, Any]) -> Query:
     """Take the query out of the arguments of an operation that looks for something.
 
     What names a field is a filter on it: ``..._in`` on what lies within, ``..._contains`` on a part
-    of a text, a plain name on the very value.
+    of a text, ``..._below`` and ``..._above`` on a number, a plain name on the very value.
 
     Raises:
         InvalidQueryError: As ``make_query`` does.
@@ -184,10 +184,11 @@ def _filters(operation: Operation) -> list[tuple[str, FilterKind, str]]:
     for name in operation.defaults:
         if name in operation.leading or name in _PAGING or name in operation.older:
             continue
-        if name.endswith("_in"):
-            found.append((name, "within", name.removesuffix("_in")))
-        elif name.endswith("_contains"):
-            found.append((name, "contains", name.removesuffix("_contains")))
+        field, _, kind = name.rpartition("_")
+        if kind == "in":
+            found.append((name, "within", field))
+        elif kind in ("contains", "below", "above"):
+            found.append((name, kind, field))
         else:
             found.append((name, "exact", name))
     return found

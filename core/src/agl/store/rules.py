@@ -113,6 +113,8 @@ def move_rollout_by_hand(rollout: Rollout, status: RolloutStatus, now: float) ->
 
 def rollout_after(rollout: Rollout, attempt: Attempt, now: float) -> Rollout:
     """What the new status of the current attempt makes of its rollout; here retries are decided."""
+    if attempt.status == "succeeded":
+        rollout = rollout.changed(reward=attempt.reward)
     if attempt.status in ("preparing", "running", "succeeded"):
         return move_rollout(rollout, attempt.status, now)
     config = rollout.config

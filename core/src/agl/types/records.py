@@ -1,7 +1,7 @@
 """Rollouts, attempts, workers: the records of work."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast, overload
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -138,6 +138,8 @@ class Attempt(Record):
     metadata: dict[str, Any] | None = None
     error: Failure | None = None
     """Set when the attempt failed, timed out or was lost. Not in 0.3."""
+    reward: float | None = None
+    """The final reward among its spans so far, as ``find_final_reward`` says. Not in 0.3."""
 
 
 class Rollout(Record):
@@ -153,6 +155,8 @@ class Rollout(Record):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
+    reward: float | None = None
+    """That of its last attempt, once it has succeeded: the one that counts. Not in 0.3."""
 
 
 class AttemptedRollout(Rollout):
@@ -230,18 +234,3 @@ class Dataset(Protocol[T_co]):
 
     def __getitem__(self, index: int, /) -> T_co: ...
     def __len__(self) -> int: ...
-
-
-class FilterField(TypedDict, total=False):
-    """How one field is matched."""
-
-    exact: Any
-    within: Sequence[Any]
-    contains: str
-
-
-class SortOptions(TypedDict):
-    """By which field, in which order."""
-
-    name: str
-    order: Literal["asc", "desc"]

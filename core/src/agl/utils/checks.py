@@ -3,7 +3,6 @@
 import inspect
 import math
 import numbers
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -84,11 +83,6 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
         if value not in known:
             *most, last = known
             raise ConfigError(f"{owner}: {name} is {value!r}; expected {', '.join(most)} or {last}")
-
-
-def absolute(folder: str | None) -> str | None:
-    """The path of a folder from the root: an agent may change the folder of the process."""
-    return None if folder is None else os.path.abspath(folder)
 
 
 def check_dataset(where: str, dataset: Any) -> None:

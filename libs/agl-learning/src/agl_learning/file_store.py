@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from agl.errors import NotSupportedError, StoreUnavailableError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
@@ -51,6 +52,8 @@ def is_readable(file: Path) -> bool:
 
 def file_of(store: LightningStore) -> Path | None:
     """The file in which a store of this machine lies; None where there is none."""
+    while isinstance(store, ForwardingStore):
+        store = store.target
     if isinstance(store, FileStore | SqliteLightningStore) and store.path != MEMORY:
         return Path(store.path)
     return None

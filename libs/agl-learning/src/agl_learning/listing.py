@@ -4,7 +4,6 @@ The file of a store answers by its indexes, however large it is. Any other store
 page, and where much is asked of it, only its newest rollouts; what was left out is said.
 """
 
-import math
 import re
 import sqlite3
 from collections.abc import Sequence, Set
@@ -14,56 +13,37 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from agl.emitter import MAX_REWARD
-from agl.errors import ConfigError
+from agl.errors import InvalidQueryError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.file_store import file_of
-from agl_learning.final_rewards import rewards_in
 from agl_learning.paging import page_behind
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000
 """Rollouts that are looked at where the store is no file."""
-_SINCE_SCHEMA: Final = 6
-"""Older files, which nobody has opened since, have no such indexes and are scanned."""
-_MARGIN: Final = 4
-_FEW: Final = 3_000
-"""Of so many rollouts the rewards are looked up one by one; of more, by the index of rewards."""
-BY_INDEX: Final = (
-    "the highest among the rewards in agl's own spans; those in spans of other tools are in no "
-    "index"
-)
-"""What is said of highest rewards that were chosen so."""
 MANY: Final = 10_000
 """So many rollouts are counted one by one."""
 MOST_NUMBER: Final = (1 << 40) - 1
 """No store has more rollouts."""
-_REWARD = """CASE WHEN json_valid({span}.body)
-THEN json_extract({span}.body, '$.attributes."agentlightning.reward.0.value"') END"""
-_RANK = """CASE WHEN NOT json_valid({span}.body) THEN NULL
-WHEN json_extract({span}.body, '$.late') THEN NULL
-ELSE coalesce(json_extract({span}.body, '$.attributes."agentlightning.graded"'), 0)
-AND coalesce(json_extract({span}.body, '$.writer'), 'runner') = 'runner' END"""
-"""Of a span's reward beside the others of its attempt: 1 of a grade, NULL where it never counts."""
 _EXPRESSIONS: Final = {
     "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
     "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
-    "reward": _REWARD.format(span="s"),
-    "rank": _RANK.format(span="s"),
-    "other_reward": _REWARD.format(span="other"),
-    "other_rank": _RANK.format(span="other"),
 }
-"""The first three as in the schema of the store, or the indexes are not used."""
+"""As in the schema of the store, or the indexes are not used."""
 
+_SORTED: Final = {"time": "r.n", "reward": "r.reward", "seconds": "r.end_time - r.start_time"}
+By = Literal["ended", "status", "reward", "lowest"]
 _BY: Final = {
-    "ended": ("coalesce(r.end_time, 9e999)", "DESC", "<"),
-    "status": ("r.status", "ASC", ">"),
+    "ended": ("coalesce(r.end_time, 9e999)", "DESC"),
+    "status": ("r.status", "ASC"),
+    "reward": ("r.reward", "DESC"),
+    "lowest": ("r.reward", "ASC"),
 }
-"""Order -> what is sorted by, as its index has it; direction; what holds of what is behind."""
+"""Order -> what is sorted by, as its index has it, and the direction, which ties follow."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +56,20 @@ class Wanted:
     step: int | None = None
     task: str | None = None
     """A text that the task has in it, as JSON."""
+    below: float | None = None
+    """Their rewards are below this one."""
+    above: float | None = None
     sort: Sort = "time"
+    """By reward only those that have one are wanted."""
     most: int | None = None
     """So many of the newest, of the highest rewards, of the longest; None for all."""
+    is_least: bool = False
+    """So many of the oldest, of the lowest rewards, of the shortest instead."""
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether only those are wanted that have a reward."""
+        return self.sort == "reward" or not self.below is self.above is None
 
     def fits(self, rollout: Rollout) -> bool:
         """Whether it is one of them."""
@@ -89,6 +80,9 @@ class Wanted:
             and (self.run is None or about.get("run") == self.run)
             and (self.step is None or about.get("step") == self.step)
             and (self.task is None or _is_in(self.task, rollout.input))
+            and (not self.has_reward or rollout.reward is not None)
+            and (self.below is None or (rollout.reward or 0.0) < self.below)
+            and (self.above is None or (rollout.reward or 0.0) > self.above)
         )
 
 
@@ -97,8 +91,7 @@ class Listed:
     """What was found."""
 
     rollouts: list[Rollout]
-    """In the order in which they are to be shown, the most last. By reward there may be more than
-    were asked for, and their rewards decide."""
+    """In the order in which they are to be shown, the most last."""
     total: int | None
     """How many there are; None where nobody has counted them."""
     note: str = ""
@@ -109,21 +102,21 @@ async def listed(store: LightningStore, wanted: Wanted) -> Listed:
     """The rollouts of a store that are wanted.
 
     Raises:
-        ConfigError: They are to be sorted by reward, and none can have one that counts.
+        InvalidQueryError: They are looked for by reward, and none can have one that counts.
     """
     check_order(wanted)
     if (path := file_of(store)) is not None:
         with closing(open_to_read(path)) as connection:
-            ids, total, note = ids_in(connection, wanted)
+            ids, total = ids_in(connection, wanted)
         by_id: dict[str, Rollout] = {}
         for begin in range(0, len(ids), PAGE):
             page = await store.query_rollouts(rollout_id_in=ids[begin : begin + PAGE])
             by_id |= {one.rollout_id: one for one in page}
-        return Listed([by_id[one] for one in ids if one in by_id], total, note)
+        return Listed([by_id[one] for one in ids if one in by_id], total)
     return await _paged(store, wanted)
 
 
-def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None, str]:
+def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
     """Ids of rollouts in a store's file.
 
     Args:
@@ -131,67 +124,43 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         wanted: Which.
 
     Returns:
-        The ids, the most last; how many there are, None where that was not counted; and what was
-        not looked at. By the index of rewards there are several times as many as were asked for:
-        spans of other tools, which are not in it, may have a later one.
+        The ids, the most last; and how many there are, None where that was not counted.
 
     Raises:
-        ConfigError: As ``listed`` does.
+        InvalidQueryError: As ``listed`` does.
     """
     check_order(wanted)
     where, values = _where(wanted)
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    is_of_run = wanted.run is not None and wanted.step is None
-    index = "INDEXED BY rollout_step" if is_of_run and version >= _SINCE_SCHEMA else ""
+    order = "ASC" if wanted.is_least else "DESC"
+    is_of_run = wanted.run is not None and wanted.step is None and not wanted.has_reward
+    values |= {"most": -1 if wanted.most is None else wanted.most}
     total: int | None = None
-    if index and wanted.sort == "time" and wanted.task is None:
-        values |= {"most": -1 if wanted.most is None else wanted.most}
-        rows = connection.execute(_sql("newest_of_run", where=where, index=index), values)
-        newest = rows.fetchall()
-        return [row[0] for row in newest][::-1], newest[0][1] if newest else 0, ""
-    if wanted.task is None:  # a text is looked for in every task
-        found = connection.execute(_sql("count", where=where, index=index), values)
-        total = found.fetchone()[0]
-    most = -1 if wanted.most is None else wanted.most
-    name, note = "by_seconds" if wanted.sort == "seconds" else "newest", ""
-    if wanted.sort == "reward" and wanted.most is not None:
-        if total is not None and total <= _FEW:
-            return _highest(connection, where, values, wanted.most), total, ""
-        name, note, most = "by_reward", BY_INDEX, most * _MARGIN
-        values |= {"highest": MAX_REWARD}
-    values |= {"most": most}
-    rows = connection.execute(_sql(name, where=where, order="DESC", index=index), values)
-    ids = list(dict.fromkeys(row[0] for row in rows))
-    return ids[::-1], total, note
-
-
-def _highest(
-    connection: sqlite3.Connection, where: str, values: dict[str, Any], most: int
-) -> list[str]:
-    """Those of the highest rewards among few; the newest of those without one fill up."""
-    values = {**values, "most": -1}
-    ids, succeeded = [
-        [row[0] for row in connection.execute(sql, values)]
-        for sql in (
-            _sql("newest", where=one, order="ASC", index="")
-            for one in (where, f"{where} AND +r.status = 'succeeded'")
-        )
-    ]
-    rewards = rewards_in(connection, succeeded)
-
-    def reward(rollout_id: str) -> float:
-        given = rewards.get(rollout_id)
-        return given if isinstance(given, float) else -math.inf
-
-    return sorted(ids, key=reward)[-most:]
+    if is_of_run and wanted.sort == "time" and wanted.task is None:
+        rows = connection.execute(_sql("newest_of_run", where=where, order=order), values)
+        found = rows.fetchall()
+        total = found[0][1] if found else 0
+    else:
+        if wanted.task is None:  # a text is looked for in every task
+            index = "INDEXED BY rollout_step" if is_of_run else ""
+            sql = _sql("count", where=where, index=index)
+            total = connection.execute(sql, values).fetchone()[0]
+        if wanted.sort == "seconds":
+            where += " AND r.end_time IS NOT NULL"
+        sql = _sql("by_field", where=where, field=_SORTED[wanted.sort], order=order)
+        if wanted.sort == "time":
+            sign = "+" if wanted.has_reward else ""
+            sql = _sql("newest", where=where, order=order, sign=sign)
+        found = connection.execute(sql, values).fetchall()
+    ids = [row[0] for row in found]
+    return ids if wanted.is_least else ids[::-1], total
 
 
 def check_order(wanted: Wanted) -> None:
-    """Refuse to sort by reward what has none that counts."""
-    if wanted.sort == "reward" and wanted.statuses and "succeeded" not in wanted.statuses:
-        raise ConfigError(
-            f"rollouts that are {' or '.join(wanted.statuses)} have no reward to be sorted by: a "
-            "reward counts where the rollout succeeded. Leave out the order by reward"
+    """Refuse to look by reward for what has none that counts."""
+    if wanted.has_reward and wanted.statuses and "succeeded" not in wanted.statuses:
+        raise InvalidQueryError(
+            f"rollouts that are {' or '.join(wanted.statuses)} have no reward: a reward counts "
+            "where the rollout succeeded. Leave out the order by reward and its limits"
         )
 
 
@@ -218,8 +187,8 @@ def page_in(
     """
     alone: set[str] = set()
     if beginning:
-        alone = {"status", "mode"}
-    elif wanted.statuses is not None and wanted.mode is not None:
+        alone = {"status", "mode", "reward"}
+    elif wanted.statuses is not None and wanted.mode is not None and not wanted.has_reward:
         # The index of fewer rollouts; the other condition is looked up for each.
         counts = (
             _count(connection, Wanted(wanted.statuses)),
@@ -227,6 +196,7 @@ def page_in(
         )
         alone = {"mode" if counts[0] < counts[1] else "status"}
     where, values = _where(wanted, alone)
+    sign = "+" if wanted.has_reward and not beginning else ""  # not by the order of the page
     values |= {"beginning": beginning, "after": -1 if after is None else number_of(after)}
     values["most"] = -1 if wanted.most is None else wanted.most
     ids: list[str] = []
@@ -239,8 +209,9 @@ def page_in(
             sql = _sql("count_some", where=within)
             total += connection.execute(sql, {**values, "most": MANY + 1}).fetchone()[0]
         if after is not None:
-            within += f" AND r.n {'>' if oldest_first else '<'} :after"
-        sql = _sql("newest", where=within, order="ASC" if oldest_first else "DESC", index="")
+            within += f" AND {sign}r.n {'>' if oldest_first else '<'} :after"
+        order = "ASC" if oldest_first else "DESC"
+        sql = _sql("newest", where=within, order=order, sign=sign)
         ids += [row[0] for row in connection.execute(sql, values)]
     ids = ids if wanted.most is None else ids[: wanted.most]
     return ids, total if total <= MANY else None if beginning else _count_many(connection, wanted)
@@ -249,38 +220,41 @@ def page_in(
 def ordered_in(
     connection: sqlite3.Connection,
     wanted: Wanted,
-    by: Literal["ended", "status"],
+    by: By,
     *,
     after: str | None = None,
 ) -> tuple[list[str], int | None]:
-    """The same as ``page_in`` by another order: the last ended first, or by status.
+    """The same as ``page_in`` by another order: the last ended first, by status, or by reward.
 
-    What has not ended comes first; of the same time or status, the older rollout.
+    What has not ended comes first, and what has no reward does not come by reward.
     """
-    field, order, sign = _BY[by]
+    field, order = _BY[by]
+    is_by_reward = by in ("reward", "lowest")
+    wanted = replace(wanted, sort="reward") if is_by_reward else wanted
     where, values = _where(wanted)
     values |= {"most": MANY + 1}
     total = connection.execute(_sql("count_some", where=where), values).fetchone()[0]
     if wanted.step is not None or total <= MANY:
         field = f"+{field}"  # found by what is wanted, and then sorted
     else:  # most of what the index of the order has is wanted
-        where, values = _where(wanted, {"mode"} if by == "status" else {"status", "mode"})
+        alone = {"mode"} if by == "status" else {"status", "mode"}
+        where, values = _where(wanted, alone if is_by_reward else {*alone, "reward"})
     if after is not None:
         values["after"] = number_of(after)
-        sql = f"SELECT {field} FROM rollout r WHERE r.n = :after"
-        (values["value"],) = connection.execute(sql, {"after": values["after"]}).fetchone() or [0]
-        where += f" AND {field} {sign}= :value AND ({field} {sign} :value OR r.n > :after)"
+        of_it = f"(SELECT {field}, r.n FROM rollout r WHERE r.n = :after)"
+        where += f" AND ({field}, r.n) {'<' if order == 'DESC' else '>'} {of_it}"
     values["most"] = -1 if wanted.most is None else wanted.most
-    rows = connection.execute(_sql("by_field", where=where, field=field, order=order), values)
-    ids = [row[0] for row in rows]
+    sql = _sql("by_field", where=where, field=field, order=order)
+    ids = [row[0] for row in connection.execute(sql, values)]
     return ids, total if total <= MANY else _count_many(connection, wanted)
 
 
 def _count_many(connection: sqlite3.Connection, wanted: Wanted) -> int | None:
     """How many there are, where an index counts them."""
-    plain = replace(wanted, most=None)
-    is_indexed = plain in (Wanted(wanted.statuses), Wanted(mode=wanted.mode))
-    return _count(connection, plain) if is_indexed else None
+    plain = replace(wanted, most=None, below=None, above=None, sort="time")
+    known = [Wanted(wanted.statuses), Wanted(mode=wanted.mode)]
+    known += [Wanted(wanted.statuses, wanted.mode)] if wanted.has_reward else []
+    return _count(connection, wanted) if plain in known else None
 
 
 def _count(connection: sqlite3.Connection, wanted: Wanted) -> int:
@@ -297,12 +271,22 @@ def steps_of(connection: sqlite3.Connection, run: str) -> list[tuple[int, str | 
 def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str, Any]]:
     """Conditions, and what is bound in them; the columns ``alone`` are looked up by no index."""
     conditions, values = ["1"], dict[str, Any]()
-    no_index = alone if wanted.step is None else {"status", "mode"}  # but that of steps
+    no_index = alone if wanted.step is None else {"status", "mode", "reward"}  # but that of steps
+    if wanted.has_reward:
+        reward = f"{'+' if 'reward' in no_index else ''}r.reward"
+        no_index = {*no_index, "mode"}
+        conditions += [f"{reward} IS NOT NULL"]
+        for sign, name in (("<", "below"), (">", "above")):
+            if (limit := getattr(wanted, name)) is not None:
+                values[name] = limit
+                conditions.append(f"{reward} {sign} :{name}")
 
     def plus(name: str) -> str:
         return f"{'+' if name in no_index else ''}r.{name}"
 
-    if wanted.statuses is not None:
+    if wanted.statuses is not None and wanted.has_reward:  # then it has succeeded
+        conditions.append("1" if "succeeded" in wanted.statuses else "0")
+    elif wanted.statuses is not None:
         names = [f"status{n}" for n in range(len(wanted.statuses))]
         values |= dict(zip(names, wanted.statuses, strict=True))
         conditions.append(f"{plus('status')} IN ({', '.join(f':{name}' for name in names)})")
@@ -361,16 +345,24 @@ def _statements() -> dict[str, str]:
 
 def _sql(name: str, **parts: str) -> str:
     sql = _statements()[name]
-    for part, text in {**parts, "counts": _statements()["counts"], **_EXPRESSIONS}.items():
+    for part, text in {**parts, **_EXPRESSIONS}.items():
         sql = sql.replace(f"{{{part}}}", text)
     return sql
 
 
 async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
-    """By the contract, the newest first."""
-    statuses: Any = wanted.statuses
-    asked: dict[str, Any] = {"status_in": statuses, "mode": wanted.mode, "sort_order": "desc"}
+    """By the contract, the most first."""
+    asked: dict[str, Any] = {
+        "status_in": wanted.statuses,
+        "mode": wanted.mode,
+        "reward_below": wanted.below,
+        "reward_above": wanted.above,
+        "sort_by": "reward" if wanted.sort == "reward" else None,
+        "sort_order": "asc" if wanted.is_least else "desc",
+    }
+    asked = {name: value for name, value in asked.items() if value is not None}
     is_plain = (wanted.run, wanted.step, wanted.task) == (None, None, None)
+    is_in_order = wanted.sort != "seconds"
     found: list[Rollout] = []
     looked_at, total, after = 0, 0, None
     while True:
@@ -378,14 +370,20 @@ async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
         total = page.total
         looked_at += len(page)
         found += [one for one in page if wanted.fits(one)]
-        is_enough = wanted.sort == "time" and wanted.most and len(found) >= wanted.most
+        is_enough = is_in_order and wanted.most and len(found) >= wanted.most
         if len(page) < PAGE or is_enough or (wanted.most and looked_at >= NEWEST):
             break
         after = page[-1].rollout_id
     note = ""
-    if looked_at < total and not (is_plain and wanted.sort == "time"):
+    if looked_at < total and not (is_plain and is_in_order):
         note = f"of the newest {looked_at} of {total} rollouts"
     number = total if is_plain else len(found) if looked_at >= total else None
-    if wanted.sort == "time" and wanted.most:
-        found = found[: wanted.most]
-    return Listed(found[::-1], number, note)
+    if not is_in_order:
+        ended = [one for one in found if one.end_time is not None]
+        found = sorted(ended, key=_seconds, reverse=not wanted.is_least)
+    found = found[: wanted.most]
+    return Listed(found if wanted.is_least else found[::-1], number, note)
+
+
+def _seconds(rollout: Rollout) -> float:
+    return (rollout.end_time or 0.0) - rollout.start_time

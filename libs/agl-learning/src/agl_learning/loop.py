@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import LLM, Dataset, RolloutConfig
-from agl.utils.checks import absolute
 from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, key_of, run_request
 from agl_learning.gateways import model_served
 from agl_learning.loop_options import LoopOptions, check_evaluation, warn_of_intervals
-from agl_learning.options import check_options
+from agl_learning.options import absolute, check_options
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version

@@ -43,7 +43,6 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
-from agl.utils.checks import absolute
 from agl_learning.durable import begin, give_up_since, key_of, note_trained
 from agl_learning.gateways import WHOLE_SOFTMAX
 from agl_learning.gathering import GatheringTraining
@@ -55,7 +54,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.journal import Journal, mend_generation, read_entries
-from agl_learning.options import AboveZero, Count
+from agl_learning.options import AboveZero, Count, absolute
 from agl_learning.replaying import digest_of
 from agl_learning.report import warn_of_gap
 from agl_learning.start import find_origin, folder_of

@@ -55,6 +55,11 @@ _TYPES: dict[Any, tuple[Any, str]] = {
 """Type of a field -> what it takes, and its name in messages."""
 
 
+def absolute(folder: str | None) -> str | None:
+    """The path of a folder from the root: an agent may change the folder of the process."""
+    return None if folder is None else os.path.abspath(folder)
+
+
 def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
     """Refuse a credit rule that is not installed, or options that it does not take.
 

@@ -36,6 +36,8 @@ class Evaluation:
     """In its dataset."""
     is_counted: bool
     """Whether it stands, as a result or as a failure; one that was lost with its start does not."""
+    reward: float | None = None
+    """That counts."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ class PromptRun:
                 int(values["position"]),
                 int(values["task"]),
                 rollout.status == "succeeded" or COUNTED in (rollout.metadata or {}),
+                rollout.reward,
             )
         given: Any = values.get("answer")
         if not isinstance(given, dict):

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.emitter import get_rewards_from_span, is_reward_span, reward_problem
+from agl.emitter import get_rewards_from_span, is_reward_span
 from agl.semconv import LightningSpanAttributes
 from agl.types import Span
+from agl.utils.rewards import reward_problem
 from agl.utils.text import printable
 
 

@@ -5,17 +5,20 @@ from typing import Any
 
 import pytest
 
+from agl.emitter import reward_attributes
 from agl.errors import InvalidQueryError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.types import (
     LLM,
     AttemptedRollout,
+    AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
     PromptTemplate,
     ProxyLLM,
     Rollout,
     RolloutConfig,
+    RolloutMode,
     Span,
 )
 from agl_testing.store_steps import claim, report, span_of
@@ -77,7 +80,7 @@ class StoreDataContract:
         assert await found(sort_by="mode") == [1, 2, 3, 0]
         assert await found(sort_by="mode", sort_order="desc") == [0, 3, 2, 1]
         assert await found(sort_by="end_time") == [0, 1, 2, 3]
-        assert await found(sort_by="end_time", sort_order="desc") == [1, 2, 3, 0]
+        assert await found(sort_by="end_time", sort_order="desc") == [3, 2, 1, 0]
         assert await found(offset=3) == [3]
         assert await found(offset=9) == []
         page = await store.query_rollouts(status_in=["queuing"], limit=2, offset=1)
@@ -101,7 +104,49 @@ class StoreDataContract:
         assert await found(after=ids[4]) == ([], 5)
         by_mode = {"sort_by": "mode", "limit": 2}
         assert await found(**by_mode, after=ids[3]) == ([0, 2], 5)
-        assert await found(**by_mode, after=ids[2], sort_order="desc") == ([4, 3], 5)
+        assert await found(**by_mode, after=ids[2], sort_order="desc") == ([0, 3], 5)
+
+    async def test_query_rollouts_by_reward(self, store: LightningStore) -> None:
+        ends: list[tuple[float | None, RolloutMode, AttemptStatus]] = [
+            (0.5, "train", "succeeded"),
+            (None, "train", "succeeded"),
+            (1.0, "val", "succeeded"),
+            (0.25, "train", "failed"),
+            (0.5, "val", "succeeded"),
+            (-2.0, "train", "succeeded"),
+        ]
+        ids: list[str] = []
+        for number, (reward, mode, status) in enumerate(ends):
+            rollout = await store.start_rollout(number, mode=mode)
+            ids.append(rollout.rollout_id)
+            if reward is not None:
+                await store.add_span(span_of(rollout, attributes=reward_attributes(reward)))
+            await report(store, rollout, status)
+
+        async def found(**options: Any) -> tuple[list[Any], int]:
+            page = await store.query_rollouts(**options)
+            return [rollout.input for rollout in page], page.total
+
+        given = await store.query_rollouts()
+        assert [one.reward for one in given] == [0.5, None, 1.0, None, 0.5, -2.0]
+        assert [one.attempt.reward for one in given if isinstance(one, AttemptedRollout)] == [
+            reward for reward, *_ in ends
+        ]
+        assert await found(sort_by="reward") == ([5, 0, 4, 2], 4)
+        down: dict[str, Any] = {"sort_by": "reward", "sort_order": "desc"}
+        assert await found(**down, limit=2) == ([2, 4], 4)
+        assert await found(**down, limit=2, after=ids[4]) == ([0, 5], 4)
+        assert await found(sort_by="reward", after=ids[0]) == ([4, 2], 4)
+        assert await found(reward_below=0.5) == ([5], 1)
+        assert await found(reward_above=-2, reward_below=1.0) == ([0, 4], 2)
+        assert await found(reward_below=0.6, sort_order="desc", after=ids[4]) == ([0], 3)
+        assert await found(reward_below=0.6, mode="train") == ([0, 5], 2)
+        assert await found(reward_above=0.6, mode="train", filter_logic="or") == (
+            [0, 1, 2, 3, 5],
+            5,
+        )
+        assert await found(reward_below=0.6, status_in=["succeeded"], **down) == ([4, 0, 5], 3)
+        assert await found(sort_by="reward", status_in=["failed"]) == ([], 0)
 
     async def test_get_rollout_by_id(self, store: LightningStore) -> None:
         assert await store.get_rollout_by_id("ro-none") is None
@@ -232,7 +277,7 @@ class StoreDataContract:
         assert await found() == ["base", "best-1", "best-2"]
         assert await found(resources_id="best-1") == ["best-1"]
         assert await found(resources_id_contains="best") == ["best-1", "best-2"]
-        assert await found(sort_by="version", sort_order="desc") == ["base", "best-1", "best-2"]
+        assert await found(sort_by="version", sort_order="desc") == ["base", "best-2", "best-1"]
         assert await found(sort_by="update_time", sort_order="desc", limit=1) == ["base"]
         assert (await store.query_resources(limit=1)).total == 3
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agl.emitter import is_reward_span, reward_problem
+from agl.emitter import is_reward_span
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attempt, ExclusionReason, Span
+from agl.utils.rewards import reward_problem
 from agl_learning.calls.reading import Recorded
 from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.records import ModelCall, TrainedModel

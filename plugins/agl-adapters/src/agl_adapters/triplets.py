@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agl.algorithm.adapter import TraceToTripletBase
-from agl.emitter import get_reward_value, graded_only
+from agl.emitter import get_reward_value
 from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
+from agl.utils.rewards import graded_only
 from agl_adapters.credit.rewards import places
 from agl_learning.calls.matching import compile_match, selects
 from agl_learning.calls.reading import (

@@ -7,8 +7,8 @@ from annotated_types import Ge, Gt, Lt
 
 from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import ConfigError
-from agl.utils.checks import absolute, check_numbers
-from agl_learning.options import AboveZero, Count, NotNegative, check_options
+from agl.utils.checks import check_numbers
+from agl_learning.options import AboveZero, Count, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

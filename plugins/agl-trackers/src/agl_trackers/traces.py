@@ -9,7 +9,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from agl.emitter import find_final_rewards, get_rewards_from_span
+from agl.emitter import get_rewards_from_span
 from agl.semconv import (
     LightningResourceAttributes as Ids,
     LightningSpanAttributes as Own,
@@ -18,6 +18,7 @@ from agl.semconv import (
 from agl.types import Attempt, Attributes, Rollout, Span, public_failure, without_private
 from agl.types.spans import RewardDimension
 from agl.utils.attributes import to_json_text
+from agl.utils.rewards import find_final_rewards
 from agl_learning.calls.reading import recorded_calls
 from agl_learning.calls.sources.fields import looks_like_call
 from agl_learning.calls.tree import in_time

@@ -9,8 +9,8 @@ from typing import Final
 
 from agl.errors import NotSupportedError
 from agl.types import RolloutStatus
-from agl_learning.final_rewards import final_rewards, rewards_in
-from agl_learning.listing import Wanted, ids_in
+from agl_learning.final_rewards import final_rewards
+from agl_learning.listing import Wanted, listed
 from agl_learning.notes import notes_in
 from agl_ui.places import Place
 from agl_ui.prompt_tree import prompt_runs
@@ -25,9 +25,7 @@ STATUSES: Final[tuple[RolloutStatus, ...]] = (
     "cancelled",
 )
 MOST_REWARDS = 1_000
-"""Rollouts, the newest that succeeded, whose rewards are read for a mean."""
-MOST_ASKED = 100
-"""The same of a store that is no file, and is asked for each."""
+"""Rollouts, the newest that succeeded, over whose rewards a mean is."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +89,8 @@ async def mean_reward(place: Place, run_id: str, is_only_run: bool) -> Mean | No
 
 
 async def _mean(place: Place, wanted: Wanted) -> Mean | None:
-    if place.asked is not None:
-        ids, total, _ = await place.asked.ask(lambda found: ids_in(found, wanted))
-        given = await place.asked.ask(lambda found: rewards_in(found, ids))
-        rewards, is_whole = list(given.values()), total == len(ids)
-    else:
-        newest = await place.store.query_rollouts(
-            status_in=["succeeded"], sort_order="desc", limit=MOST_ASKED
-        )
-        own = [one for one in newest if wanted.fits(one)]
-        found = await final_rewards(place.store, own)
-        rewards, is_whole = [one.reward for one in found.values()], newest.total == len(newest)
-    known = [one for one in rewards if isinstance(one, int | float)]
-    return Mean(sum(known) / len(known), len(known), is_whole) if known else None
+    found = await listed(place.store, wanted)
+    given = await final_rewards(place.store, found.rollouts)
+    rewards = [one.reward for one in given.values() if one.reward is not None]
+    is_whole = found.total == len(found.rollouts)
+    return Mean(sum(rewards) / len(rewards), len(rewards), is_whole) if rewards else None

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.types import RolloutConfig
-from agl.utils.checks import absolute, check_choice
-from agl_learning.options import AboveZero, Count, Name, check_credit, check_options
+from agl.utils.checks import check_choice
+from agl_learning.options import AboveZero, Count, Name, absolute, check_credit, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
 NAME = "verl"

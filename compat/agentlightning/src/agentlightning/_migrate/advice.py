@@ -22,6 +22,7 @@ _V01 = (
 )
 _RECORDS = "a record of 0.1; agl.Rollout, agl.Attempt and spans have what it says"
 _SPAN_NAMES = "use the constants and enumerations of agl.semconv"
+_QUERIES = "use the parameters of the store's query methods"
 _METRICS = "install agl-metrics; every server answers GET /metrics by itself"
 
 INSTEAD = {
@@ -46,7 +47,9 @@ INSTEAD = {
     "Transition": "use agl.Triplet, or rows: agl.TraceToRows",
     "RewardMatchPolicy": 'write "first_occurrence" or "first_sibling"',
     "OpenAIMessages": "rows of agl.TraceToMessages are plain dicts",
-    "FilterOptions": "use the parameters of the store's query methods",
+    "FilterField": _QUERIES,
+    "FilterOptions": _QUERIES,
+    "SortOptions": _QUERIES,
     "instrument_all": 'give a tracer to the trainer: agl.Trainer(tracer="agentops")',
     "uninstrument_all": "a tracer undoes by itself what it did",
     "MetricsBackend": _METRICS,

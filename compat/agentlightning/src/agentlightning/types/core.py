@@ -1,7 +1,7 @@
 """Rollouts, attempts, workers."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 from agentlightning._names import rest
 from agentlightning._v01.records import (
@@ -24,19 +24,33 @@ from agl.types import (
     AttemptStatus as AttemptStatus,
     Dataset as Dataset,
     EnqueueRolloutRequest as EnqueueRolloutRequest,
-    FilterField as FilterField,
     PaginatedResult as PaginatedResult,
     Rollout as Rollout,
     RolloutConfig as RolloutConfig,
     RolloutMode as RolloutMode,
     RolloutRawResult as RolloutRawResult,
     RolloutStatus as RolloutStatus,
-    SortOptions as SortOptions,
     TaskInput as TaskInput,
     Triplet as Triplet,
     Worker as Worker,
     WorkerStatus as WorkerStatus,
 )
+
+
+class FilterField(TypedDict, total=False):
+    """How one field is matched."""
+
+    exact: Any
+    within: Sequence[Any]
+    contains: str
+
+
+class SortOptions(TypedDict):
+    """By which field, in which order."""
+
+    name: str
+    order: Literal["asc", "desc"]
+
 
 FilterOptions = Mapping[str, FilterField | Literal["and", "or"] | Mapping[str, FilterField]]
 """Field -> its filter; and ``_aggregate``, and ``_must``."""

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
 
 MEMORY: Final = ":memory:"

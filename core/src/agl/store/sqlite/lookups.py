@@ -2,9 +2,9 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from agl.errors import DamagedRecordError
 from agl.store.base import LightningStoreStatistics
@@ -41,6 +41,8 @@ from agl.types import (
     Span,
     Worker,
 )
+
+T = TypeVar("T")
 
 
 def _statements() -> dict[str, str]:
@@ -100,16 +102,15 @@ class SqliteLookups:
         return None if row is None else rollout_json(row)
 
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
-        rows, total = self._page("rollouts_page", "rollout r", query, "r.{}", ("r.n",))
-        items = [view_of(row) for row in rows]
-        return make_page(items, query, total=total)
+        return self._page(view_of, "rollouts_page", "rollout r", query, "r.{}", ("r.n",))
 
     def latest_attempt(self, rollout_id: str) -> Attempt | None:
         stored = self.latest_stored(rollout_id)
         return stored.attempt if stored else None
 
     def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
-        rows, total = self._page(
+        return self._page(
+            attempt_of,
             "attempts_page",
             "attempt t JOIN rollout r ON r.n = t.n",
             query,
@@ -117,22 +118,18 @@ class SqliteLookups:
             ("t.a",),
             ("t.n = ? AND r.rollout_id = ?", [number_of(rollout_id), rollout_id]),
         )
-        return make_page([attempt_of(row[:-1]) for row in rows], query, total=total)
 
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
-        rows, total = self._spans(rollout_id, attempt_id, query)
-        return make_page([span_of(row[0], row[1]) for row in rows], query, total=total)
+        page = self._spans(rollout_id, attempt_id, query)
+        return make_page([span_of(row[0], row[1]) for row in page], query, total=page.total)
 
     def spans_json(self, rollout_id: str, attempt_id: str | None, query: Query) -> bytes:
         """The JSON of ``query_spans``."""
-        rows, total = self._spans(rollout_id, attempt_id, query)
-        return spans_json(rows, query, total)
+        return spans_json(self._spans(rollout_id, attempt_id, query))
 
-    def _spans(
-        self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> tuple[list[Any], int]:
+    def _spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Any]:
         number = number_of(rollout_id)
         condition, parameters = "t.n = ? AND r.rollout_id = ?", [number, rollout_id]
         if attempt_id == "latest":
@@ -141,7 +138,8 @@ class SqliteLookups:
         elif attempt_id is not None:
             condition += " AND t.a = ? AND t.attempt_id = ?"
             parameters += [number_of(attempt_id), attempt_id]
-        rows, total = self._page(
+        page = self._page(
+            tuple,
             "spans_page",
             "rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a",
             query,
@@ -149,18 +147,17 @@ class SqliteLookups:
             ("t.a", "s.k"),
             (condition, parameters),
         )
-        for body, sequence_id, crc, k, a in rows:
+        for body, sequence_id, crc, k, a in page:
             if is_damaged(body, crc, a * SPAN_PLACE + sequence_id):
                 # Not left out, nor the others given: without it an earlier reward would be the
                 # final one, and a call would be in no account.
                 span_id, name = self.one("span", k)
                 what = f"span {name!r} ({span_id!r}) of rollout {rollout_id!r}"
                 raise DamagedRecordError(damage(what))
-        return rows, total
+        return page
 
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
-        rows, total = self._page("ledger_page", "ledger_part", query, "{}", ("p",))
-        return make_page([ledger_part_of(row) for row in rows], query, total=total)
+        return self._page(ledger_part_of, "ledger_page", "ledger_part", query, "{}", ("p",))
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self.one("resources", resources_id)
@@ -171,24 +168,21 @@ class SqliteLookups:
         return resources_of(row) if row else None
 
     def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
-        rows, total = self._page("resources_page", "resources", query, "{}", ("r",))
-        return make_page([resources_of(row) for row in rows], query, total=total)
+        return self._page(resources_of, "resources_page", "resources", query, "{}", ("r",))
 
     def worker(self, worker_id: str) -> Worker | None:
         row = self.one("worker", worker_id)
         return worker_of(row) if row else None
 
     def query_workers(self, query: Query) -> PaginatedResult[Worker]:
-        rows, total = self._page("workers_page", "worker", query, "{}", ("w",))
-        return make_page([worker_of(row) for row in rows], query, total=total)
+        return self._page(worker_of, "workers_page", "worker", query, "{}", ("w",))
 
     def run(self, run_id: str) -> Run | None:
         row = self.one("run", run_id)
         return run_of(row) if row else None
 
     def query_runs(self, query: Query) -> PaginatedResult[Run]:
-        rows, total = self._page("runs_page", "run", query, "{}", ("u",))
-        return make_page([run_of(row) for row in rows], query, total=total)
+        return self._page(run_of, "runs_page", "run", query, "{}", ("u",))
 
     # --- steps
 
@@ -199,16 +193,18 @@ class SqliteLookups:
 
     def _page(
         self,
+        read: Callable[[Sequence[Any]], T],
         select: str,
         tables: str,
         query: Query,
         column: str,
         creation: tuple[str, ...],
         always: tuple[str, list[Any]] = ("", []),
-    ) -> tuple[list[Any], int]:
-        """Rows of one page, and how many match.
+    ) -> PaginatedResult[T]:
+        """One page of records.
 
         Args:
+            read: Makes a record of its row.
             select: Name of the statement that makes the rows.
             tables: What to count over.
             query: The query.
@@ -218,24 +214,32 @@ class SqliteLookups:
         """
         conditions, parameters = [always[0]] if always[0] else [], list(always[1])
         filters: list[str] = []
+        fields = {query.sort_by, *(one.field for one in query.filters if query.match_all)}
+        has_index = not fields.isdisjoint({"reward", "end_time"})  # which no other is to replace
         for one in query.filters:
             sql, values = _condition(one, column)
-            is_sorted = query.sort_by == "end_time" and one.field in ("status", "mode")
-            filters.append(f"+{sql}" if is_sorted else sql)  # by the index of the order
+            if "reward" in fields and one.field == "status":  # only those have one
+                sql = "'succeeded' IN (SELECT value FROM json_each(?))"
+            filters.append(f"+{sql}" if has_index and one.field in ("status", "mode") else sql)
             parameters += values
         if filters:
             conditions.append("(" + (" AND " if query.match_all else " OR ").join(filters) + ")")
+        if query.sort_by == "reward":
+            conditions.append(f"{column.format('reward')} IS NOT NULL")
+        sign = "+" if has_index and query.sort_by is None else ""
+        keys = [] if query.sort_by is None else [_sort_key(query.sort_by, column)]
+        keys += [f"{sign}{one}" for one in creation]
+        order = ", ".join(f"{one} {'DESC' if query.descending else 'ASC'}" for one in keys)
         counted = list(parameters)
         where = wanted = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         if query.after is not None:
-            behind, values = _behind(query, query.after, column)
+            place = ", ".join(keys)
+            of_it = (
+                "?" if query.sort_by is None else f"(SELECT {place} FROM rollout r WHERE r.n = ?)"
+            )
+            behind = f"({place}) {'<' if query.descending else '>'} {of_it}"
             where = f"{where} AND {behind}" if where else f" WHERE {behind}"
-            parameters += values
-        direction = "DESC" if query.descending else "ASC"
-        if query.sort_by is None:
-            order = ", ".join(f"{one} {direction}" for one in creation)
-        else:
-            order = f"{_sort_key(query.sort_by, column)} {direction}, {', '.join(creation)}"
+            parameters.append(number_of(query.after))
         page, key = f"{where} ORDER BY {order} LIMIT ? OFFSET ?", creation[-1]
         if query.limit != -1:  # first the keys: what is sorted, and skipped, has no bodies then
             page = f" WHERE {key} IN (SELECT {key} FROM {tables}{page}) ORDER BY {order}"
@@ -243,20 +247,9 @@ class SqliteLookups:
         rows = self.connection.execute(f"{SQL[select]}{page}", parameters).fetchall()
         is_begun = query.offset > 0 or query.after is not None
         if not is_begun and not 0 < query.limit <= len(rows):  # all that there is
-            return rows, len(rows)
+            return make_page(list(map(read, rows)), query, total=len(rows))
         total = self.connection.execute(f"SELECT count(*) FROM {tables}{wanted}", counted)
-        return rows, total.fetchone()[0]
-
-
-def _behind(query: Query, after: str, column: str) -> tuple[str, list[Any]]:
-    """What holds of the rollouts behind one; its number finds them by key."""
-    key, number = column.format("n"), number_of(after)
-    sign = "<" if query.descending else ">"
-    if query.sort_by is None:
-        return f"{key} {sign} ?", [number]
-    value = _sort_key(query.sort_by, column)
-    of_it = f"(SELECT {value} FROM rollout r WHERE {key} = ?)"
-    return f"({value} {sign} {of_it} OR ({value} = {of_it} AND {key} > ?))", [number] * 3
+        return make_page(list(map(read, rows)), query, total=total.fetchone()[0])
 
 
 def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:
@@ -265,6 +258,8 @@ def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:
         return f"{name} = ?", [one.value]
     if one.kind == "contains":
         return f"instr({name}, ?) > 0", [one.value]
+    if one.kind in ("below", "above"):
+        return f"{name} {'<' if one.kind == 'below' else '>'} ?", [one.value]
     values = json_of(list(one.value), f"the values of {one.field}")
     within = f"{name} IN (SELECT value FROM json_each(?))"
     if one.field != "rollout_id":
@@ -280,4 +275,4 @@ def _sort_key(field: str, column: str) -> str:
         return "t.n" if field == "rollout_id" else "t.attempt_id"
     name = column.format("n" if column == "t.{}" and field == "rollout_id" else field)
     absent = "9e999" if field.endswith("_time") else "''"
-    return name if field == "status" else f"coalesce({name}, {absent})"
+    return name if field in ("status", "reward") else f"coalesce({name}, {absent})"

@@ -13,7 +13,7 @@ from agl.store.base import AttemptEnd, Turn
 from agl.store.detached import detached_changes, detached_record
 from agl.store.packed import AnySpan, late
 from agl.store.sqlite import steps
-from agl.store.sqlite.rows import Damaged, StoredAttempt, attempted, whole
+from agl.store.sqlite.rows import Damaged, attempted, whole
 from agl.store.sqlite.runs import (
     begin_run as begin_run,
     delete_run as delete_run,
@@ -138,7 +138,8 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
         current = steps.is_current(tables, rollout, stored.attempt)
         if stored.attempt.status in rules.FINAL or not current:
             own = [late(span) for span in own]
-        new, next_sequence = steps.insert_new(tables, stored, own)
+        old = stored.attempt
+        new, stored = steps.insert_new(tables, stored, own)
         if len(new) == len(spans):  # nearly always; none is between them
             added.update(enumerate(new))
         else:
@@ -147,7 +148,7 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
                 if (span := by_id.pop(spans[index].span_id, None)) is not None:
                     added[index] = span
         attempt = rules.sign_of_life(stored.attempt, now, current=current, span=True)
-        steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+        steps.save_attempt(tables, now, rollout, old, stored._replace(attempt=attempt), current)
     return [added[index] for index in sorted(added)]
 
 
@@ -163,9 +164,8 @@ def get_many_span_sequence_ids(
         numbers.append(following[pair])
         following[pair] += 1
     for pair, (rollout, stored) in found.items():
-        steps.save_with_deadline(
-            tables, StoredAttempt(stored.attempt, following[pair]), rollout.config
-        )
+        stored = stored._replace(next_sequence=following[pair])
+        steps.save_with_deadline(tables, stored, rollout.config)
     return numbers
 
 
@@ -183,7 +183,10 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[st
     moved = rules.move_rollout_by_hand(edited, status, now)
     if changes:
         tables.edit_rollout(edited)
-    if "config" in changes and (latest := tables.latest_attempt(rollout_id)) is not None:
+    latest = tables.latest_attempt(rollout_id)
+    if status == "succeeded" and latest is not None:
+        moved = moved.changed(reward=latest.reward)
+    if "config" in changes and latest is not None:
         _, stored = steps.find_attempt(tables, rollout_id, latest.attempt_id)
         steps.save_with_deadline(tables, stored, edited.config)
     if status == "requeuing" and rollout.status != "requeuing":
@@ -215,7 +218,7 @@ def update_attempt(
         attempt = rules.move_attempt(attempt, status, now, current=current, error=error)
     if changes:
         attempt = Attempt.model_validate({**attempt.__dict__, **changes})
-    steps.save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+    steps.save_attempt(tables, now, rollout, old, stored._replace(attempt=attempt), current)
     return detached_record(attempt)
 
 
@@ -235,7 +238,8 @@ def expire(tables: Tables, now: float, listening_since: float = 0.0) -> int:
         status, failure = verdict
         current = steps.is_current(tables, rollout, stored.attempt)
         attempt = rules.move_attempt(stored.attempt, status, now, current=current, error=failure)
-        steps.save_attempt(tables, now, rollout, stored, attempt, current, stored.next_sequence)
+        after = stored._replace(attempt=attempt)
+        steps.save_attempt(tables, now, rollout, stored.attempt, after, current)
         count += 1
     return count
 
@@ -269,10 +273,11 @@ def turn(
         others = {(span.rollout_id, span.attempt_id) for span in spans} - {ids}
         if stored.attempt.status in rules.OPEN and current and not others:
             # What the two steps below do, with one look at the records and one write of them.
-            added, next_sequence = steps.insert_new(tables, stored, spans)
-            if spans:
-                attempt = attempt.changed(last_heartbeat_time=now)
-            steps.save_attempt(tables, now, rollout, stored, attempt, current, next_sequence)
+            old = stored.attempt
+            added, stored = steps.insert_new(tables, stored, spans)
+            heard = {"last_heartbeat_time": now} if spans else {}
+            attempt = attempt.changed(reward=stored.attempt.reward, **heard)
+            steps.save_attempt(tables, now, rollout, old, stored._replace(attempt=attempt), current)
         else:
             added = add_many_spans(tables, now, spans)
             changes: dict[str, Any] = {"status": finish.status}

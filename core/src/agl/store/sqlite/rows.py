@@ -37,10 +37,11 @@ class Damaged(str):
 
 
 class StoredAttempt(NamedTuple):
-    """An attempt with the number that its next span gets."""
+    """An attempt with the number that its next span gets, and its ``place_of_reward``."""
 
     attempt: Attempt
     next_sequence: int = 1
+    reward_place: int = 0
 
 
 def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
@@ -133,8 +134,8 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
 
 
 def stored_attempt_of(row: Sequence[Any]) -> StoredAttempt:
-    """From the columns of ``attempts_page``."""
-    return StoredAttempt(attempt_of(row[:-1]), row[-1])
+    """From the columns of ``attempt``."""
+    return StoredAttempt(attempt_of(row[:-2]), *row[-2:])
 
 
 def view_of(row: Sequence[Any]) -> Rollout:
@@ -201,8 +202,7 @@ def worker_of(row: Sequence[Any]) -> Worker:
     """From the columns of its fields."""
     values = dict(zip(WORKER_FIELDS, row, strict=True))
     values["heartbeat_stats"] = _loaded(values["heartbeat_stats"])
-    # An older file says nothing of fields that came later.
-    return Worker(**{name: value for name, value in values.items() if value is not None})
+    return Worker(**values)
 
 
 def row_of_worker(worker: Worker) -> tuple[Any, ...]:

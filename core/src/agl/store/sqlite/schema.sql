@@ -1,4 +1,4 @@
--- Version 6. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- Version 7. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
 -- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
 -- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
@@ -16,7 +16,8 @@ CREATE TABLE rollout (
     config       TEXT NOT NULL,
     metadata     TEXT,
     key          TEXT,             -- by which the same task is not queued twice
-    crc          INTEGER
+    crc          INTEGER,
+    reward       REAL              -- of one that succeeded
 ) STRICT;
 CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
@@ -28,7 +29,10 @@ CREATE INDEX rollout_step ON rollout (
     CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.step') END,
     CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END, mode);
 CREATE INDEX rollout_task ON rollout (substr(input, 1, 100));
+CREATE INDEX rollout_reward ON rollout (reward, n, mode) WHERE reward IS NOT NULL;
 
+-- key is that of the request that made it, which may be repeated; reward_place is that of the span
+-- with its reward, see utils/rewards.py.
 CREATE TABLE attempt (
     a                   INTEGER PRIMARY KEY,
     n                   INTEGER NOT NULL REFERENCES rollout (n),
@@ -43,7 +47,9 @@ CREATE TABLE attempt (
     next_sequence       INTEGER NOT NULL,
     metadata            TEXT,
     error               TEXT,
-    key                 TEXT       -- of the request that made it, which may be repeated
+    key                 TEXT,
+    reward              REAL,
+    reward_place        INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX attempt_rollout ON attempt (n);
 CREATE INDEX attempt_deadline ON attempt (deadline) WHERE deadline IS NOT NULL;
@@ -65,10 +71,6 @@ CREATE TABLE span (
     crc         INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
-CREATE INDEX span_reward ON span (
-    CASE WHEN json_valid(body)
-    THEN json_extract(body, '$.attributes."agentlightning.reward.0.value"') END, a)
-    WHERE name IN ('agentlightning.annotation', 'agentlightning.reward');
 
 -- The accounts of rollouts: written by algorithms only, and apart from what agents write.
 CREATE TABLE ledger_part (

@@ -29,14 +29,14 @@ SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
-                     key, input, config, metadata, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     key, input, config, metadata, crc, reward)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: rollout_id_of_key
 SELECT rollout_id FROM rollout WHERE key = ?;
 
 -- name: move_rollout
-UPDATE rollout SET status = ?, end_time = ?, position = ? WHERE n = ?;
+UPDATE rollout SET status = ?, end_time = ?, position = ?, reward = ? WHERE n = ?;
 
 -- name: edit_rollout
 UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ?, crc = ?
@@ -52,14 +52,14 @@ FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n 
 WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: attempts_page
-SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n;
+SELECT {attempt} FROM attempt t JOIN rollout r ON r.n = t.n;
 
 -- name: attempt
-SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.a = ? AND t.attempt_id = ? AND t.n = ? AND r.rollout_id = ?;
 
 -- name: latest_attempt
-SELECT {attempt}, t.next_sequence FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.a DESC LIMIT 1;
 
 -- name: next_sequence_of_all
@@ -85,7 +85,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: save_attempt
 UPDATE attempt
 SET status = ?, worker_id = ?, end_time = ?, last_heartbeat_time = ?, deadline = ?,
-    next_sequence = ?, metadata = ?, error = ?
+    next_sequence = ?, metadata = ?, error = ?, reward = ?, reward_place = ?
 WHERE a = ?;
 
 -- name: known_spans

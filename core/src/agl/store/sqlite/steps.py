@@ -20,6 +20,7 @@ from agl.types import (
     RolloutConfig,
     Worker,
 )
+from agl.utils.rewards import get_reward_value, place_of_reward
 
 
 def find_rollout(tables: Tables, rollout_id: str) -> Rollout:
@@ -157,7 +158,7 @@ def requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Ro
     if latest.status in rules.OPEN:
         _, stored = find_attempt(tables, rollout_id, latest.attempt_id)
         attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)
-        save_attempt(tables, now, requeued, stored, attempt, False, stored.next_sequence)
+        save_attempt(tables, now, requeued, stored.attempt, stored._replace(attempt=attempt), False)
     return requeued
 
 
@@ -172,16 +173,18 @@ def save_attempt(
     tables: Tables,
     now: float,
     rollout: Rollout,
+    old: Attempt,
     stored: StoredAttempt,
-    attempt: Attempt,
     current: bool,
-    next_sequence: int,
 ) -> None:
     """Keep a changed attempt, and move its rollout and its worker accordingly."""
-    old = stored.attempt
-    save_with_deadline(tables, StoredAttempt(attempt, next_sequence), rollout.config)
+    attempt = stored.attempt
+    save_with_deadline(tables, stored, rollout.config)
     if current and attempt.status != old.status:
         move(tables, rollout, rules.rollout_after(rollout, attempt, now))
+    is_given = attempt.reward != old.reward and rollout.status == "succeeded"  # by an algorithm
+    if is_given and tables.latest_attempt(rollout.rollout_id) == attempt:
+        tables.move_rollout(rollout.changed(reward=attempt.reward))
     was_open, is_open = old.status in rules.OPEN, attempt.status in rules.OPEN
     if attempt.worker_id != old.worker_id:
         if was_open and old.worker_id is not None:
@@ -213,12 +216,12 @@ def check_spans(spans: Sequence[AnySpan]) -> None:
 
 def insert_new(
     tables: Tables, stored: StoredAttempt, spans: Sequence[AnySpan]
-) -> tuple[list[AnySpan], int]:
-    """Keep those of an attempt's spans that are new; they, and the number after theirs."""
-    next_sequence = stored.next_sequence
+) -> tuple[list[AnySpan], StoredAttempt]:
+    """Keep those of an attempt's spans that are new; they, and the attempt with what they say."""
+    attempt, next_sequence, reward_place = stored
     known: set[str] = set()
     if next_sequence > 1:  # else it has none
-        known = tables.known_spans(stored.attempt.attempt_id, [span.span_id for span in spans])
+        known = tables.known_spans(attempt.attempt_id, [span.span_id for span in spans])
     new: list[AnySpan] = []
     for span in spans:
         if span.span_id in known:
@@ -230,8 +233,10 @@ def insert_new(
         else:
             next_sequence = max(next_sequence, span.sequence_id + 1)
         new.append(span)
-    tables.insert_spans(stored.attempt.attempt_id, new)
-    return new, next_sequence
+        if (place := place_of_reward(span)) and place >= reward_place:
+            attempt, reward_place = attempt.changed(reward=get_reward_value(span)), place
+    tables.insert_spans(attempt.attempt_id, new)
+    return new, StoredAttempt(attempt, next_sequence, reward_place)
 
 
 def _numbered(span: AnySpan, number: int) -> AnySpan:

@@ -30,7 +30,7 @@ _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
 
-_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-2]))
+_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-3]))
 
 
 class Tables(WriteBehind):
@@ -130,6 +130,7 @@ class Tables(WriteBehind):
             self._next_position(rollout),
             key,
             *self._bodies(rollout, what, text),
+            rollout.reward,
         )
         self._keep("insert_rollout", number, row)
         self.written_bytes += len(text)
@@ -141,7 +142,7 @@ class Tables(WriteBehind):
     def move_rollout(self, rollout: Rollout) -> None:
         number = number_of(rollout.rollout_id)
         position = self._next_position(rollout)
-        row = (rollout.status, rollout.end_time, position, number)
+        row = (rollout.status, rollout.end_time, position, rollout.reward, number)
         self._keep("move_rollout", number, row)
         self._queue.pop(rollout.rollout_id, None)
         self._keep_place(rollout)
@@ -270,6 +271,8 @@ class Tables(WriteBehind):
             stored.next_sequence,
             json_or_none(attempt.metadata, what),
             json_or_none(attempt.error, what),
+            attempt.reward,
+            stored.reward_place,
             number,
         )
         self._keep("save_attempt", number, row)
@@ -309,7 +312,7 @@ class Tables(WriteBehind):
         rows, place = self._unwritten["insert_span"], number * SPAN_PLACE
         for span in spans:
             if isinstance(span, PackedSpan):
-                text, columns = span.body, span[2:-1]  # its other fields are the columns
+                text, columns = span.body, span[2:-2]  # its other fields are the columns
             else:
                 # The span was validated when it was made; its fields are written as they stand.
                 fields = {**span.__dict__, **(span.model_extra or {})}

@@ -162,7 +162,15 @@ class _Filler:
         end = start + seconds + (60.0 if one.is_retried else 0.0)
         key = None if named else f"{one.mode}-{one.step}/0/{one.group}/{one.copy}"
         rollout_id = self._insert(
-            run_id, named or task(one.task), one.start, end, one.status, one.mode, metadata, key
+            run_id,
+            named or task(one.task),
+            one.start,
+            end,
+            one.status,
+            one.mode,
+            metadata,
+            key,
+            one.reward if one.status == "succeeded" else None,
         )
         if one.status == "cancelled":
             return
@@ -202,6 +210,7 @@ class _Filler:
         mode: Any,
         metadata: dict[str, Any],
         key: str | None = None,
+        reward: float | None = None,
     ) -> str:
         self.num_rollouts += 1
         self._last_id = rollout_id = make_id("ro", self.num_rollouts)
@@ -216,6 +225,7 @@ class _Filler:
             status=status,
             config=CONFIG,
             metadata=about,
+            reward=reward,
         )
         self._tables.insert_rollout(rollout, f"grpo/{run_id}/{key}" if key else None)
         return rollout_id
@@ -234,6 +244,9 @@ class _Filler:
         )
         stored = StoredAttempt(attempt, end)
         self._tables.insert_attempt(stored, None)
+        for place, piece in enumerate(pieces, next_sequence):
+            if piece.kind == "reward":
+                stored = StoredAttempt(attempt.changed(reward=one.reward), end, (1 << 54) + place)
         values: dict[str, Any] = {
             "rollout": attempt.rollout_id,
             "attempt": attempt_id,

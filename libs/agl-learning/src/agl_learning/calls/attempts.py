@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agl.emitter import newest_attempt
 from agl.types import Attempt, ExclusionReason, Span
+from agl.utils.rewards import newest_attempt
 
 AttemptKey = tuple[str, str]
 """(rollout_id, attempt_id)."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agl.emitter import is_reward_span, reward_problem
+from agl.emitter import is_reward_span
 from agl.errors import AdapterError
 from agl.types import ExclusionReason, Span
+from agl.utils.rewards import reward_problem
 from agl_learning.calls.choices import decided
 from agl_learning.calls.sources import read_call
 from agl_learning.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agl.emitter import get_rewards_from_span, graded_only, reward_problem
+from agl.emitter import get_rewards_from_span
 from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
 from agl.types import Credit, Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
+from agl.utils.rewards import graded_only, reward_problem
 from agl_adapters.air import AIR_RULE
 from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.records import ModelCall

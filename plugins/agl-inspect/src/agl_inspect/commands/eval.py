@@ -13,7 +13,6 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.cli.training import RunToBe, new_run
 from agl.config.file import CheckedConfig, ConfigFile, check_config, load_config, load_config_of_run
-from agl.emitter import find_final_reward
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl_inspect.runs.known import find_run
@@ -174,8 +173,7 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
         one.rollouts += 1
         if rollout.status == "succeeded":
             one.succeeded += 1
-            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-            one.rewards += [] if reward is None else [reward]
+            one.rewards += [] if rollout.reward is None else [rollout.reward]
             continue
         attempts = await store.query_attempts(rollout.rollout_id)
         error = attempts[-1].error if attempts else None

@@ -1,7 +1,6 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,26 +11,21 @@ import click
 
 from agl.cli.runs import one_of
 from agl.cli.shared import note, print_json, print_table, read_and_close
-from agl.emitter import find_final_reward
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Failure, Rollout, RolloutMode, Span
 from agl_inspect.runs.known import file_of, find_run
-from agl_learning.final_rewards import FinalReward, find_reward, reward_text
+from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 LAST = 20
 MOST_SPANS = 2_000
-"""Of a rollout, the newest, among which its reward is looked for."""
-SORTS = {
-    "time": None,
-    "reward": lambda row: -math.inf if row["reward"] is None else row["reward"],
-    "seconds": lambda row: -1.0 if row["seconds"] is None else row["seconds"],
-}
+"""Of a rollout, the newest, which columns of plugins are given."""
+SORTS = ("time", "reward", "seconds")
 
 
 @click.command("rollouts")
@@ -49,7 +43,7 @@ SORTS = {
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
 @click.option(
-    "--sort", type=click.Choice([*SORTS]), default="time", help="What comes last is the most."
+    "--sort", type=click.Choice(SORTS), default="time", help="What comes last is the most."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
@@ -75,16 +69,14 @@ def command(
     if show_all and last is not None:
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST
-    wanted = Wanted(chosen, mode, None, step, task, cast(Any, sort), most)
+    wanted = Wanted(chosen, mode, None, step, task, sort=cast(Any, sort), most=most)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         hooks = HookCaller()
         run = None if run_id is None else one_of(await store.query_runs(), run_id).run_id
         found = await listed(store, replace(wanted, run=run))
         rows = [await _row(store, rollout, hooks) for rollout in found.rollouts]
-        if (key := SORTS[sort]) is not None:
-            rows.sort(key=key)
-        return rows if most is None else rows[-most:], found
+        return rows, found
 
     rows, found = read_and_close(open_store(path, url), read)
     if as_json:
@@ -114,16 +106,12 @@ async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> di
     attempts = await store.query_attempts(rollout.rollout_id)
     error = attempts[-1].error if attempts else None
     spans: Sequence[Span] = ()
-    reward: float | None = None
     try:
         newest = {"sort_order": "desc", "limit": MOST_SPANS}
         spans = (await store.query_spans(rollout.rollout_id, "latest", **newest))[::-1]
-        reward = find_final_reward(spans)
-        if reward is None and len(spans) == MOST_SPANS:
-            reward = await find_reward(store, rollout.rollout_id)
     except DamagedRecordError as damage:  # of this rollout; the others are to be listed
         error = Failure(boundary="store", type=type(damage).__name__, message=str(damage))
-    given = FinalReward.of(rollout.status, reward)
+    given = await final_reward(store, rollout)
     row = {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,

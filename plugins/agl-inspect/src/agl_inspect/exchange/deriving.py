@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from pydantic_core import to_jsonable_python
 
 from agl.algorithm.adapter import TraceAdapter
-from agl.emitter import find_final_reward, is_reward_span, reward_attributes, reward_problem
+from agl.emitter import find_final_reward, is_reward_span, reward_attributes
 from agl.errors import AglError, ConfigError, DamagedRecordError
 from agl.plugins.build import build_component, import_attribute
 from agl.runs.description import installed_versions
@@ -25,6 +25,7 @@ from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
 from agl.types import GradeResult, Rollout, Run, RunSource, RunStart, Span, private_of
 from agl.types.records import without_private
+from agl.utils.rewards import reward_problem
 from agl_inspect.exchange.reading import Read, read_rollout
 from agl_inspect.exchange.records import row_record
 from agl_inspect.exchange.writers import Write

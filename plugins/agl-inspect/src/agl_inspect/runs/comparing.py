@@ -9,7 +9,6 @@ from agl.runs.differences import flat
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_inspect.runs.known import Where, read_store_of, rounded
-from agl_learning.final_rewards import final_rewards
 from agl_learning.ledger import each_part
 from agl_learning.listing import Wanted, listed
 from agl_learning.run_metrics import metrics_of
@@ -89,13 +88,11 @@ def print_comparison(found: dict[str, Any]) -> None:
 async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
     held = Held()
     rollouts = (await listed(store, Wanted(run=run.run_id, step=step))).rollouts
-    rewards = await final_rewards(store, [one for one in rollouts if one.status == "succeeded"])
     for rollout in rollouts:
         held.statuses[rollout.status] += 1
-        given = rewards.get(rollout.rollout_id)
-        if given is not None and given.reward is not None:
+        if rollout.reward is not None:
             task = task_text(rollout.mode, rollout.input)
-            held.rewards.setdefault(task, []).append(given.reward)
+            held.rewards.setdefault(task, []).append(rollout.reward)
     async for part in each_part(store, run=run.run_id, step=step, lost=False):
         held.calls["trained"] += sum(item.kind == "call" for item in part.trained)
         held.calls.update(each.reason for each in part.excluded if each.kind == "call")

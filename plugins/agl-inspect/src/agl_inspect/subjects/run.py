@@ -83,7 +83,6 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         line.cancelled += rollout.status == "cancelled"
         given = rewards[rollout.rollout_id]
         line.rewards += [] if given.reward is None else [given.reward]
-        line.unread += bool(given.problem)
     is_cut = newest.total is None or newest.total > len(newest.rollouts)
     if is_cut:
         for step in {line.step for line in lines.values()}:
@@ -134,7 +133,7 @@ def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
     yield ""
     steps = whole or shown.steps
     # A column of what seldom is would take the room of the others.
-    rare = [name for name in ("cancelled", "unread") if any(getattr(one, name) for one in steps)]
+    rare = ["cancelled"] if any(one.cancelled for one in steps) else []
     counts = ["failed", *rare]
     columns = ["step", "mode", "rollouts", *counts, "reward", "lowest", "highest", "first rollout"]
     rows = [
@@ -152,6 +151,4 @@ def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
         for line in steps
     ]
     yield table_text(columns, rows)
-    if "unread" in rare:
-        yield "unread   their rewards are in damaged spans; agl show ROLLOUT says which"
     yield "options, code and starts: agl runs show " + run.run_id

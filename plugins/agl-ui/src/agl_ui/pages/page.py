@@ -1,5 +1,7 @@
 """What a page hands over to be drawn."""
 
+import contextlib
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +52,19 @@ def check_query(request: Request, names: Collection[str]) -> None:
                 text = f"{name[:50]}={request.query_params[name][:50]!r}: there is no {name[:50]} "
                 text += f"here; this page knows {known}"
             raise HTTPException(400, text)
+
+
+def number_of(request: Request, name: str) -> float | None:
+    """A number of the query; None where there is none.
+
+    Raises:
+        HTTPException: It is no finite number.
+    """
+    given = request.query_params.get(name, "").strip()
+    with contextlib.suppress(ValueError):
+        if not given or math.isfinite(float(given)):
+            return float(given) if given else None
+    raise HTTPException(400, f"{name}={given[:50]!r}: expected a number")
 
 
 def whole_number(request: Request, name: str, default: int | None = None) -> int | None:

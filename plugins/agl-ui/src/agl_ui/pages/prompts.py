@@ -1,6 +1,5 @@
 """Prompt runs: the tree of candidates, what changed, and why one was accepted."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,13 +7,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.errors import DamagedRecordError
-from agl_learning.final_rewards import FinalReward, find_reward
 from agl_learning.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 from agl_ui.charts import chart
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
-from agl_ui.places import Place, Places
+from agl_ui.places import Places
 from agl_ui.prompt_tree import prompt_runs
 
 SPLITS = {"search": "in the search", "held_out": "on held-out tasks"}
@@ -28,14 +25,14 @@ class Scored:
 
     task: int
     position: int
-    one: tuple[Evaluation, float | None] | None
-    other: tuple[Evaluation, float | None] | None
+    one: Evaluation | None
+    other: Evaluation | None
 
     @property
     def gain(self) -> float | None:
         """How much more the first one got."""
-        sides = [side[1] for side in (self.one, self.other) if side is not None]
-        known = [reward for reward in sides if reward is not None]
+        rewards = [side.reward for side in (self.one, self.other) if side is not None]
+        known = [reward for reward in rewards if reward is not None]
         return known[0] - known[1] if len(known) == 2 else None
 
 
@@ -71,7 +68,7 @@ async def write(request: Request, places: Places) -> Page:
         "changes": await run_in_threadpool(_changes, against, candidate),
         "split": split,
         "splits": SPLITS,
-        "scores": await _scores(place, candidate, against, split),
+        "scores": _scores(candidate, against, split),
         "most": MOST_SHOWN,
         "chosen": {"run": run.key, "candidate": candidate.name, "against": against.name},
     }
@@ -90,33 +87,12 @@ def _changes(old: Candidate, new: Candidate) -> dict[str, list[Piece]]:
     return {name: differences(old.texts.get(name, ""), new.texts.get(name, "")) for name in names}
 
 
-async def _scores(place: Place, one: Candidate, other: Candidate, split: str) -> list[Scored]:
+def _scores(one: Candidate, other: Candidate, split: str) -> list[Scored]:
     """By position, what both got; the two ran the same beginning of one stream of tasks."""
-    first, second = one.ended(split)[:MOST_SHOWN], other.ended(split)[:MOST_SHOWN]
-    rewards = dict(
-        zip(
-            [each.rollout_id for each in (*first, *second)],
-            await asyncio.gather(*(_reward(place, each) for each in (*first, *second))),
-            strict=True,
-        )
+    mine, theirs = (
+        {each.position: each for each in side.ended(split)[:MOST_SHOWN]} for side in (one, other)
     )
-    mine, theirs = ({each.position: each for each in side} for side in (first, second))
     return [
-        Scored(
-            (mine.get(at) or theirs[at]).task,
-            at,
-            (mine[at], rewards[mine[at].rollout_id]) if at in mine else None,
-            (theirs[at], rewards[theirs[at].rollout_id]) if at in theirs else None,
-        )
+        Scored((mine.get(at) or theirs[at]).task, at, mine.get(at), theirs.get(at))
         for at in sorted({*mine, *theirs})
     ]
-
-
-async def _reward(place: Place, one: Evaluation) -> float | None:
-    if one.attempt_id is None:
-        return None
-    try:
-        given = await find_reward(place.store, one.rollout_id, one.attempt_id)
-        return FinalReward.of(one.status, given).reward
-    except DamagedRecordError:
-        return None

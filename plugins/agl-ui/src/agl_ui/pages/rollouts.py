@@ -1,31 +1,30 @@
 """The table of rollouts: filtered, sorted and paged by the store."""
 
-import asyncio
 import contextlib
 import math
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.errors import DamagedRecordError, NotSupportedError
+from agl.errors import DamagedRecordError
 from agl.store.queries import check_statuses, each_record
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
-from agl_learning.final_rewards import FinalReward, find_reward
+from agl_learning.final_rewards import FinalReward, final_reward
 from agl_learning.listing import (
     MANY,
     NEWEST,
     Listed,
     Wanted,
     check_order,
-    ids_in,
     ordered_in,
     page_in,
 )
+from agl_learning.paging import page_behind
 from agl_ui.counts import STATUSES
-from agl_ui.pages.page import Page, whole_number
+from agl_ui.pages.page import Page, number_of, whole_number
 from agl_ui.places import Place, Places
 
 SIZES = (25, 50, 100, 200)
@@ -34,15 +33,12 @@ SORTS = {
     "oldest": ("Oldest first", None, "asc"),
     "ended": ("Not ended, then last ended", "end_time", "desc"),
     "status": ("By status", "status", "asc"),
-    "reward": ("Highest rewards of a step", None, "asc"),
+    "reward": ("Highest rewards first", "reward", "desc"),
+    "lowest": ("Lowest rewards first", "reward", "asc"),
 }
 """Name in the address -> label, field, order."""
 DAMAGED: Any = "damaged"
 """Status of one that cannot be read."""
-MOST_OF_A_STEP = 2_000
-"""Rollouts of one step that are read, to be sorted by their rewards."""
-
-
 NONE = FinalReward()
 
 
@@ -53,16 +49,13 @@ class Row:
     rollout: Rollout
     attempt: Attempt | None
     given: FinalReward = NONE
+    problem: str = ""
+    """Why it cannot be read."""
 
     @property
     def reward(self) -> float | None:
         """What counts."""
         return self.given.reward
-
-    @property
-    def problem(self) -> str:
-        """Why it cannot be read whole."""
-        return self.given.problem
 
     @property
     def step(self) -> Any:
@@ -88,6 +81,8 @@ async def write(request: Request, places: Places) -> Page:
         "id": given.get("id", "").strip(),
         "step": given.get("step", "").strip(),
         "run": given.get("run", ""),
+        "above": given.get("above", "").strip(),
+        "below": given.get("below", "").strip(),
         "sort": given.get("sort", "newest"),
         "size": given.get("size", "50"),
         "after": given.get("after", ""),
@@ -98,10 +93,6 @@ async def write(request: Request, places: Places) -> Page:
     check_statuses("rollouts", chosen["status"])
     size = min(whole_number(request, "size", 50) or 50, SIZES[-1])
     step = whole_number(request, "step")
-    if chosen["sort"] == "reward" and step is None:
-        raise HTTPException(
-            400, "sorting by reward needs a step: rewards lie in spans, which no index orders"
-        )
     if chosen["run"] and step is None:
         raise HTTPException(
             400, f"run={chosen['run'][:50]!r} without a step: no index has runs alone"
@@ -117,16 +108,21 @@ async def write(request: Request, places: Places) -> Page:
         await _check_after(place, chosen["after"])
     statuses = [*chosen["status"]] or None
     # One more than is shown, to know whether there is a next page.
-    wanted = Wanted(statuses, chosen["mode"] or None, chosen["run"] or None, step, most=size + 1)
-    if chosen["sort"] == "reward":
-        check_order(replace(wanted, sort="reward"))
+    wanted = Wanted(
+        statuses,
+        chosen["mode"] or None,
+        chosen["run"] or None,
+        step,
+        below=number_of(request, "below"),
+        above=number_of(request, "above"),
+        sort="reward" if SORTS[chosen["sort"]][1] == "reward" else "time",
+        most=size + 1,
+    )
+    check_order(wanted)
     ask = _by_index if place.asked is not None else _by_contract
     found = await ask(place, wanted, chosen["sort"], beginning, chosen["after"] or None)
-    is_more = len(found.rollouts) > size and chosen["sort"] != "reward"
-    rows = await rows_of(place, found.rollouts[:size] if is_more else found.rollouts)
-    if chosen["sort"] == "reward":
-        rows.sort(key=lambda row: -math.inf if row.reward is None else row.reward, reverse=True)
-    rows = rows[:size]
+    is_more = len(found.rollouts) > size
+    rows = await rows_of(place, found.rollouts[:size])
     values = {
         "title": "Rollouts",
         "rows": rows,
@@ -156,20 +152,18 @@ async def _by_index(
 ) -> Listed:
     """The rollouts of the page, from a store's file."""
 
-    def look(found: sqlite3.Connection) -> tuple[list[str], int | None, str]:
-        if sort == "reward":
-            return ids_in(found, replace(wanted, sort="reward"))
-        if sort in ("ended", "status"):
-            return *ordered_in(found, wanted, sort, after=after), ""
+    def look(found: sqlite3.Connection) -> tuple[list[str], int | None]:
+        if sort in ("ended", "status", "reward", "lowest"):
+            return ordered_in(found, wanted, sort, after=after)
         is_whole = "ro-".startswith(beginning) or beginning.startswith("ro-")
         name = beginning if is_whole else f"ro-{beginning}"
         is_oldest = sort == "oldest"
-        return *page_in(found, wanted, beginning=name, after=after, oldest_first=is_oldest), ""
+        return page_in(found, wanted, beginning=name, after=after, oldest_first=is_oldest)
 
     assert place.asked is not None
-    ids, total, note = await place.asked.ask(look)
+    ids, total = await place.asked.ask(look)
     found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
-    return Listed([found.get(one) or _unread(one) for one in ids], total, note)
+    return Listed([found.get(one) or _unread(one) for one in ids], total)
 
 
 async def _by_contract(
@@ -177,14 +171,13 @@ async def _by_contract(
 ) -> Listed:
     """The same from a store of which no more can be asked than what every store answers."""
     filters = {"status_in": wanted.statuses, "mode": wanted.mode}
+    filters |= {"reward_below": wanted.below, "reward_above": wanted.above}
     used: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     _, field, order = SORTS[sort]
     if wanted.step is None and not beginning:
-        with contextlib.suppress(NotSupportedError):  # of 0.3, which has no keys of pages
-            key = {} if after is None else {"after": after}
-            how = {"sort_by": field, "sort_order": order, "limit": wanted.most, **key}
-            page = await place.store.query_rollouts(**used, **how)
-            return Listed(list(page), page.total)
+        how = {"sort_by": field, "sort_order": order, "limit": wanted.most or -1}
+        page = await page_behind(place.store, after, None, **used, **how)
+        return Listed(list(page), page.total)
     if beginning:
         used["rollout_id_contains"] = beginning
     found: dict[str, Rollout] = {}
@@ -197,17 +190,14 @@ async def _by_contract(
         if looked_at == NEWEST:
             break
     rollouts = list(found.values())
-    if sort != "newest":
+    if order == "asc":
         rollouts.reverse()
     if sort == "ended":
         rollouts.sort(key=lambda one: -math.inf if one.end_time is None else -one.end_time)
-    if sort == "status":
-        rollouts.sort(key=lambda one: one.status)
+    elif field is not None:
+        rollouts.sort(key=lambda one: getattr(one, field), reverse=order == "desc")
     total = len(rollouts)
     note = f"of the newest {NEWEST} rollouts" if looked_at == NEWEST else ""
-    if sort == "reward":
-        note = f"of the newest {MOST_OF_A_STEP} of the step" if total > MOST_OF_A_STEP else note
-        return Listed(rollouts[-MOST_OF_A_STEP:], total, note)
     ids = [one.rollout_id for one in rollouts]
     begin = ids.index(after) + 1 if after in ids else 0
     return Listed(rollouts[begin : begin + (wanted.most or 0)], total, note)
@@ -220,17 +210,11 @@ def _unread(rollout_id: str) -> Rollout:
 
 async def rows_of(place: Place, rollouts: Any) -> list[Row]:
     """Lines of rollouts, with their final rewards."""
-    return list(await asyncio.gather(*(_row(place, one) for one in rollouts)))
+    return [await _row(place, one) for one in rollouts]
 
 
 async def _row(place: Place, rollout: Rollout) -> Row:
     if rollout.status == DAMAGED:
-        return Row(rollout, None, FinalReward(problem="this record is damaged; see above"))
+        return Row(rollout, None, problem="this record is damaged; see above")
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    if attempt is None or rollout.status in ("queuing", "preparing"):
-        return Row(rollout, attempt)
-    try:
-        given = await find_reward(place.store, attempt.rollout_id, attempt.attempt_id)
-        return Row(rollout, attempt, FinalReward.of(rollout.status, given))
-    except DamagedRecordError as damage:  # of this one; the others are to be listed
-        return Row(rollout, attempt, FinalReward(problem=str(damage)))
+    return Row(rollout, attempt, await final_reward(place.store, rollout))

@@ -1,7 +1,6 @@
 """A task: its rollouts side by side, the spread of their rewards, and where they part."""
 
 import asyncio
-import contextlib
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.errors import AdapterError, DamagedRecordError, NotSupportedError, UnknownRecordError
+from agl.errors import AdapterError, DamagedRecordError, UnknownRecordError
 from agl.semconv import MODEL_CALL_SPAN
-from agl.store.queries import each_record
 from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.calls.reading import model_calls
-from agl_learning.listing import NEWEST
+from agl_learning.paging import page_behind
 from agl_learning.showing import message_text, said
 from agl_ui.charts import chart
 from agl_ui.pages.page import Page, whole_number
@@ -156,25 +154,12 @@ async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
 
 async def _near(place: Place, rollout_id: str) -> tuple[Sequence[Rollout], Sequence[Rollout]]:
     """Those before it and those after it, the nearest first."""
-    query = place.store.query_rollouts
-    with contextlib.suppress(NotSupportedError):  # of 0.3, which has no keys of pages
-        orders = "desc", "asc"
-        asked = (query(after=rollout_id, sort_order=one, limit=AROUND) for one in orders)
-        before, after = await asyncio.gather(*asked)
-        return before.items, after.items
-    newer: list[Rollout] = []
-    older: list[Rollout] = []
-    is_older = False
-    async for one in each_record(query, sort_order="desc"):
-        if is_older:
-            older.append(one)
-        elif one.rollout_id == rollout_id:
-            is_older = True
-        else:
-            newer.append(one)
-        if len(older) == AROUND or (not is_older and len(newer) == NEWEST):
-            break
-    return older, newer[::-1][:AROUND] if is_older else []
+    orders = "desc", "asc"
+    asked = (
+        page_behind(place.store, rollout_id, None, sort_order=one, limit=AROUND) for one in orders
+    )
+    before, after = await asyncio.gather(*asked)
+    return before.items, after.items
 
 
 def _step_of(rollout: Rollout) -> int | None:

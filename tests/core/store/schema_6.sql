@@ -1,0 +1,125 @@
+-- Version 6. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
+-- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
+-- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
+
+CREATE TABLE rollout (
+    n            INTEGER PRIMARY KEY,
+    rollout_id   TEXT NOT NULL,
+    status       TEXT NOT NULL,
+    mode         TEXT,
+    resources_id TEXT,
+    start_time   REAL NOT NULL,
+    end_time     REAL,
+    position     INTEGER,          -- place in the queue; NULL when not in it
+    input        TEXT NOT NULL,
+    config       TEXT NOT NULL,
+    metadata     TEXT,
+    key          TEXT,             -- by which the same task is not queued twice
+    crc          INTEGER
+) STRICT;
+CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
+CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
+CREATE INDEX rollout_status ON rollout (status, n);
+-- What people look for. Who asks has to write these expressions as they stand here.
+CREATE INDEX rollout_mode ON rollout (mode);
+CREATE INDEX rollout_end ON rollout (coalesce(end_time, 9e999));
+CREATE INDEX rollout_step ON rollout (
+    CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.step') END,
+    CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END, mode);
+CREATE INDEX rollout_task ON rollout (substr(input, 1, 100));
+
+CREATE TABLE attempt (
+    a                   INTEGER PRIMARY KEY,
+    n                   INTEGER NOT NULL REFERENCES rollout (n),
+    attempt_id          TEXT NOT NULL,
+    sequence_id         INTEGER NOT NULL,
+    status              TEXT NOT NULL,
+    worker_id           TEXT,
+    start_time          REAL NOT NULL,
+    end_time            REAL,
+    last_heartbeat_time REAL,
+    deadline            REAL,      -- when the watchdog must look; NULL for never
+    next_sequence       INTEGER NOT NULL,
+    metadata            TEXT,
+    error               TEXT,
+    key                 TEXT       -- of the request that made it, which may be repeated
+) STRICT;
+CREATE INDEX attempt_rollout ON attempt (n);
+CREATE INDEX attempt_deadline ON attempt (deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX attempt_open ON attempt (worker_id) WHERE status IN ('preparing', 'running');
+
+-- Append only. The columns beside body are those that queries filter and sort by. The number of a
+-- span is that of its column; in the body it may be 0 (see store/packed.py).
+CREATE TABLE span (
+    k           INTEGER PRIMARY KEY,
+    a           INTEGER NOT NULL REFERENCES attempt (a),
+    sequence_id INTEGER NOT NULL,
+    span_id     TEXT NOT NULL,
+    trace_id    TEXT NOT NULL,
+    parent_id   TEXT,
+    name        TEXT NOT NULL,
+    start_time  REAL,
+    end_time    REAL,
+    body        TEXT NOT NULL,
+    crc         INTEGER
+) STRICT;
+CREATE UNIQUE INDEX span_identity ON span (a, span_id);
+CREATE INDEX span_reward ON span (
+    CASE WHEN json_valid(body)
+    THEN json_extract(body, '$.attributes."agentlightning.reward.0.value"') END, a)
+    WHERE name IN ('agentlightning.annotation', 'agentlightning.reward');
+
+-- The accounts of rollouts: written by algorithms only, and apart from what agents write.
+CREATE TABLE ledger_part (
+    p          INTEGER PRIMARY KEY,
+    n          INTEGER NOT NULL REFERENCES rollout (n),
+    rollout_id TEXT NOT NULL,
+    run        TEXT,
+    algorithm  TEXT,
+    step       INTEGER,
+    mode       TEXT,
+    generation INTEGER NOT NULL,
+    lost       INTEGER NOT NULL,
+    body       TEXT NOT NULL,
+    crc        INTEGER
+) STRICT;
+CREATE UNIQUE INDEX ledger_part_identity
+    ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
+CREATE INDEX ledger_part_step ON ledger_part (step, run);
+
+-- The columns beside body are those that queries filter and sort by.
+CREATE TABLE run (
+    u           INTEGER PRIMARY KEY,
+    run_id      TEXT NOT NULL UNIQUE,
+    algorithm   TEXT NOT NULL,
+    status      TEXT NOT NULL,
+    folder      TEXT,
+    create_time REAL NOT NULL,
+    body        TEXT NOT NULL,
+    crc         INTEGER
+) STRICT;
+
+CREATE TABLE resources (
+    r            INTEGER PRIMARY KEY,
+    resources_id TEXT NOT NULL UNIQUE,
+    create_time  REAL NOT NULL,
+    update_time  REAL NOT NULL,
+    version      INTEGER NOT NULL,
+    touched      INTEGER NOT NULL UNIQUE,  -- the highest is the latest snapshot
+    body         TEXT NOT NULL,
+    crc          INTEGER
+) STRICT;
+
+CREATE TABLE worker (
+    w                   INTEGER PRIMARY KEY,
+    worker_id           TEXT NOT NULL UNIQUE,
+    status              TEXT NOT NULL,
+    heartbeat_stats     TEXT,
+    last_heartbeat_time REAL,
+    last_dequeue_time   REAL,
+    last_busy_time      REAL,
+    last_idle_time      REAL,
+    current_rollout_id  TEXT,
+    current_attempt_id  TEXT
+) STRICT;
