@@ -1,5 +1,6 @@
 """Public is what the reference page lists, and every name of it can be imported."""
 
+import ast
 import inspect
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import agl
 from agl.errors import install_line
 from agl.plugins.registry import GROUPS
+from agl.utils.catalogue import public_names
 
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = REPOSITORY / "docs" / "reference" / "public-names.md"
@@ -156,3 +158,19 @@ def test_authors_find_every_group_and_only_public_modules_on_the_pages() -> None
         for module in re.findall(r"^from (agl\.[a-z_.]+)", page.read_text("utf-8"), re.M)
     }
     assert {module: page for module, page in shown.items() if module not in public} == {}
+
+
+@pytest.mark.plugins
+def test_type_checkers_know_the_names_of_plugins_and_no_others() -> None:
+    """A ``__getattr__`` in the stub would make every misspelt name one of type Any."""
+    stub = ast.parse((REPOSITORY / "core/src/agl/__init__.pyi").read_text(encoding="utf-8"))
+    assert not any(isinstance(node, ast.FunctionDef) for node in stub.body)
+    aliases = {
+        node.targets[0].id: ast.unparse(node.value)
+        for node in stub.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert aliases.keys() == {*public_names("components"), *public_names("libraries")}
+    for name, target in aliases.items():
+        module, _, attribute = target.rpartition(".")
+        assert getattr(pytest.importorskip(module), attribute) is getattr(agl, name)

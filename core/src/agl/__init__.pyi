@@ -1,6 +1,17 @@
 """What ``agl`` offers: the one list, read by type checkers and by ``lazy_loader``."""
 
-import typing
+import agl_adapters
+import agl_apo
+import agl_gateway
+import agl_learning.advantages
+import agl_learning.credit
+import agl_learning.ledger
+import agl_learning.mixing
+import agl_learning.records
+import agl_torch
+import agl_tracers.agentops
+import agl_tracers.weave
+import agl_verl
 
 from .agent.base import LitAgent as LitAgent, Runner as Runner
 from .agent.function import (
@@ -133,5 +144,30 @@ from .utils.logs import setup_logging as setup_logging, setup_module_logging as 
 from .utils.workers import ParallelWorkerBase as ParallelWorkerBase
 
 __version__: str
+__all__: list[str]
 
-def __getattr__(name: str) -> typing.Any: ...  # pyright: ignore[reportIncompleteStub]
+# Of plugins and libraries; where one is not installed, its names are unknown to type checkers.
+LlmProxyTraceToTriplet = agl_adapters.LlmProxyTraceToTriplet
+TraceToMessages = agl_adapters.TraceToMessages
+TraceToRows = agl_adapters.TraceToRows
+TracerTraceToTriplet = agl_adapters.TracerTraceToTriplet
+APO = agl_apo.APO
+GEPA = agl_apo.GEPA
+LLMProxy = agl_gateway.LLMProxy
+group_advantages = agl_learning.advantages.group_advantages
+sibling_advantages = agl_learning.advantages.sibling_advantages
+CreditRule = agl_learning.credit.CreditRule
+Ledger = agl_learning.ledger.Ledger
+load_ledger = agl_learning.ledger.load_ledger
+load_parts = agl_learning.ledger.load_parts
+save_ledger = agl_learning.ledger.save_ledger
+MixingCheck = agl_learning.mixing.MixingCheck
+Choice = agl_learning.records.Choice
+ModelCall = agl_learning.records.ModelCall
+RowBreak = agl_learning.records.RowBreak
+TrainedModel = agl_learning.records.TrainedModel
+TrainingRow = agl_learning.records.TrainingRow
+GRPO = agl_torch.GRPO
+AgentOpsTracer = agl_tracers.agentops.AgentOpsTracer
+WeaveTracer = agl_tracers.weave.WeaveTracer
+VERL = agl_verl.VERL
