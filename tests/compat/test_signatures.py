@@ -13,7 +13,6 @@ from .test_names import FACTS, names_of, outcome
 pytestmark = pytest.mark.plugins
 
 DIFFERENT = {
-    "algorithm.apo.apo.APO._poml_trace": "private",
     "algorithm.apo.apo.APO.run": "0.3's decorators give store and llm_proxy; callers do not",
     "algorithm.fast.Baseline.run": "the same",
     "algorithm.decorator.algo": "a decorator, called with its function by position",

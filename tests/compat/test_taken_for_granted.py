@@ -1,5 +1,6 @@
 """What scripts of 0.3 take for granted and nobody writes down: kinds of errors, names, defaults."""
 
+import argparse
 import asyncio
 import subprocess
 import sys
@@ -294,3 +295,110 @@ def test_parameter_of_litellms_says_what_to_write(params: Any, entry: Any, words
     params = {"model": "openai/x", "api_base": "http://127.0.0.1:1/v1", **params}
     with pytest.raises(ValueError, match=words):
         agl.LLMProxy(model_list=[{"model_name": "m", "litellm_params": params, **entry}])
+
+
+# --- what the tests of 0.3.0 ask of it
+
+
+def test_star_import_works_without_the_plugins_of_algorithms() -> None:
+    code = """
+import importlib.util, sys
+found = importlib.util.find_spec
+absent = ("agl_verl", "agl_apo")
+importlib.util.find_spec = lambda name, *a: None if name in absent else found(name, *a)
+sys.modules |= dict.fromkeys(absent)
+from agentlightning import *
+from agentlightning.algorithm import *
+print(Trainer, Baseline)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_poml_trace_is_taken_and_said_to_have_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("agl_apo")
+    from openai import AsyncOpenAI
+
+    algorithm = APO[Any](AsyncOpenAI(api_key="x"), _poml_trace=True, beam_width=3)
+    assert algorithm.beam_width == 3
+    assert "_poml_trace=True) has no effect" in caplog.text
+    with pytest.raises(TypeError, match="beam_widht"):
+        APO[Any](AsyncOpenAI(api_key="x"), beam_widht=3)  # type: ignore[call-arg]
+
+
+def test_texts_that_mean_none() -> None:
+    from agentlightning.config import nullable_float, nullable_int, nullable_str
+
+    texts = ["none", "Nil", "~", "NULL", "", " "]
+    assert list(map(nullable_str, texts)) == [None, None, None, None, "", " "]
+    assert nullable_float("~") is None
+    with pytest.raises(argparse.ArgumentTypeError):
+        nullable_int("")
+
+
+def test_command_line_of_constructors_is_shown_with_dashes_and_takes_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tool:
+        def __init__(self, max_steps: int | None, notes: str | None = "x") -> None:
+            self.given = (max_steps, notes)
+
+    for arguments, given in (
+        ([], (None, "x")),
+        (["--tool.max-steps", "3", "--tool.notes", "nil"], (3, None)),
+        (["--tool.max_steps", "~"], (None, "x")),
+    ):
+        monkeypatch.setattr(sys, "argv", ["x", *arguments])
+        assert agl.lightning_cli(Tool).given == given
+    monkeypatch.setattr(sys, "argv", ["x", "--help"])
+    with pytest.raises(SystemExit):
+        agl.lightning_cli(Tool)
+    assert "[--tool.max-steps INT | NONE]" in capsys.readouterr().out
+
+
+def test_model_list_of_a_proxy_is_what_it_was_given() -> None:
+    backend = {"model": "hosted_vllm/m", "api_base": "http://127.0.0.1:1/v1"}
+    given: Any = [{"model_name": "m", "litellm_params": backend}]
+    assert agl.LLMProxy(model_list=given).model_list == given
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"agentlightning.object.json": "not json"},
+        {"agentlightning.object.type": "foo", "agentlightning.object.literal": "1"},
+        {"agentlightning.object.type": "int", "agentlightning.object.literal": "x"},
+    ],
+)
+def test_object_that_cannot_be_read_is_a_runtime_error(attributes: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError):
+        agl.get_object_value(Span.from_attributes(attributes=attributes, name="o"))
+
+
+def test_default_is_made_where_its_parameter_is_there_and_not_given() -> None:
+    from agentlightning.trainer.init_utils import instantiate_component
+
+    class Kind:
+        def __init__(self, a: int = 1) -> None:
+            self.a = a
+
+    def never() -> int:
+        raise AssertionError
+
+    assert instantiate_component(Kind, {}, {"missing": never}).a == 1
+    assert instantiate_component(Kind, {"a": 2}, {"a": never}).a == 2
+    assert instantiate_component(Kind, {}, {"a": lambda: 5}).a == 5
+
+
+def test_parent_that_is_not_there_has_its_id_in_the_tree() -> None:
+    about = {"attributes": {}, "trace_id": "1" * 32}
+    spans = [Span.from_attributes(name=n, parent_id="f" * 16, **about) for n in ("a", "b")]
+    tree = TraceTree.from_spans(spans)
+    assert (tree.id, tree.span.span_id) == ("f" * 16, "f" * 16)
+
+
+def test_message_names_the_key_that_was_given() -> None:
+    from agentlightning.utils.otel import unflatten_attributes
+
+    with pytest.raises(ValueError, match=r"attribute 'a\.b'"):
+        unflatten_attributes({"a": 1, "a.b": 2})

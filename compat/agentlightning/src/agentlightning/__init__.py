@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from agentlightning._names import lazy
+from agentlightning._names import lazy, without_absent
 
 # The folder of the original's metadata: importlib.metadata would cost more than all the rest.
 if any(
@@ -28,7 +28,7 @@ __version__ = "0.3.0"
 """Of the interface, which scripts compare; agl's own is ``agl.__version__``."""
 
 _ours, __dir__ = lazy(__name__, __file__)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = without_absent(__dir__())  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

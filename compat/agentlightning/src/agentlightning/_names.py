@@ -44,6 +44,12 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
     return __getattr__, listing
 
 
+def without_absent(names: list[str]) -> list[str]:
+    """The names that a star import gives: none of a plugin that is not installed."""
+    plugins = {"APO": "agl_apo", "VERL": "agl_verl"}
+    return [n for n in names if n not in plugins or find_spec(plugins[n]) is not None]
+
+
 def rest(module: str) -> Callable[[str], Any]:
     """``__getattr__`` of a module: what is not written in it.
 

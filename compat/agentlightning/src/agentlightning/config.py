@@ -5,24 +5,29 @@ from collections.abc import Callable
 from typing import Any, get_args, get_origin
 
 from agentlightning._names import rest
-from agl.plugins.schema import NO_DEFAULT, Option, schema_of
+from agl.plugins.schema import Option, schema_of
 
 
 def nullable_str(value: str) -> str | None:
-    """The text; None for ``none``, ``null`` and nothing, in any case."""
-    return None if value.strip().lower() in ("none", "null", "") else value
+    """The text; None for ``none``, ``null``, ``nil`` and ``~``, in any case."""
+    return None if value.lower() in ("none", "null", "nil", "~") else value
 
 
 def nullable_int(value: str) -> int | None:
     """The number; None as in ``nullable_str``."""
-    text = nullable_str(value)
-    return None if text is None else int(text)
+    return _number(int, value)
 
 
 def nullable_float(value: str) -> float | None:
     """The number; None as in ``nullable_str``."""
-    text = nullable_str(value)
-    return None if text is None else float(text)
+    return _number(float, value)
+
+
+def _number(kind: Callable[[str], Any], value: str) -> Any:
+    try:
+        return None if nullable_str(value) is None else kind(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def lightning_cli(*classes: type[Any]) -> Any:
@@ -59,7 +64,7 @@ def _key(owner: type[Any], option: Option) -> str:
 
 def _add(group: argparse._ArgumentGroup, owner: type[Any], option: Option) -> None:
     flag = f"--{_key(owner, option)}"
-    flags = dict.fromkeys((flag, flag.replace("_", "-")))
+    flags = dict.fromkeys((flag.replace("_", "-"), flag))
     default = "" if option.required else f"; {option.default!r} unless given"
     about = f"{option.doc} ({option.type}{default})".strip().replace("%", "%%")
     settings: dict[str, Any] = {"dest": _key(owner, option), "default": argparse.SUPPRESS}
@@ -68,7 +73,10 @@ def _add(group: argparse._ArgumentGroup, owner: type[Any], option: Option) -> No
         settings |= {"nargs": "*", "type": _reader(item)}
     else:
         settings |= {"type": _reader(option.annotation), "metavar": option.type.upper()[:20]}
-    group.add_argument(*flags, required=option.default is NO_DEFAULT, help=about, **settings)
+    needed = option.required
+    if needed and type(None) in get_args(option.annotation):
+        needed, settings["default"] = False, None
+    group.add_argument(*flags, required=needed, help=about, **settings)
 
 
 def _item_of(annotation: Any) -> Any:

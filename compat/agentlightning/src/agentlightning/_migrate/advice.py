@@ -78,6 +78,7 @@ _NO_EFFECT = {
         "train_split": "train tasks run in mode train, validation tasks in mode val",
         "polling_interval": "it waits in the store",
     },
+    "APO": {"_poml_trace": "each call to the optimizing models is a span of the run"},
     "LLMProxy": {"launch_mode": "it runs in a thread"},
     "LightningStoreServer": {"launch_mode": "it serves from a thread"},
     "InMemoryLightningStore": {"scan_debounce_seconds": "it looks every scan_interval_seconds"},

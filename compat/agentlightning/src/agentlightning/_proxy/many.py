@@ -25,7 +25,8 @@ class ManyWorkers(LLMProxy):
     def __init__(self, *args: Any, num_workers: int = 1, **options: Any) -> None:
         self.num_workers = num_workers
         self._workers: Workers | None = None
-        self._listed: list[ModelConfig] = []
+        self.model_list: list[ModelConfig] = []
+        """The user's list, as it was given."""
         self._added: dict[str, ModelConfig] = {}
         if num_workers > 1 and (given := [name for name in IN_ONE if options.get(name)]):
             raise ConfigError(
@@ -64,7 +65,7 @@ class ManyWorkers(LLMProxy):
             )
         return {
             "store": store.otlp_traces_endpoint().removesuffix(TRACES),
-            "model_list": self._listed,
+            "model_list": self.model_list,
             "added": list(self._added.values()),
             "host": self.host,
             "num_retries": self.num_retries,
@@ -89,12 +90,15 @@ class ManyWorkers(LLMProxy):
     def _ask(self, what: str, *args: Any, **named: Any) -> list[Any]:
         if self._workers is None:
             return []
-        self._workers.settings |= {"model_list": self._listed, "added": list(self._added.values())}
+        self._workers.settings |= {
+            "model_list": self.model_list,
+            "added": list(self._added.values()),
+        }
         return self._workers.ask(what, *args, **named)
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
         super().update_model_list(model_list)
-        self._listed = list(model_list)
+        self.model_list = list(model_list)
         self._ask("update_model_list", model_list)
 
     def add_model(self, entry: ModelConfig) -> None:

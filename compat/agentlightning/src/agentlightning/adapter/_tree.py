@@ -78,8 +78,13 @@ class TraceTree:
 
     @classmethod
     def _of(cls, node: Node) -> "TraceTree":
+        first = node.children[0].span if node.name == AGL_VIRTUAL else None
         span = node.span or Span.from_attributes(
-            name=node.name, attributes={}, start_time=node.start_time, end_time=node.end_time
+            name=node.name,
+            attributes={},
+            span_id=first and first.parent_id,  # of the span that is not there
+            start_time=node.start_time,
+            end_time=node.end_time,
         )
         is_root = node.span is None and node.name != AGL_VIRTUAL
         return cls(node.name if is_root else span.span_id, span, list(map(cls._of, node.children)))

@@ -1,6 +1,6 @@
 """Algorithms."""
 
-from agentlightning._names import lazy
+from agentlightning._names import lazy, without_absent
 
 __getattr__, __dir__ = lazy(__name__, __file__)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = without_absent(__dir__())  # pyright: ignore[reportUnsupportedDunderAll]

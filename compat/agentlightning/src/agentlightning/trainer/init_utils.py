@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from agentlightning._names import rest
 from agl.errors import ConfigError
 from agl.plugins.build import import_attribute, plan_component
+from agl.plugins.schema import schema_of
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ def instantiate_from_spec(
         {**options, "type": kind},
         group=None,
         expected_type=kind,
-        optional_defaults=_made(optional_defaults),
+        optional_defaults=_made(kind, options, optional_defaults or {}),
         where=spec_name,
     ).build()
 
@@ -136,8 +137,13 @@ def load_class(path: str) -> Any:
     return import_attribute(path)
 
 
-def _made(defaults: OptionalDefaults | None) -> dict[str, Any]:
-    return {name: value() if callable(value) else value for name, value in (defaults or {}).items()}
+def _made(kind: type[Any], given: Mapping[str, Any], defaults: OptionalDefaults) -> dict[str, Any]:
+    wanted = {option.name for option in schema_of(kind).options} - given.keys()
+    return {
+        name: value() if callable(value) else value
+        for name, value in defaults.items()
+        if name in wanted
+    }
 
 
 __getattr__ = rest(__name__)

@@ -81,7 +81,10 @@ def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[
     Raises:
         ValueError: A key is both a value and the prefix of another.
     """
-    root = from_attributes({f"root.{key}": value for key, value in flat_data.items()})
+    try:
+        root = from_attributes({f"root.{key}": value for key, value in flat_data.items()})
+    except ValueError as error:
+        raise ValueError(str(error).replace("'root.", "'", 1)) from None
     return root.get("root", {})
 
 

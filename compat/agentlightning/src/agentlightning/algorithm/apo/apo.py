@@ -1,5 +1,8 @@
 """Prompt optimisation; needs agl-apo."""
 
+import functools
+import inspect
+import logging
 from typing import TYPE_CHECKING, Any
 
 from agentlightning._names import refusing, rest
@@ -23,10 +26,22 @@ def __getattr__(name: str) -> Any:
         return _rest(name)
     import agl
 
+    @functools.wraps(agl.APO.__init__)
+    def __init__(self: Any, *args: Any, _poml_trace: bool = False, **options: Any) -> None:
+        if _poml_trace:
+            logging.getLogger("agl.compat").warning(
+                "APO(_poml_trace=True) has no effect: each call to the optimizing models is a span "
+                "of the run; see agl prompts and agl spans"
+            )
+        agl.APO.__init__(self, *args, **options)
+
+    taken = inspect.signature(agl.APO.__init__)
+    added = inspect.Parameter("_poml_trace", inspect.Parameter.KEYWORD_ONLY, default=False)
+    vars(__init__)["__signature__"] = taken.replace(parameters=[*taken.parameters.values(), added])
     why = (
         "run() makes, tries and decides about prompts by itself; see docs/howto/optimise-prompts.md"
     )
-    namespace = {"__module__": __name__, "__doc__": agl.APO.__doc__}
+    namespace = {"__module__": __name__, "__doc__": agl.APO.__doc__, "__init__": __init__}
     made = refusing(**dict.fromkeys(INSIDE, why))(type("APO", (agl.APO,), namespace))
     globals()[name] = made
     return made
