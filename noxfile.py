@@ -324,7 +324,7 @@ def tracers_short(session: nox.Session) -> None:
 
 def install_tracers(session: nox.Session) -> None:
     """The tracers with their backends, and the frameworks with their instrumentations."""
-    ours = (CORE, "agl-adapters", "agl-gateway", TRACED)
+    ours = (CORE, "agl-adapters", "agl-gateway", TRACED, "agl-agentlightning")
     install(session, *ours, *TEST_TOOLS[:3], *TRACED_FRAMEWORKS, *INSTRUMENTATIONS)
 
 

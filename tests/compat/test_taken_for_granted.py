@@ -362,6 +362,22 @@ def test_model_list_of_a_proxy_is_what_it_was_given() -> None:
     assert agl.LLMProxy(model_list=given).model_list == given
 
 
+async def test_spans_that_a_client_reads_say_in_their_resource_whose_they_are() -> None:
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    client, tracer = agl.LightningStoreClient(server.endpoint), agl.OtelTracer()
+    rollout = await client.start_rollout("task")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    with tracer.lifespan(client):
+        async with tracer.trace_context("t", store=client, **ids):
+            agl.emit_reward(1.0)
+    [span] = await client.query_spans(rollout.rollout_id)
+    said = span.resource.attributes
+    assert {name: said[f"agentlightning.{name}"] for name in ids} == ids
+    await client.close()
+    await server.stop()
+
+
 @pytest.mark.parametrize(
     "attributes",
     [

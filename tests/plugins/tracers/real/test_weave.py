@@ -224,3 +224,24 @@ def test_clients_that_are_not_ours_are_left_alone(tmp_path: Any) -> None:
         text=True,
     )
     assert done.stdout.endswith("well\n"), done.stderr
+
+
+async def test_a_trace_of_0_3_has_one_span_that_holds_all_others(
+    memory_store: InMemoryLightningStore,
+) -> None:
+    import weave
+
+    from agentlightning import WeaveTracer
+
+    @weave.op
+    def called() -> None: ...
+
+    tracer = WeaveTracer()
+    rollout = await memory_store.start_rollout(input="task")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    with tracer.lifespan(memory_store):
+        async with tracer.trace_context("mine", store=memory_store, **ids):
+            called()
+    inner, root = await memory_store.query_spans(rollout.rollout_id)
+    assert [inner.name, root.name, root.parent_id] == ["called", "mine", None]
+    assert inner.parent_id == root.span_id

@@ -16,7 +16,7 @@ from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_choice, check_numbers
 
 if TYPE_CHECKING:
-    from agl import LightningStoreClient as LightningStoreClient
+    from agentlightning.store._client import LightningStoreClient as LightningStoreClient
 
 logger = logging.getLogger("agl.compat")
 
@@ -106,6 +106,7 @@ _rest = rest(__name__)
 def __getattr__(name: str) -> Any:
     if name != "LightningStoreClient":
         return _rest(name)
-    import agl  # its client, which a server needs nothing of, is imported when it is asked for
+    # It is imported when it is asked for, as a server needs nothing of it.
+    from agentlightning.store._client import LightningStoreClient
 
-    return agl.LightningStoreClient
+    return LightningStoreClient

@@ -1,11 +1,9 @@
 """AgentOps' instrumentation."""
 
-import contextlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from agentlightning._names import refusing, rest
-from agl import LightningStore
+from agentlightning.tracer.base import WithRoot
 from agl.errors import ConfigError
 from agl_tracers import AgentOpsTracer as _AgentOpsTracer
 
@@ -13,7 +11,7 @@ from agl_tracers import AgentOpsTracer as _AgentOpsTracer
 @refusing(
     **dict.fromkeys(("instrument", "uninstrument"), "init_worker and teardown_worker do it"),
 )
-class AgentOpsTracer(_AgentOpsTracer):
+class AgentOpsTracer(WithRoot, _AgentOpsTracer):
     """agl's, with 0.3's parameters, and with the span that holds all others of a trace.
 
     Args:
@@ -55,23 +53,9 @@ class AgentOpsTracer(_AgentOpsTracer):
 
     get_langchain_callback_handler = get_langchain_handler
 
-    @contextlib.asynccontextmanager
-    async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        name: str | None = None,
-        *,
-        store: LightningStore | None = None,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-    ) -> AsyncGenerator[Any]:
-        """Collect spans below one that is named after the trace; see ``Tracer.trace_context``."""
-        label = name or rollout_id or "agentlightning"
-        about = {"agentops.span.kind": "session", "operation.name": label}
-        async with super().trace_context(
-            name, store=store, rollout_id=rollout_id, attempt_id=attempt_id
-        ) as tracer:
-            with self.start_as_current_span(f"{label}.session", attributes=about):
-                yield tracer
+    def root_of(self, label: str) -> tuple[str, dict[str, Any]]:
+        """See ``WithRoot``."""
+        return f"{label}.session", {"agentops.span.kind": "session", "operation.name": label}
 
 
 __getattr__ = rest(__name__)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from agentlightning._names import refusing, rest
+from agentlightning.tracer.base import WithRoot
 from agl.errors import ConfigError
 from agl_tracers import WeaveTracer as _WeaveTracer
 
@@ -20,8 +21,8 @@ from agl_tracers import WeaveTracer as _WeaveTracer
         "Weave's calls become spans by themselves",
     ),
 )
-class WeaveTracer(_WeaveTracer):
-    """agl's, with 0.3's parameters.
+class WeaveTracer(WithRoot, _WeaveTracer):
+    """agl's, with 0.3's parameters, and with the span that holds all others of a trace.
 
     Args:
         project_name: It has no effect: ``weave.init`` is never called.
