@@ -1,13 +1,16 @@
-"""What is supported takes 0.3's arguments, with its defaults, and has its methods and fields."""
+"""What is supported takes 0.3's arguments, with its defaults, and has its methods and fields.
+
+``names_of_0_3.json`` was measured from agentlightning 0.3.0, and holds facts alone.
+"""
 
 import enum
+import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
 
-from .measure_names import signature
 from .test_names import FACTS, names_of, outcome
 
 pytestmark = pytest.mark.plugins
@@ -43,6 +46,30 @@ DIFFERENT = {
     "trainer.trainer.Trainer.teardown_worker": "the same",
 }
 """Path -> why it is otherwise; what is below it, too."""
+
+
+def signature(value: Any) -> list[dict[str, Any]] | None:
+    """The parameters of a callable: name, kind, and default as it prints."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return None
+    parameters: list[dict[str, Any]] = []
+    for parameter in found.parameters.values():
+        entry: dict[str, Any] = {"name": parameter.name, "kind": parameter.kind.name}
+        if parameter.default is not inspect.Parameter.empty:
+            default = parameter.default
+            entry["default"] = repr(default) if plain(default) else type(default).__name__
+        parameters.append(entry)
+    return parameters
+
+
+def plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(plain(item) for item in value)
+    if isinstance(value, enum.Enum):
+        return True
+    return value is None or isinstance(value, (str, int, float, bool))
 
 
 def is_known(path: str) -> bool:
