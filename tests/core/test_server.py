@@ -124,10 +124,29 @@ async def test_pages_echo_their_bounds(http):
     assert page["total"] == 0
 
 
-async def test_address_says_in_a_browser_what_it_is(http, server):
-    async with http.get(f"{server.endpoint}/") as answer:
-        assert answer.status == 200
-        assert (await answer.text()).startswith("A store of agl")
+@pytest.mark.parametrize(("page", "status"), [("", 200), ("resources", 404), ("workers", 404)])
+async def test_address_says_in_a_browser_what_it_is(http, server, page, status):
+    async with http.get(f"{server.endpoint}/{page}") as answer:
+        assert answer.status == status
+        assert "Its pages are made by agl-ui" in await answer.text()
+
+
+async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store, caplog):
+    server = LightningStoreServer(memory_store, port=0)
+    await server.start()
+    way = "takes it in its address, http://agl:TOKEN@HOST:PORT"
+    for agent in ("old/0.3", "old/0.3", "other"):
+        async with (
+            aiohttp.ClientSession(headers={"User-Agent": agent}) as old,
+            old.get(f"{server.address}/v1/agl/rollouts") as answer,
+        ):
+            assert (answer.status, way in await answer.text()) == (401, True)
+    told = [record.getMessage() for record in caplog.records if way in record.getMessage()]
+    assert [("127.0.0.1" in line, "old/0.3" in line) for line in told] == [
+        (True, True),
+        (True, False),
+    ]
+    await server.close()
 
 
 async def test_a_claim_needs_no_body(http):

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 import agl
+from agl.http.app import PAGES
 from agl.types import LedgerItem, LedgerPart, RunStart
 from agl_ui import live
 from agl_ui.looking import Looking
@@ -84,6 +85,19 @@ def test_streams_end_at_once_when_a_store_server_stops(store):
         apart(server.stop())
         assert time.monotonic() - begin < 30.0
         stream.read()
+
+
+def test_addresses_of_0_3s_dashboard_lead_to_their_pages(store):
+    from agl_ui.mounted import PAGES_OF_0_3, store_routes
+
+    server = agl.LightningStoreServer(store, port=0, open=True, extra_routes=store_routes(store))
+    apart(server.start())
+    assert {"/", "/resources", "/workers", "/settings"} <= PAGES_OF_0_3.keys() == {*PAGES}
+    for path, page in PAGES_OF_0_3.items():
+        with urllib.request.urlopen(f"{server.endpoint}{path}", timeout=60) as answer:
+            assert answer.url.startswith(f"{server.endpoint}/ui/s/store/{page}")
+            assert answer.status == 200
+    apart(server.stop())
 
 
 async def _begin(store):

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute, Route, Router
 
 import agl
 from agl.errors import AglError
@@ -35,9 +35,15 @@ async def not_implemented() -> Response:
     return _error(501, "only traces are stored", "NotImplemented")
 
 
-async def index() -> str:
-    """What a person sees who opens the address in a browser."""
-    return f"A store of agl {agl.__version__}, for agl ui ADDRESS and agl rollouts --url ADDRESS\n"
+PAGES = ("/", "/resources", "/rollouts", "/runners", "/settings", "/traces", "/workers")
+"""Where 0.3 had its dashboard. A plugin's routes for them come before ``index``."""
+
+
+async def index(request: Request) -> Response:
+    """What a person sees who opens the address in a browser, where no plugin has pages."""
+    what = f"A store of agl {agl.__version__}. Its pages are made by agl-ui, which is not"
+    how = "installed beside this server: run agl ui ADDRESS, or agl rollouts --url ADDRESS"
+    return PlainTextResponse(f"{what} {how}\n", 200 if request.url.path == "/" else 404)
 
 
 def store_app(
@@ -72,11 +78,11 @@ def store_app(
     listed = routes.all()
     api.include_router(described(listed))
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
-    api.add_api_route("/", index, methods=["GET"], response_class=PlainTextResponse)
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
     # They look at no grant, wherever they lie.
-    api.router.default = Reserved(Router(extra_routes), ())
+    others = [*extra_routes, *(Route(path, index) for path in PAGES)]
+    api.router.default = Reserved(Router(others), ())
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agl.semconv import CLIENT_GONE
@@ -175,6 +175,8 @@ class Authenticated:
     """What a header allows; None for nothing."""
     open_paths: frozenset[str]
     """Paths that need no token."""
+    told: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
+    """Clients of whose refusal the log has told; a fleet may wait for one of them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -182,11 +184,16 @@ class Authenticated:
             return await self.app(scope, receive, send)
         grant = scope[GRANT] = self.grant_of(header(scope, b"authorization"))
         if grant is None:
+            way = "a client that knows no token takes it in its address, http://agl:TOKEN@HOST:PORT"
+            who = (scope.get("client") or ("a Unix socket",))[0], header(scope, b"user-agent")[:80]
+            if who not in self.told and len(self.told) < 100:
+                self.told.add(who)
+                logger.warning("refused a request without the token from %s (%r); %s", *who, way)
             return await answer(
                 send,
                 401,
                 "missing or wrong token; send the header 'Authorization: Bearer TOKEN', or use the "
-                "address that the server printed when it started",
+                f"address that the server printed when it started; {way}",
                 "Unauthorized",
                 (b"www-authenticate", b'Basic realm="agl"'),
             )

@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 PATH = "/ui"
+PAGES_OF_0_3 = {
+    "/": "",
+    "/resources": "resources",
+    "/rollouts": "rollouts",
+    "/runners": "runners",
+    "/settings": "settings",
+    "/traces": "rollouts",
+    "/workers": "runners",
+}
+"""Where 0.3's dashboard had its pages, at the address of the server itself -> ours of this name."""
 
 
 class _Pages:
@@ -41,8 +51,10 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute]":
     from starlette.responses import RedirectResponse
     from starlette.routing import Mount, Route
 
+    pages = {**PAGES_OF_0_3, PATH: ""}
+
     async def enter(request: Request) -> RedirectResponse:
-        return RedirectResponse(f"{PATH}/s/store/", 303)
+        return RedirectResponse(f"{PATH}/s/store/{pages[request.url.path]}", 303)
 
     # Without the slash, an address would be relative to the root.
-    return [Route(PATH, enter), Mount(PATH, app=_Pages(store))]
+    return [*(Route(path, enter) for path in pages), Mount(PATH, app=_Pages(store))]
