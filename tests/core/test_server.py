@@ -128,7 +128,7 @@ async def test_pages_echo_their_bounds(http):
 async def test_address_says_in_a_browser_what_it_is(http, server, page, status):
     async with http.get(f"{server.endpoint}/{page}") as answer:
         assert answer.status == status
-        assert "Its pages are made by agl-ui" in await answer.text()
+        assert "To see its pages, run: agl ui" in await answer.text()
 
 
 async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store, caplog):

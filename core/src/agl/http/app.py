@@ -41,9 +41,8 @@ PAGES = ("/", "/resources", "/rollouts", "/runners", "/settings", "/traces", "/w
 
 async def index(request: Request) -> Response:
     """What a person sees who opens the address in a browser, where no plugin has pages."""
-    what = f"A store of agl {agl.__version__}. Its pages are made by agl-ui, which is not"
-    how = "installed beside this server: run agl ui ADDRESS, or agl rollouts --url ADDRESS"
-    return PlainTextResponse(f"{what} {how}\n", 200 if request.url.path == "/" else 404)
+    about = f"A store of agl {agl.__version__}. To see its pages, run: agl ui ADDRESS (agl-ui)\n"
+    return PlainTextResponse(about, 200 if request.url.path == "/" else 404)
 
 
 def store_app(

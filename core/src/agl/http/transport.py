@@ -178,8 +178,7 @@ class Transport:
                 return await self._try(request)
             except _NoAnswer as error:
                 if self._num_closes != num_closes:
-                    message = f"store at {self.address}: this client was closed during the request"
-                    raise StoreUnavailableError(message) from None
+                    raise StoreUnavailableError(f"store at {self.address}: client closed") from None
                 if failure is None:
                     begin = time.monotonic()
                     end = begin + sum(self.retry_delays)
