@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -9,11 +8,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agl.emitter import reward_attributes
 from agl.errors import (
     ConfigError,
     StoreDiskError,
@@ -26,7 +23,6 @@ from agl.store.base import AttemptEnd
 from agl.store.patience import PATIENCE_SECONDS
 from agl.store.sqlite import (
     SqliteLightningStore,
-    file as sqlite_file,
     operations as ops,
     writer as sqlite_writer,
 )
@@ -602,13 +598,13 @@ async def test_file_that_brings_code_along_is_refused_to_writers_and_readers(pat
         open_to_read(path)
 
 
-async def test_newer_schema_is_refused_and_unharmed(path):
+@pytest.mark.parametrize(("version", "made_by"), [(99, "a newer agl"), (1, "an older agl")])
+async def test_file_of_another_version_is_refused_and_unharmed(path, version, made_by):
     await SqliteLightningStore(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version=99")
-    connection.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
-    refused(path, "made by a newer agl .schema 99")
+    refused(path, f"made by {made_by} .schema {version}, .* 'agl export' there")
     assert path.read_bytes() == before
 
 
@@ -675,100 +671,6 @@ def test_unknown_durability(path):
     with pytest.raises(ConfigError, match="'power' or 'process'"):
         SqliteLightningStore(path, durability="maybe")  # type: ignore[arg-type]
     assert not path.exists()
-
-
-OLD_SCHEMAS = sorted(Path(__file__).parent.glob("schema_*.sql"))
-"""What earlier versions made their files with."""
-
-
-def old_file(path: Path, schema: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(schema.read_text("utf-8"))
-        connection.execute(
-            "INSERT INTO rollout (n, rollout_id, status, start_time, position, input, config)"
-            "VALUES (1, 'ro-1aaaaaaaa', 'queuing', 1.0, 1, '7', '{}'),"
-            "       (2, 'ro-2aaaaaaaa', 'running', 1.0, NULL, '8', '{}')"
-        )
-        connection.execute(
-            "INSERT INTO attempt (a, n, attempt_id, sequence_id, status, start_time, next_sequence)"
-            "VALUES (1, 2, 'at-1aaaaaaaa', 1, 'running', 1.0, 1)"
-        )
-        connection.execute(f"PRAGMA application_id={sqlite_file.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={schema.stem.partition('_')[2]}")
-        connection.commit()
-
-
-def shape(path: Path) -> list[Any]:
-    """Columns and indexes of all tables, and the version."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        found: list[Any] = connection.execute("PRAGMA user_version").fetchall()
-        for (table,) in sorted(tables.fetchall()):
-            found.append(connection.execute(f"PRAGMA table_xinfo({table})").fetchall())
-            found.append(sorted(connection.execute(f"PRAGMA index_list({table})").fetchall()))
-        return found
-
-
-def test_there_is_an_old_schema_for_each_version() -> None:
-    assert len(OLD_SCHEMAS) == sqlite_file.SCHEMA_VERSION - 1
-
-
-@pytest.mark.parametrize("schema", OLD_SCHEMAS, ids=lambda path: path.stem)
-async def test_file_of_an_older_version_is_migrated(path, tmp_path, schema):
-    old_file(path, schema)
-    store = SqliteLightningStore(path)
-    claimed = await store.dequeue_rollout("w")
-    assert (claimed.rollout_id, claimed.input) == ("ro-1aaaaaaaa", 7)
-    running = await store.get_rollout_by_id("ro-2aaaaaaaa")
-    assert (running.status, running.attempt.attempt_id) == ("running", "at-1aaaaaaaa")
-    await store.close()
-    fresh = tmp_path / "fresh.db"
-    await SqliteLightningStore(fresh).close()
-    assert shape(path) == shape(fresh)
-
-
-async def test_rewards_in_a_file_of_before_are_those_that_the_store_would_have(path, tmp_path):
-    first, last = reward_attributes(0.25), reward_attributes(0.5)
-    unreadable, graded = {"agentlightning.reward.0.value": "much"}, {"agentlightning.graded": True}
-    store = SqliteLightningStore(path)
-    of_agentops = {"agentops.entity.output": '{"type": "reward", "value": 0.75}'}
-    no_reward = {"agentops.task.output": "reward", "a": "reward"}
-    answers = [first, last], [first | graded, last], [first, unreadable], [of_agentops, no_reward]
-    for given in answers:
-        for status in ("succeeded", "failed"):
-            rollout = await store.start_rollout("task")
-            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            await store.add_many_spans([Span.from_attributes(attributes=a, **ids) for a in given])
-            await store.update_attempt(*ids.values(), status=status)
-            await store.add_span(Span.from_attributes(attributes=last, **ids))  # too late
-    before = list(await store.query_rollouts())
-    assert [one.reward for one in before] == [0.5, None, 0.25, None, None, None, 0.75, None]
-    await store.close()
-    older = tmp_path / "older.db"
-    with contextlib.closing(sqlite3.connect(older)) as connection:
-        connection.executescript(Path(__file__).with_name("schema_6.sql").read_text("utf-8"))
-        connection.execute(f"PRAGMA application_id={sqlite_file.APPLICATION_ID}")
-        connection.execute("PRAGMA user_version=6")
-        connection.execute("ATTACH ? AS now", (str(path),))
-        for table in ("rollout", "attempt", "span"):
-            names = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
-            columns = ", ".join(names)
-            connection.execute(f"INSERT INTO {table} SELECT {columns} FROM now.{table}")
-        connection.commit()
-    store = SqliteLightningStore(older)
-    assert list(await store.query_rollouts()) == before
-    await store.close()
-
-
-async def test_failed_migration_leaves_the_file_as_it_was(path, monkeypatch):
-    old_file(path, OLD_SCHEMAS[0])
-    before = path.read_bytes()
-    sql = sqlite_file._sql
-    monkeypatch.setattr(sqlite_file, "_sql", lambda name: f"{sql(name)}; nonsense")
-    refused(path, "cannot be opened")
-    assert path.read_bytes() == before
-    monkeypatch.undo()
-    await SqliteLightningStore(path).close()
 
 
 async def test_claim_is_answered_again_after_the_store_was_opened_anew(path):
@@ -903,33 +805,6 @@ def test_message_names_no_process_that_has_ended(path):
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
         refused(path, f"in use by another process: not the one that locked it \\({ended.pid}\\)")
-
-
-async def test_accounts_that_an_older_version_kept_as_spans_are_taken_over(path):
-    old_file(path, OLD_SCHEMAS[1])
-    kept = {"rollout_id": "ro-2aaaaaaaa", "step": 3, "mode": "train", "algorithm": "grpo"}
-    kept["items"] = [{"kind": "rollout", "rollout_id": "ro-2aaaaaaaa"}]
-    never = {"group": 1, "ledger": {"rollout_id": "ro-1aaaaaaaa", "step": 3}}
-    texts = [json.dumps(kept), "{", "7"]
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        for number, text in enumerate(texts):
-            body = {"attributes": {"agentlightning.ledger.part": text}}
-            connection.execute(
-                "INSERT INTO span (a, sequence_id, span_id, trace_id, name, body)"
-                "VALUES (1, ?, ?, 't', 'agentlightning.ledger', ?)",
-                (number, str(number), json.dumps(body)),
-            )
-        connection.execute("UPDATE rollout SET metadata = ? WHERE n = 1", (json.dumps(never),))
-        connection.commit()
-    store = SqliteLightningStore(path)
-    parts = list(await store.query_ledger_parts())
-    assert [(part.rollout_id, part.step, part.algorithm, part.problem) for part in parts] == [
-        ("ro-1aaaaaaaa", 3, None, ""),
-        ("ro-2aaaaaaaa", 3, "grpo", ""),
-    ]
-    assert parts[1].items[0].kind == "rollout"
-    assert not await store.query_spans("ro-2aaaaaaaa")
-    await store.close()
 
 
 async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):

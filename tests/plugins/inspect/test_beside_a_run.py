@@ -9,7 +9,6 @@ import pytest
 
 import agl
 from agl.errors import StoreUnavailableError
-from agl.store.sqlite.file import SCHEMA_VERSION
 from agl_learning.file_store import FileStore
 
 AGL = str(Path(sys.executable).with_name("agl"))
@@ -50,6 +49,5 @@ async def test_a_file_of_another_schema_is_not_read_as_ours(tmp_path):
     beside = FileStore(path)
     with pytest.raises(StoreUnavailableError) as told:
         await beside.query_rollouts()
-    said = f"store {str(path)!r}: of schema 999, and this agl reads schema {SCHEMA_VERSION}"
-    assert str(told.value) == f"{said}. Install a newer agl"
+    assert f"store {str(path)!r}: made by a newer agl (schema 999" in str(told.value)
     await beside.close()

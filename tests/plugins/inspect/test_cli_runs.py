@@ -7,8 +7,6 @@ import platform
 import random
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +50,6 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> No
     assert f"run: {stopped}\n" in result.err
     result = agl("run", "agl.yaml", "--resume", "a-broken-one")
     assert (result.code, "store.db" in result.err) == (2, True)
-
-
-TO_SCHEMA_4 = """
-DROP TABLE run; DROP INDEX rollout_reward; ALTER TABLE rollout DROP COLUMN reward;
-ALTER TABLE attempt DROP COLUMN reward_place; ALTER TABLE attempt DROP COLUMN reward;
-PRAGMA user_version=4;
-"""
-
-
-def test_run_of_an_older_store_says_so_and_goes_on(agl: Agl, project: Path) -> None:
-    run_id = begin(agl)
-    file = project / "agl-runs" / run_id / "store.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(TO_SCHEMA_4)
-    (row,) = json.loads(agl("runs", "--json").out)
-    assert (row["run"], row["state"], row["starts"]) == (run_id, "stopped", None)
-    assert "its runs cannot be read: no such table: run" in agl("runs").err
-    result = agl("run", "agl.yaml", "--resume", run_id)
-    assert result.code == 0, result.err
-    assert f"nothing is known of what run {run_id} was begun with" in " ".join(result.err.split())
-    assert [each["number"] for each in shown(agl, run_id)["generations"]] == [2]
 
 
 def test_runs_are_listed(agl: Agl, project: Path) -> None:
@@ -162,16 +139,6 @@ def test_runs_are_compared_while_their_stores_are_in_use(agl: Agl) -> None:
         asyncio.run(store.close())
     assert result.code == 0, result.err
     assert json.loads(result.out)["totals"]["rollouts succeeded"] == [4, 4]
-
-
-def test_comparing_leaves_an_older_store_as_it_is(agl: Agl) -> None:
-    run_id = begin(agl)
-    file = Path("agl-runs") / run_id / "store.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(TO_SCHEMA_4)
-    before = file.read_bytes()
-    assert agl("runs", "compare", run_id, run_id).code == 0
-    assert file.read_bytes() == before
 
 
 def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> None:

@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import APPLICATION_ID, MEMORY, SCHEMA_VERSION
+from agl.store.sqlite.file import APPLICATION_ID, MEMORY, SCHEMA_VERSION, other_version
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
 
@@ -30,24 +29,6 @@ def schema_of(connection: sqlite3.Connection) -> int | None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return version if application == APPLICATION_ID else None
-
-
-def _unfit(path: str, version: int | None) -> str:
-    if version is None:
-        return f"store {path!r}: not a store of agl"
-    what = f"store {path!r}: of schema {version}, and this agl reads schema {SCHEMA_VERSION}"
-    if version > SCHEMA_VERSION:
-        return f"{what}. Install a newer agl"
-    return f"{what}. Bring it up to date with: agl rollouts --path {path}"
-
-
-def is_readable(file: Path) -> bool:
-    """Whether a ``FileStore`` reads this file."""
-    try:
-        with closing(open_to_read(file)) as connection:
-            return schema_of(connection) == SCHEMA_VERSION
-    except (sqlite3.Error, OSError, UnicodeDecodeError):
-        return False
 
 
 def file_of(store: LightningStore) -> Path | None:
@@ -182,6 +163,8 @@ class FileStore(LightningStore):
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if (version := schema_of(connection)) != SCHEMA_VERSION:
                 connection.close()
-                raise StoreUnavailableError(_unfit(self.path, version))
+                if version is None:
+                    raise StoreUnavailableError(f"store {self.path!r}: not a store of agl")
+                raise other_version(self.path, version)
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]

@@ -31,8 +31,7 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     Args:
         path: Its file, or a run; see ``store_file``.
         url: Address of its server.
-        to_write: Take it for oneself. A store of an older agl is opened so, too, and brought up
-            to date.
+        to_write: Take it for oneself.
 
     Raises:
         ConfigError: Both options, or no store there.
@@ -47,10 +46,10 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
         # A person waits: an address where nobody is shall be named soon.
         return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     from agl.store.sqlite import SqliteLightningStore
-    from agl_learning.file_store import FileStore, is_readable
+    from agl_learning.file_store import FileStore
 
     file = newest_store() if path is None else store_file(path)
-    return SqliteLightningStore(file) if to_write or not is_readable(file) else FileStore(file)
+    return SqliteLightningStore(file) if to_write else FileStore(file)
 
 
 def store_file(path: Path) -> Path:

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import struct
 import sys
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
 SCHEMA_VERSION: Final = 7
-"""Of ``schema.sql``; ``migrations/N.sql`` makes version N out of the one before."""
+"""Of ``schema.sql``. Before 1.0 a file of another version is refused, not migrated."""
 
 MEMORY: Final = ":memory:"
 """SQLite's name for no file."""
@@ -31,10 +30,10 @@ _CHECKED_BYTES = 16 * 2**20
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Check what the file is, then make or migrate its tables. An unfit file is left as it was.
+    """Check what the file is, then make its tables. An unfit file is left as it was.
 
     Raises:
-        StoreUnavailableError: It is no store, or of a newer agl, or damaged.
+        StoreUnavailableError: It is no store, or of another version of agl, or damaged.
     """
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -46,23 +45,29 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
                 f"(application_id {application}). Give the path of a new file"
             )
         check_schema(connection, path)
-        if version > SCHEMA_VERSION:
-            raise StoreUnavailableError(
-                f"store {path!r}: made by a newer agl (schema {version}, this one knows up to "
-                f"{SCHEMA_VERSION}). Install a newer agl"
-            )
+        if tables and version != SCHEMA_VERSION:
+            raise other_version(path, version)
         if tables and path != MEMORY and Path(path).stat().st_size <= _CHECKED_BYTES:
             found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
         if not tables:
-            _run(connection, [_sql("schema.sql"), f"PRAGMA application_id={APPLICATION_ID};"])
-        elif version < SCHEMA_VERSION:
-            steps = range(version + 1, SCHEMA_VERSION + 1)
-            _run(connection, [_sql(f"migrations/{step}.sql") for step in steps])
+            schema = files("agl.store.sqlite").joinpath("schema.sql").read_text("utf-8")
+            marks = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
+            connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\n{marks}\nCOMMIT;")
     # Where the damage is in the names of tables, Python cannot read what SQLite says of it.
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise unavailable(path, error) from error
+
+
+def other_version(path: str, version: int) -> StoreUnavailableError:
+    """The error of a file with another version of the schema."""
+    made_by = "a newer agl" if version > SCHEMA_VERSION else "an older agl"
+    return StoreUnavailableError(
+        f"store {path!r}: made by {made_by} (schema {version}, this one has {SCHEMA_VERSION}); it "
+        "was left as it is. Open it with the agl that made it, or give the path of a new file; "
+        "'agl export' there and 'agl import' here take its rollouts along"
+    )
 
 
 def check_schema(connection: sqlite3.Connection, path: str) -> None:
@@ -110,16 +115,6 @@ def check_header(path: str) -> None:
             f"store {path!r}: not an SQLite database; it was left as it is. "
             "Give the path of a store or of a new file"
         )
-
-
-def _sql(name: str) -> str:
-    return files("agl.store.sqlite").joinpath(name).read_text("utf-8")
-
-
-def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:
-    """Bring the file to the present version: all of it is committed, or none."""
-    script = "\n".join((*scripts, f"PRAGMA user_version={SCHEMA_VERSION};"))
-    connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
 
 
 _MAY_PASS: Final = frozenset(

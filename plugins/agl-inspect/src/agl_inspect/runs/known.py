@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -21,7 +20,6 @@ from agl.runs.finding import open_to_read
 from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
-from agl_learning.file_store import is_readable
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import open_store, store_file, store_of
 
@@ -62,11 +60,7 @@ def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Await
     path, url = where
     if url is not None:
         return read_and_close(open_store(path, url), read)
-    file = file_of(run, path)
-    if is_readable(file):
-        return read_and_close(open_store(file, None), read)
-    with tempfile.TemporaryDirectory(prefix="agl-runs-") as scratch:  # of an older agl
-        return read_and_close(open_store(copy_store(file, Path(scratch)), None), read)
+    return read_and_close(open_store(file_of(run, path), None), read)
 
 
 def copy_store(file: Path, folder: Path) -> Path:
