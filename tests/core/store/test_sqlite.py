@@ -393,6 +393,21 @@ async def test_call_waits_for_space_on_the_disk(path):
     await store.close()
 
 
+async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, monkeypatch):
+    PATIENCE_SECONDS.set(0.2)
+    store = SqliteLightningStore(path)
+    fill(store)
+    submit, tries = store._submit_once, []
+    monkeypatch.setattr(store, "_submit_once", lambda job: tries.append(job) or submit(job))
+    for _ in range(3):
+        with pytest.raises(StoreDiskError):
+            await store.enqueue_rollout("x" * 1_000_000)
+    assert len(tries) > 3
+    assert len(set(tries)) == 3
+    assert [tries.count(job) for job in dict.fromkeys(tries)][1:] == [1, 1]
+    await store.close()
+
+
 async def test_store_is_not_well_until_something_can_be_written_again(path):
     PATIENCE_SECONDS.set(0.0)
     store = SqliteLightningStore(path)

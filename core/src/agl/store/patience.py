@@ -22,8 +22,15 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, StoreUnavailableError) and not isinstance(error, StoreDiskError)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def patiently(
+    ask: Callable[[], Awaitable[T]], failing_since: Callable[[], float | None] = lambda: None
+) -> T:
     """Ask until the disk works again, or the patience of this context ends.
+
+    Args:
+        ask: Asks once.
+        failing_since: Since when the disk takes nothing, by ``time.monotonic()``: calls that come
+            after each other have one patience together.
 
     Raises:
         StoreDiskError: The last answer.
@@ -35,7 +42,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             return await ask()
         except StoreDiskError:
             now = time.monotonic()
-            end = now + PATIENCE_SECONDS.get() if end is None else end
+            end = (failing_since() or now) + PATIENCE_SECONDS.get() if end is None else end
             if now >= end:
                 raise
         await asyncio.sleep(min(pause, end - now))

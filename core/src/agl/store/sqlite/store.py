@@ -119,7 +119,8 @@ class SqliteLightningStore(LocalLightningStore):
     def _submit(self, job: Job) -> Coroutine[Any, Any, Any]:
         if PATIENCE_SECONDS.get() <= 0:  # in a server, where each coroutine counts
             return self._submit_once(job)
-        return patiently(lambda: self._submit_once(job))
+        writer = self._parts.writer
+        return patiently(lambda: self._submit_once(job), lambda: writer.failing_since)
 
     async def _submit_once(self, job: Job) -> Any:
         self._check_usable()

@@ -101,8 +101,9 @@ class SqliteWriter:
         self.log_bytes = 0
         """About the length of the write-ahead log when the last checkpoint began."""
         self.failing: StoreUnavailableError | None = None
-        self._failed_at: float | None = None
         """Why the last commit could not be made, while that is so."""
+        self.failing_since: float | None = None
+        self._failed_at: float | None = None
         self.checkpointed = threading.Event()
         """Not set while a checkpoint is under way."""
         self.checkpointed.set()
@@ -214,9 +215,10 @@ class SqliteWriter:
         if self.failing is not None:
             if self._failed_at is None:
                 logger.error("%s. What failed is tried again for a minute", self.failing)
+                self.failing_since = now
             self._failed_at = now
         elif self._failed_at is not None and now - self._failed_at >= QUIET_SECONDS:
-            self._failed_at = None
+            self._failed_at = self.failing_since = None
             logger.warning("store %s: records are stored again", self.path)
 
     def _one_by_one(self, batch: list[Job]) -> tuple[list[Outcome], Effects]:
