@@ -17,9 +17,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether an algorithm waits in vain."""
-AT_ONCE = 0.1
-"""A wait goes on with the former one where the pause between them is shorter than this part of the
-former one's length: there was no time to work."""
 CLEAN_UP_SECONDS = 30.0
 """An algorithm that was cancelled gets so long to end, or the grace where that is longer."""
 NAMED = 3
@@ -35,7 +32,8 @@ async def run_algorithm(
 ) -> bool:
     """Run the algorithm to its own end, or until it has waited in vain for too long.
 
-    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set.
+    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set. A wait
+    that it begins then has no timeout: it would wait again and again.
     ``stop`` is then set for it, and after the grace it is cancelled, and left behind if it does not
     end by that. One that only asks now and then whether rollouts have ended (``get_rollout_by_id``,
     a wait with ``timeout=0``) goes on: it may train in between, which nobody can tell from a pause.
@@ -61,7 +59,7 @@ async def run_algorithm(
             wait = watched.wait_in_vain()
             if wait is None or task.done():
                 continue
-            seconds, grace = time.monotonic() - wait.began, grace_seconds()
+            seconds, grace = watched.seconds_in_vain(wait), grace_seconds()
             if wait.is_endless or seconds >= grace / 2:
                 stop.set()
             if seconds >= grace:
@@ -86,21 +84,10 @@ async def run_algorithm(
 
 @dataclass(eq=False)
 class _Wait:
-    """A wait for rollouts, and those right before it for the same."""
-
-    rollout_ids: frozenset[str]
+    rollout_ids: Sequence[str]
     is_endless: bool
     """It has no timeout, so the algorithm does nothing else until it is cancelled."""
     began: float
-    last_began: float
-    ended: float | None = None
-
-    def continues(self, former: "_Wait") -> bool:
-        """Whether the algorithm did nothing else in between."""
-        if former.ended is None or former.rollout_ids != self.rollout_ids:
-            return False
-        pause, length = self.began - former.ended, former.ended - former.last_began
-        return pause < AT_ONCE * length
 
 
 class _WatchedStore(StandInStore):
@@ -110,32 +97,32 @@ class _WatchedStore(StandInStore):
         super().__init__(store)
         self._no_runners = no_runners
         self._open_waits: list[_Wait] = []
-        self._last_wait: _Wait | None = None
-        self._none_since: float | None = None
+        self._none_since = 0.0
 
     def wait_in_vain(self) -> _Wait | None:
         """The open wait that has lasted longest; None when none is open, or runners are left."""
         if not self._no_runners.is_set():
             return None
-        now = time.monotonic()
-        self._none_since = now if self._none_since is None else self._none_since
-        for wait in list(self._open_waits):
-            wait.began = max(wait.began, self._none_since)
-        return min(self._open_waits, key=lambda wait: wait.began, default=None)
+        self._none_since = self._none_since or time.monotonic()
+        return next(iter(self._open_waits), None)
+
+    def seconds_in_vain(self, wait: _Wait) -> float:
+        """How long it has waited since the last runner ended."""
+        return time.monotonic() - max(wait.began, self._none_since)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        now, wanted = time.monotonic(), list(rollout_ids)
-        wait = _Wait(frozenset(wanted), timeout is None, now, now)
-        if self._last_wait is not None and wait.continues(self._last_wait):
-            wait.began = self._last_wait.began
+        if timeout != 0 and self._no_runners.is_set():
+            timeout = None  # one that waits again and again waits in vain, too
+        wait = _Wait(list(rollout_ids), timeout is None, time.monotonic())
         self._open_waits.append(wait)
         try:
-            return await self._store.wait_for_rollouts(rollout_ids=wanted, timeout=timeout)
+            return await self._store.wait_for_rollouts(
+                rollout_ids=wait.rollout_ids, timeout=timeout
+            )
         finally:
             self._open_waits.remove(wait)
-            wait.ended, self._last_wait = time.monotonic(), wait
 
 
 def _names(rollout_ids: Iterable[str]) -> str:
