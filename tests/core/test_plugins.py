@@ -22,6 +22,7 @@ from agl.errors import (
     install_line,
 )
 from agl.plugins import registry
+from agl.runs.description import name_of
 from agl.utils.logs import stdout_to_stderr
 
 ALGORITHM = """
@@ -54,6 +55,15 @@ def test_finding_components_imports_nothing(install: Any) -> None:
 def test_installed_component_loads_by_name(install: Any) -> None:
     install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"x": "agl_x_mod:Learn"}})
     assert issubclass(registry.load("agl.algorithms", "x"), agl.Algorithm)
+
+
+def test_a_run_is_named_as_its_algorithm_is_published(install: Any) -> None:
+    install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"hill": "agl_x_mod:Learn"}})
+    algorithm = registry.load("agl.algorithms", "hill")()
+    assert name_of(algorithm) == "hill"
+    algorithm.name = "own"
+    assert name_of(algorithm) == "own"
+    assert name_of(agl.Baseline()) == "baseline"
 
 
 def test_every_component_of_the_core_loads() -> None:

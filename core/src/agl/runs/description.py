@@ -55,9 +55,16 @@ def describe_run(
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """What a run calls its algorithm."""
+    """What a run calls its algorithm: by its own ``name``, or by that of its entry point."""
     name = getattr(algorithm, "name", None) or getattr(algorithm, "__name__", None)
-    return name if isinstance(name, str) else type(algorithm).__name__.lower()
+    kind = type(algorithm)
+    if isinstance(name, str):
+        return name
+    for each in components("agl.algorithms"):
+        module, _, attribute = each.target.partition(":")
+        if attribute == kind.__qualname__ and f"{kind.__module__}.".startswith(f"{module}."):
+            return each.name
+    return kind.__name__.lower()
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:

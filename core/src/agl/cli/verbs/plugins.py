@@ -1,7 +1,7 @@
 """``agl plugins``: what is installed, in which state, and with which options."""
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -117,16 +117,9 @@ def _describe(component: Any, target: Any) -> dict[str, Any]:
                 "name": option.name,
                 "type": option.type,
                 "required": option.required,
-                "default": None if option.required else _plain(option.default),
+                "default": None if option.required else option.default,
                 "doc": option.doc,
             }
             for option in (schema.options if schema else ())
         ],
     }
-
-
-def _plain(value: Any) -> Any:
-    """A default as JSON shows it."""
-    if isinstance(value, str | int | float | bool | list | dict | None):
-        return cast("Any", value)
-    return repr(value)
