@@ -50,10 +50,9 @@ logger = logging.getLogger(__name__)
 
 Role = Literal["algorithm", "runner", "both"]
 
-LAST_REPORTS_SECONDS = 2.0
-"""So long it is tried, at the end, to tell a store of others which attempts were lost."""
-OWN_REPORTS_SECONDS = 20.0
-"""The same for one of this process; its disk may be full."""
+LAST_REPORTS_SECONDS, OWN_REPORTS_SECONDS = 2.0, 20.0
+"""So long a store of others, or one of this process, is told at the end which attempts were lost;
+the disk of the latter may be full."""
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
@@ -72,8 +71,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``; without it, it is 0 where
             all runs in this role on loopback, and 4747 where other processes must find it.
         n_runners: How many runner processes this machine gets.
-        graceful_timeout: Seconds that running rollouts get to finish at the end; also an algorithm
-            that waits for rollouts that nobody will run.
+        graceful_timeout: Seconds that running rollouts get to finish at the end, and an algorithm
+            that waits when no runner is left.
         terminate_timeout: Seconds after SIGTERM before SIGKILL.
         main_process: Which side stays in this process. ``runner``, for debugging, needs
             ``n_runners`` 1; the algorithm is then forked.

@@ -1,18 +1,15 @@
 """Opening an SQLite file as a store: one owner, the right schema, errors that say what to do."""
 
-import contextlib
 import logging
 import os
 import sqlite3
-import struct
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from agl.errors import InvalidRecordError, StoreDiskError, StoreError, StoreUnavailableError
 from agl.utils.files import close_to_others
-from agl.utils.lockfile import HeldError, LockFile, forget_in_forks
+from agl.utils.lockfile import HeldError, LockFile
 
 logger = logging.getLogger(__name__)
 
@@ -88,17 +85,13 @@ def unavailable(path: str, error: Exception) -> StoreUnavailableError:
     return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
 
 
-def check_header(path: str) -> None:
+def _check_header(path: str) -> None:
     """Refuse a file that is not SQLite's, before SQLite touches it.
 
     Raises:
-        StoreUnavailableError: It is something else, or in a folder that there is not.
+        StoreUnavailableError: It is something else.
     """
     file = Path(path)
-    if not file.parent.is_dir():
-        raise StoreUnavailableError(
-            f"store {path!r}: no folder {str(file.parent)!r}; make it, or give another path"
-        )
     if not file.exists():
         return
     if not file.is_file():
@@ -158,10 +151,10 @@ def named(path: str, error: Exception) -> Exception:
 
 
 class OpenedFile:
-    """The file of a store and the log beside it, as they were when the store was opened.
+    """The file of a store, its log and its lock, as they were when the store was opened.
 
     SQLite goes on with a file that was deleted or replaced, and all that is stored then is lost
-    with the process.
+    with the process; and without its lock another process may own the store.
 
     Args:
         path: The file.
@@ -170,7 +163,7 @@ class OpenedFile:
     def __init__(self, path: str) -> None:
         self._path = path
         file = os.path.realpath(path)
-        self._known = [(name, _identity(name)) for name in (file, f"{file}-wal")]
+        self._known = [(name, _identity(name)) for name in (file, f"{file}-wal", f"{file}.lock")]
 
     def check(self) -> None:
         """Look whether they are still there.
@@ -192,7 +185,7 @@ class OpenedFile:
                 happened = "replaced by another file" if found else "deleted"
                 raise StoreUnavailableError(
                     f"store {self._path!r}: {name!r} was {happened} while the store was open, and "
-                    "nothing more is stored: it would be lost. Stop the process that serves it, "
+                    "nothing more is stored: it could be lost. Stop the process that serves it, "
                     "put the file back from a copy or give a new path, and start again"
                 )
 
@@ -202,97 +195,49 @@ def _identity(path: str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-_owned: dict[tuple[int, int], int] = {}
-"""Files that are open as stores, and the process that opened them: a forked one is no owner."""
-
-
-class OwnerLock:
-    """Holds ``<path>.lock``, and the file itself, for as long as this process owns the store.
-
-    The one tells others who the owner is. The other is found by every name of the file: through
-    links, and when somebody has removed the first. The system gives both back when the process
-    dies, however it dies.
-
-    Args:
-        path: The file.
+def own(path: str) -> LockFile:
+    """Lock ``<path>.lock`` for as long as this process owns the store, then make the file.
 
     Raises:
-        StoreUnavailableError: Another process owns it, or its folder cannot be written, or the file
-            has several names.
+        StoreUnavailableError: Another process owns it, it is no store, its folder cannot be
+            written, or the file has several names.
     """
-
-    def __init__(self, path: str) -> None:
-        beside = f"{os.path.realpath(path)}.lock"
-        try:
-            self._beside = LockFile(beside)
-        except HeldError as held:
-            raise _in_use(path, str(held)) from None
-        except OSError as error:
+    real, file = os.path.realpath(path), Path(path)
+    if not file.parent.is_dir():
+        raise StoreUnavailableError(
+            f"store {path!r}: no folder {str(file.parent)!r}; make it, or give another path"
+        )
+    try:
+        lock = LockFile(f"{real}.lock")
+    except HeldError as held:
+        raise _in_use(path, str(held)) from None
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"store {path!r}: cannot make '{real}.lock' beside it: {error.strerror}. "
+            "A store needs a folder that can be written; give another path"
+        ) from error
+    try:
+        # Before it is opened: with the first file object of a file that is closed, a process loses
+        # all locks that SQLite has on it, also by another name.
+        if file.exists() and (names := file.stat().st_nlink) > 1 and file.is_file():
             raise StoreUnavailableError(
-                f"store {path!r}: cannot make {beside!r} beside it: {error.strerror}. "
-                "A store needs a folder that can be written; give another path"
-            ) from error
-        self._store_file = -1
-        self._identity = (-1, -1)
+                f"store {path!r}: the file has {names} names (hard links). SQLite keeps its log "
+                "beside one of them only, and opened by another, records are lost. Remove the "
+                "other names, or make a copy"
+            )
+        _check_header(path)
         try:
-            self._lock_file(path)
-        except BaseException:
-            self.release()
-            raise
-
-    @staticmethod
-    def check_free(path: str) -> None:
-        """Refuse a file that is open in this process.
-
-        It must not even be opened: with the first file object that is closed, a process loses all
-        locks that SQLite has on a file.
-
-        Raises:
-            StoreUnavailableError: It is.
-        """
-        try:
-            identity = _identity(path)
-        except OSError:
-            return  # there is none yet, or ``check_header`` says what is wrong with it
-        if _owned.get(identity) == os.getpid():
-            raise _in_use(path, f"process {os.getpid()}")
-
-    def _lock_file(self, path: str) -> None:
-        try:
-            self._store_file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             raise StoreUnavailableError(
                 f"store {path!r}: cannot be opened for writing: {error.strerror}; check its "
                 "permissions"
             ) from error
-        found = os.fstat(self._store_file)
-        if found.st_nlink > 1:
-            raise StoreUnavailableError(
-                f"store {path!r}: the file has {found.st_nlink} names (hard links). SQLite keeps "
-                "its log beside one of them only, and opened by another, records are lost. Remove "
-                "the other names, or make a copy"
-            )
-        if not _try_lock_inode(self._store_file):
-            raise _in_use(path, "another process")
-        forget_in_forks(self)
-        self._identity = found.st_dev, found.st_ino
-        _owned[self._identity] = os.getpid()
         _close_to_others(path)
-
-    def forget(self) -> None:
-        """Close this process's copy; for a forked one, so that it does not hold the store too."""
-        if self._store_file >= 0:
-            os.close(self._store_file)
-        self._store_file = -1
-
-    def release(self) -> None:
-        """Give the store free; SQLite has closed the file by then."""
-        if self._store_file >= 0:
-            _owned.pop(self._identity, None)
-            _unlock_inode(self._store_file)
-            os.close(self._store_file)
-            self._store_file = -1
-        self._beside.release()
+    except BaseException:
+        lock.release()
+        raise
+    return lock
 
 
 def _close_to_others(path: str) -> None:
@@ -318,41 +263,3 @@ def _in_use(path: str, owner: str) -> StoreUnavailableError:
         f"store {path!r}: in use by {owner}. Stop that one, or reach its store over HTTP "
         "with agl.LightningStoreClient"
     )
-
-
-_LOCKED_BYTE = 1 << 62
-"""Far from the bytes that SQLite locks."""
-
-
-def _lock_of_file(kind: str) -> bytes:
-    import fcntl
-
-    # struct flock: type, whence, start, length, process (0 in a lock of an open file)
-    return struct.pack("hhqqi4x", getattr(fcntl, kind), os.SEEK_SET, _LOCKED_BYTE, 1, 0)
-
-
-def _try_lock_inode(file: int) -> bool:
-    """Lock the file itself, where the system has locks that belong to an open file.
-
-    Those of flock would do on a local disk; on others they exclude SQLite's own.
-    """
-    if sys.platform != "linux":
-        return True
-    import fcntl
-
-    try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of_file("F_WRLCK"))
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without them; there is the lock beside the file
-        return True
-    return True
-
-
-def _unlock_inode(file: int) -> None:
-    # A forked child holds the same lock; only this frees it for good.
-    if sys.platform == "linux":
-        import fcntl
-
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _lock_of_file("F_UNLCK"))

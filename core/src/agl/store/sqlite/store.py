@@ -16,21 +16,14 @@ from agl.errors import AglError, ConfigError, DamagedRecordError, StoreUnavailab
 from agl.store.overdue import StoreClock
 from agl.store.patience import PATIENCE_SECONDS, patiently
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.file import (
-    MEMORY,
-    OpenedFile,
-    OwnerLock,
-    check_header,
-    failure_of,
-    prepare,
-    unavailable,
-)
+from agl.store.sqlite.file import MEMORY, OpenedFile, failure_of, own, prepare, unavailable
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.tables import Tables
 from agl.store.sqlite.writer import PAGE_BYTES, Job, SqliteWriter
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
+from agl.utils.lockfile import LockFile
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +199,7 @@ class _Parts:
         self._local = threading.local()
         self._here, self._here_lock = SimpleNamespace(), threading.Lock()
         self._connections: list[sqlite3.Connection] = []
-        self._lock: OwnerLock | None = None
+        self._lock: LockFile | None = None
         self._opened: OpenedFile | None = None
         # Without links, and from the root: the process may change its folder later.
         self._file = path if path == MEMORY else os.path.realpath(path)
@@ -214,9 +207,7 @@ class _Parts:
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="agl-store-checkpoint")
         publish_to_store = weakref.WeakMethod(publish)
         if path != MEMORY:
-            OwnerLock.check_free(path)
-            check_header(path)
-            self._lock = OwnerLock(path)
+            self._lock = own(path)
         try:
             connection = self._connect()
             prepare(connection, path)
