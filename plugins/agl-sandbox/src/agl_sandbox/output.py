@@ -8,7 +8,7 @@ from agl.utils.secrets import hide
 from agl.utils.text import printable
 
 MOST_BYTES = 100_000
-"""Of what one process prints, names of lines included; the rest is read and left out."""
+"""Of what one process prints; the rest is read and left out."""
 
 
 class Output:
@@ -30,7 +30,7 @@ class Output:
     def close(self) -> None:
         """Copy what is left; its writers have ended, or are not waited for."""
         self.writing.close()
-        while self._room > 0 and self._copy():
+        while self._room and self._copy():
             pass
         if not self._loop.is_closed():
             self._loop.remove_reader(self._reading)
@@ -42,21 +42,18 @@ class Output:
             chunk = os.read(self._reading, 65536)
         except BlockingIOError:
             return False
+        had_room = self._room > 0
+        kept = chunk[: self._room]
+        self._room -= len(kept)
+        *lines, self._line = (self._line + kept).split(b"\n")
         if not chunk and not self._loop.is_closed():  # all who could write have ended
             self._loop.remove_reader(self._reading)
-        if self._room <= 0:
-            return bool(chunk)
-        *lines, self._line = (self._line + chunk).split(b"\n")
-        if self._line and (not chunk or len(self._line) > self._room):
-            lines, self._line = [*lines, self._line], b""
-        shown: list[bytes] = []
-        for line in lines:
-            shown.append(line[: self._room])
-            self._room -= len(line) + len(self._name)
-            if self._room <= 0:
-                shown.append(b"(it prints more than %d bytes; the rest is left out)" % MOST_BYTES)
-                break
-        if shown:
-            text = printable(hide(b"\n".join(shown).decode(errors="replace")))
-            tell("\n".join(f"{self._name} | {line}" for line in text.split("\n")))
+        if self._line and not (chunk and self._room):
+            lines.append(self._line)
+            self._line = b""
+        if had_room and not self._room:
+            lines.append(b"(what it prints after %d bytes is left out)" % MOST_BYTES)
+        if lines:
+            texts = (printable(hide(line.decode(errors="replace"))) for line in lines)
+            tell("\n".join(f"{self._name} | {text}" for text in texts))
         return bool(chunk)

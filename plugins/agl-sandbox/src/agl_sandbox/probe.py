@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agl.runner.sandbox import Findings
 
@@ -66,7 +66,7 @@ def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, An
                 "unix": str(folder / "socket"),
                 "abstract": abstract,
                 "allowed": allowed,
-                "opened": [key for _, key, *_ in _descriptors()],
+                "opened": [one.key for one in _descriptors()],
                 "written": written_files(),
                 "values": _digests(os.environ) if has_own else None,
             }
@@ -109,30 +109,40 @@ def _found(attempt: Callable[[], str | None]) -> str:
     return f"open: {got}" if got else CLOSED
 
 
-def _descriptors() -> Generator[tuple[str, list[int], bool, bool]]:
-    """What leads to others: path, device and inode, whether it is a file, and may be written to.
+class _Descriptor(NamedTuple):
+    """Something that this process has open."""
 
-    Not event loops, whose inode is everybody's, nor the null device.
-    """
+    path: str
+    key: list[int]
+    """Device and inode: the same wherever it is open."""
+    is_file: bool
+    may_write: bool
+
+
+def _descriptors() -> list[_Descriptor]:
+    """What leads to others: not event loops, whose inode is everybody's, nor the null device."""
+    found: list[_Descriptor] = []
     for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # that of the list itself
             path, about = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
             is_device = stat.S_ISCHR(about.st_mode) and not os.isatty(int(name))
             if not is_device and not path.startswith("anon_inode:"):
-                writes = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-                yield path, [about.st_dev, about.st_ino], stat.S_ISREG(about.st_mode), writes
+                may_write = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+                key, is_file = [about.st_dev, about.st_ino], stat.S_ISREG(about.st_mode)
+                found.append(_Descriptor(path, key, is_file, may_write))
+    return found
 
 
 def written_files() -> list[str]:
     """Regular files that this process has open to write to."""
-    return [path for path, _, is_file, writes in _descriptors() if is_file and writes]
+    return [one.path for one in _descriptors() if one.is_file and one.may_write]
 
 
-def _runners_descriptor(opened: list[list[int]]) -> str:
+def _runners_descriptor(opened: list[list[int]]) -> str | None:
     """One that is open here and where the runner is, and is more than a path that anybody reads."""
-    for path, key, _, writes in _descriptors():
-        if key in opened and (writes or not os.access(path, os.R_OK)):
-            return path
+    for one in _descriptors():
+        if one.key in opened and (one.may_write or not os.access(one.path, os.R_OK)):
+            return one.path
     os.close(os.open("/dev/tty", os.O_RDWR))
     return "/dev/tty"
 

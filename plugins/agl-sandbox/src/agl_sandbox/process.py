@@ -239,8 +239,8 @@ class ProcessSandbox(JsonSandbox):
             )
         finally:
             forwarder.close()
-            if not self._bwrap:
-                shutil.rmtree(folder, ignore_errors=True)
+            if not self._bwrap:  # in a thread: an agent may have made many files
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _routes(self, targets: Sequence[tuple[str, int]]) -> Routes:
         if not self._bwrap or self._network:
