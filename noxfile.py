@@ -118,6 +118,7 @@ def bench_store(session: nox.Session) -> None:
     session.run("python", "benchmarks/store_cycle.py", "--rounds", "2", *peer_command)
     session.run("python", "benchmarks/store_workloads.py", *peer, *others)
     session.run("python", "benchmarks/store_parts.py")
+    session.run("python", "benchmarks/neighbours.py")
 
 
 @nox.session(name="bench-gateway")

@@ -36,6 +36,7 @@ gateway_memory.py --calls 2000
 isolation.py --attempts 4 --rounds 1
 judge.py --seeds 1 --steps 2
 large_store.py {store} --runs 1
+neighbours.py --rounds 1 --rollouts 64 --scale 0.05
 otlp.py --rounds 1
 resume_cost.py --steps 2 --kills 1
 rows.py --rollouts 20

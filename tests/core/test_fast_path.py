@@ -17,10 +17,20 @@ from agl.http import packed_json, wire
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.serving.headers import IDEMPOTENCY_KEY
+from agl.serving.layers import RememberedPosts
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import AttemptedRollout, Event, Failure, Link, Span, SpanContext
+from agl.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Event,
+    Failure,
+    Link,
+    RunStart,
+    Span,
+    SpanContext,
+)
 
 JSON = {"Content-Type": "application/json"}
 
@@ -339,3 +349,110 @@ async def test_a_repeated_turn_with_a_key_claims_once(http, store):
     first = await post(http, "/v1/agl/turn", b'{"claim":{}}', **key)
     assert await post(http, "/v1/agl/turn", b'{"claim":{}}', **key) == first
     assert (await store.statistics())["total_attempts"] == 1
+
+
+# --- what is long
+
+
+async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(store, http):
+    rollout = await store.start_rollout(1)
+    ids = {"rollout_id": rollout.rollout_id}
+    for _ in range(4):
+        await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
+    expected = json.loads((await store.query_spans(**ids)).model_dump_json())
+    turns, is_read = 0, False
+
+    async def others() -> None:
+        nonlocal turns
+        while not is_read:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    pieces = await store.query_spans_json(**ids)
+    is_read = True
+    await counting
+    assert json.loads(b"".join(pieces)) == expected
+    assert max(map(len, pieces)) < 400_000
+    assert turns >= 12
+    body = json.dumps(ids).encode()
+    for _ in range(2):  # on one connection, which stays
+        async with http.post("/v1/agl/spans/search", data=body, headers=JSON) as response:
+            assert response.headers["content-length"] == str(sum(map(len, pieces)))
+            assert await response.json() == expected
+            assert "connection" not in response.headers
+
+
+async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(memory_store):
+    store = memory_store
+    await store.begin_run(RunStart(run_id="r", algorithm="a"))
+    [rollout] = await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input=1, metadata={"run": "r"})]
+    )
+    rollout = await store.start_attempt(rollout.rollout_id)
+    for _ in range(4):
+        await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
+    reading = asyncio.create_task(store.query_spans_json(rollout_id=rollout.rollout_id))
+    await asyncio.sleep(0)  # it has the first
+    await store.end_run("r", 1, outcome="stopped")
+    await store.delete_run("r")
+    with pytest.raises(UnknownRecordError, match="deleted while"):
+        await reading
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 7, "offset": 590},
+        {"sort_order": "desc", "limit": 3},
+        {"sort_by": "name", "name_contains": "9"},
+        {"attempt_id": "latest", "sort_by": None},
+        {"span_id": "none"},
+    ],
+)
+async def test_json_of_spans_is_that_of_the_records(store, query):
+    rollout = await store.start_rollout(1)
+    for start in (0, 300):  # more than are read at once
+        spans = [make_span(rollout, i=i) for i in range(start, start + 300)]
+        await store.add_many_spans(
+            [s.model_copy(update={"name": f"n{n}"}) for n, s in enumerate(spans)]
+        )
+    pieces = await store.query_spans_json(rollout_id=rollout.rollout_id, **query)
+    page = await store.query_spans(rollout.rollout_id, **query)
+    assert json.loads(b"".join(pieces)) == json.loads(page.model_dump_json())
+
+
+@pytest.mark.parametrize("count", [0, 1, 120])
+async def test_a_page_of_many_records_is_whole(store, client, count):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(count)])
+    page = await client.query_rollouts()
+    assert ([one.input for one in page], page.total, page.limit) == ([*range(count)], count, -1)
+
+
+async def test_an_answer_in_pieces_is_not_remembered():
+    asked = []
+
+    async def app(scope, receive, send):
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/long":
+            await send({"type": "http.response.body", "body": b"1", "more_body": True})
+        await send({"type": "http.response.body", "body": b"2"})
+
+    remembered = RememberedPosts(app)
+
+    async def ask(path):
+        async def receive():
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message):
+            pass
+
+        headers = [(IDEMPOTENCY_KEY.lower().encode(), b"key")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await remembered(scope, receive, send)
+
+    for path in ("/short", "/long", "/long", "/short"):
+        await ask(path)
+    assert asked == ["/short", "/long", "/long"]

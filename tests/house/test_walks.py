@@ -23,7 +23,7 @@ from agl.store.sqlite import SqliteLightningStore
 REPOSITORY = Path(__file__).parents[2]
 CORE = f"{Path(agl.__file__).parent}/"  # installed, or in this checkout
 LEFT_OUT = re.compile(
-    r"(types|utils)/|(__init__|env|errors|semconv)\.py|http/metrics|plugins/registry"
+    r"(types|utils)/|(__init__|env|errors|semconv)\.py|http/(answers|metrics)|plugins/registry"
     r"|store/(detached|overdue|patience|queries|waiting)"
     r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )

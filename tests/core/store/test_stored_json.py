@@ -119,6 +119,7 @@ async def both(store: LightningStore, name: str, **arguments: Any) -> tuple[Any,
     assert answer_json is not None
     record = await getattr(store, name)(**arguments)
     content = await answer_json(**arguments)
+    content = b"".join(content) if isinstance(content, list) else content
     return strictly(CALLS[name].answer.dump_json(record)), strictly(content or b"null")
 
 

@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 import agl
 from agl.errors import (
@@ -23,6 +22,7 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.http import metrics, packed_json, wire
+from agl.http.answers import Answer, json_answer, record_json
 from agl.http.calls import CALLS, AnyRollout, Call
 from agl.http.dispatch import Route
 from agl.http.grants import Grants
@@ -36,7 +36,6 @@ from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
 from agl.store.packed import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Failure, Span
-from agl.utils.text import clean
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,23 +48,6 @@ _attempt = TypeAdapter(Attempt)
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _span = TypeAdapter(Span)
 _object = TypeAdapter(dict[str, Any])
-
-
-class Answer(Response):
-    """A finished answer. Starlette's constructor costs more than most of what stands in one."""
-
-    def __init__(
-        self,
-        content: bytes,
-        status: int = 200,
-        headers: dict[str, str] | None = None,
-        media_type: str = "application/json",
-    ) -> None:
-        self.status_code, self.body, self.background = status, content, None
-        length = b"%d" % len(content)
-        self.raw_headers = [(b"content-type", media_type.encode()), (b"content-length", length)]
-        for name, value in (headers or {}).items():
-            self.raw_headers.append((name.lower().encode(), value.encode()))
 
 
 class StoreRoutes:
@@ -136,14 +118,12 @@ class StoreRoutes:
         """Answer an operation as the table says."""
         arguments, name = ids | call.arguments(body), call.operation.name
         await self._grants.check(request, name, arguments)
-        if self._grants.is_reader(request):
-            record = visible(await getattr(self.store, name)(**arguments))
-            content = None if record is None else _dumped(call.answer, record)
-        elif name in self._in_json:
+        show = visible if self._grants.is_reader(request) and name != "query_spans" else None
+        if show is None and name in self._in_json:
             content = await self._in_json[name](**arguments)
         else:
             record = await getattr(self.store, name)(**arguments)
-            content = None if record is None else _dumped(call.answer, record)
+            content = None if record is None else await record_json(call.answer, record, show)
         if content is None and call.absent_is_404:
             ((name, value),) = ids.items()
             raise UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
@@ -163,8 +143,8 @@ class StoreRoutes:
         except StoreUnavailableError as error:
             reason = {"detail": str(error), "error_type": type(error).__name__}
             answer |= {"status": "failing", **reason}
-            return _json(_object, answer, 503, wire.RETRY_AFTER)
-        return _json(_object, answer)
+            return json_answer(_object, answer, 503, wire.RETRY_AFTER)
+        return json_answer(_object, answer)
 
     async def metrics(self) -> Response:
         """Counters of the store, and counts and durations of requests, for Prometheus."""
@@ -273,7 +253,7 @@ class StoreRoutes:
         if ended is None:
             ended = await self.store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
         ended = visible(ended) if self._grants.is_reader(request) else ended
-        return _json(_many_rollouts, ended, headers={wire.WAIT_ENDED: end})
+        return json_answer(_many_rollouts, ended, headers={wire.WAIT_ENDED: end})
 
     async def _hold(
         self, request: Request, operation: Coroutine[Any, Any, T]
@@ -308,7 +288,7 @@ class StoreRoutes:
         if isinstance(added, PackedSpan):
             is_as_sent = added.sequence_id == span.sequence_id
             return Answer(added.body.encode() if is_as_sent else packed_json.numbered(added), 201)
-        return _json(_span, added, 201)
+        return json_answer(_span, added, 201)
 
     async def add_spans(self, request: Request, spans: Sequence[Span | PackedSpan]) -> Response:
         """Store spans, all or none; the answer names those that are new, with their numbers."""
@@ -363,33 +343,6 @@ class StoreRoutes:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _json(
-    adapter: TypeAdapter[Any], value: Any, status: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    """Serialize once; FastAPI would validate the answer first."""
-    content = b"null" if value is None else _dumped(adapter, value)
-    return Answer(content, status, headers)
-
-
-def _dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
-    """JSON; of what JSON cannot hold, which a store in memory may keep, the text of it."""
-    try:
-        return adapter.dump_json(value)
-    except ValueError:
-        return to_json(_readable(adapter.dump_python(value)), inf_nan_mode="null")
-
-
-def _readable(value: Any) -> Any:
-    if isinstance(value, dict):
-        fields = cast(dict[Any, Any], value)
-        return {_readable(str(key)): _readable(item) for key, item in fields.items()}
-    if isinstance(value, list | tuple):
-        return [_readable(item) for item in cast(Sequence[Any], value)]
-    if isinstance(value, str):
-        return clean(value)
-    return value if isinstance(value, int | float | None) else ascii(value)
 
 
 def _attempt_of(span: Span | PackedSpan) -> tuple[str, str]:

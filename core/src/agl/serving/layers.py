@@ -353,8 +353,8 @@ class RememberedPosts:
         return None
 
     def _remember(self, key: _Key, digest: bytes, messages: list[Message]) -> None:
-        if messages[-1].get("more_body", False):
-            return
+        if messages[-1].get("more_body", False) or len(messages) > 2:
+            return  # unfinished, or a long page in pieces: reading it again is harmless
         self._answers[key] = digest, messages
         self._size += _size(messages)
         while len(self._answers) > MAX_REMEMBERED or self._size > MAX_REMEMBERED_BYTES:

@@ -45,7 +45,7 @@ class _Exchange:
             await protocol.flow.drain()
         if self.disconnected:
             return
-        head, self.start = self._head(self.start, more) if self.start else b"", None
+        head, self.start = self._head(self.start) if self.start else b"", None
         protocol.transport.write(head + message.get("body", b""))
         if not more:
             self.response_complete = True
@@ -54,11 +54,11 @@ class _Exchange:
                 protocol.transport.close()
             protocol.on_response_complete()
 
-    def _head(self, start: Message, more: bool) -> bytes:
+    def _head(self, start: Message) -> bytes:
         self.response_started = True
         headers = [*self.protocol.server_state.default_headers, *start["headers"]]
         # What has no length ends with the connection.
-        if more or not self.keep_alive or b"content-length" not in dict(headers):
+        if not self.keep_alive or b"content-length" not in dict(headers):
             headers.append((b"connection", b"close"))
             self.keep_alive = False
         lines = [b"%s: %s\r\n" % header for header in headers]

@@ -49,7 +49,7 @@ class LightningStore(StoreReads, StoreRuns, IssuesTokens):
     asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
 
     A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
-    arguments, and the JSON of the answer, or None for None. A server asks that one.
+    arguments, and the JSON of the answer, whole or in pieces, or None. A server asks that one.
 
     A store may leave methods out that nobody calls; each raises a ``NotSupportedError``. One that
     can be called from any thread says so in ``capabilities``; any other gets one call at a time

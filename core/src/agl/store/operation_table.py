@@ -123,7 +123,7 @@ def operation_of(method: Callable[..., Any]) -> Operation:
 
 def json_method(
     store: object, name: str
-) -> Callable[..., Coroutine[Any, Any, bytes | None]] | None:
+) -> Callable[..., Coroutine[Any, Any, bytes | list[bytes] | None]] | None:
     """The store's method that answers an operation in JSON: see ``LightningStore``.
 
     None where it has none, or where a subclass of the one that has it answers in its own way.

@@ -5,7 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError
 from agl.store import rules, run_rules
@@ -24,6 +24,7 @@ from agl.store.queries import query_of
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.rows import whole
+from agl.store.sqlite.stored_json import spans_json
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import AttemptedRollout, Rollout
 from agl.types.records import Record
@@ -182,11 +183,21 @@ class LocalLightningStore(LightningStore):
         """See ``LightningStore``."""
         return await self._read_here(lambda lookups: lookups.rollout_json(rollout_id))
 
-    async def query_spans_json(self, **arguments: Any) -> bytes:
-        """See ``LightningStore``."""
+    async def query_spans_json(self, **arguments: Any) -> list[bytes]:
+        """See ``LightningStore``; in pieces, as a trace may be long."""
         arguments = _QUERY_SPANS.complete(arguments)
         query = query_of(_QUERY_SPANS, arguments)
-        return await self._read_here(lambda lookups: lookups.spans_json(**arguments, query=query))
+        first = partial(SqliteLookups.first_spans, **arguments, query=query)
+        found = await self._read_here(partial(first, at_once=True)) or await self._read(first)
+        keys, total, rows = cast(Any, found)
+        pieces, num_read = [spans_json(rows)], len(rows)
+        while num_read < len(keys):
+            await asyncio.sleep(0)  # a store in memory reads in this thread
+            rows = await self._read(partial(SqliteLookups.span_bodies, keys=keys, begin=num_read))
+            pieces.append(b"," + spans_json(rows))
+            num_read += len(rows)
+        end = b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, total)
+        return [b'{"items":[', *pieces, end]
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None

@@ -1,12 +1,14 @@
 """Reading a store over a connection to SQLite, with queries as SQL."""
 
+import math
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
-from agl.errors import DamagedRecordError
+from agl.errors import DamagedRecordError, UnknownRecordError
 from agl.store.base import LightningStoreStatistics
 from agl.store.detached import json_of
 from agl.store.packed import span_of
@@ -30,7 +32,7 @@ from agl.store.sqlite.rows import (
     view_of,
     worker_of,
 )
-from agl.store.sqlite.stored_json import rollout_json, spans_json
+from agl.store.sqlite.stored_json import rollout_json
 from agl.types import (
     Attempt,
     LedgerPart,
@@ -72,6 +74,14 @@ def _statements() -> dict[str, str]:
     }
 
 
+FEW_SPANS = 1000
+PIECE_BYTES = 2**18
+"""Of spans that are read, and written as JSON, at once: about 2 ms of an event loop."""
+_SPAN_BYTES = 250
+"""What a span costs beside its body."""
+SpanRow = tuple[bytes, int, int, int]
+"""Body, number, attempt, key."""
+_IN_ORDER = Query(sort_by="sequence_id")
 SQL: Final = _statements()
 """The statements of ``statements.sql``, by name."""
 
@@ -122,39 +132,48 @@ class SqliteLookups:
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
-        page = self._spans(rollout_id, attempt_id, query)
-        return make_page([span_of(row[0], row[1]) for row in page], query, total=page.total)
+        page = self._span_keys(rollout_id, attempt_id, query)
+        rows = self.span_bodies(page.items, most=math.inf)
+        return make_page([span_of(*row[:2]) for row in rows], query, total=page.total)
 
-    def spans_json(self, rollout_id: str, attempt_id: str | None, query: Query) -> bytes:
-        """The JSON of ``query_spans``."""
-        return spans_json(self._spans(rollout_id, attempt_id, query))
+    def first_spans(
+        self, rollout_id: str, attempt_id: str | None, query: Query, *, at_once: bool = False
+    ) -> tuple[Sequence[int], int, list[SpanRow]] | None:
+        """Keys of spans, how many match, and the bodies of the first.
 
-    def _spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Any]:
-        number = number_of(rollout_id)
-        condition, parameters = "t.n = ? AND r.rollout_id = ?", [number, rollout_id]
-        if attempt_id == "latest":
-            condition += " AND t.a = (SELECT max(a) FROM attempt WHERE n = ?)"
-            parameters.append(number)
-        elif attempt_id is not None:
-            condition += " AND t.a = ? AND t.attempt_id = ?"
-            parameters += [number_of(attempt_id), attempt_id]
-        page = self._page(
-            tuple,
-            "spans_page",
+        ``at_once`` None, if they are many: SQLite would read them all to sort them.
+        """
+        if at_once and query == _IN_ORDER:
+            where, values = _of_attempts(rollout_id, attempt_id)
+            rows = _checked(self.connection.execute(f"{SQL['spans']} {where}", values))
+            rows.sort(key=itemgetter(1, 2, 3))
+            is_long = sum(len(row[0]) + _SPAN_BYTES for row in rows) > PIECE_BYTES
+            return None if is_long else ((), len(rows), rows)
+        if at_once and self.one("most_spans", number_of(rollout_id))[0] > FEW_SPANS:
+            return None
+        page = self._span_keys(rollout_id, attempt_id, query)
+        return page.items, page.total, self.span_bodies(page.items)
+
+    def span_bodies(
+        self, keys: Sequence[int], begin: int = 0, most: float = PIECE_BYTES
+    ) -> list[SpanRow]:
+        """These spans, from one on, until they have so many bytes."""
+        one, places = f"{SQL['spans']} s.k = ?", range(begin, len(keys))
+        rows = (self.connection.execute(one, (keys[n],)).fetchone() for n in places)
+        return _checked(rows, most)
+
+    def _span_keys(
+        self, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> PaginatedResult[int]:
+        return self._page(
+            itemgetter(0),
+            "span_keys",
             "rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a",
             query,
             "s.{}",
             ("t.a", "s.k"),
-            (condition, parameters),
+            _of_attempts(rollout_id, attempt_id),
         )
-        for body, sequence_id, crc, k, a in page:
-            if is_damaged(body, crc, a * SPAN_PLACE + sequence_id):
-                # Not left out, nor the others given: without it an earlier reward would be the
-                # final one, and a call would be in no account.
-                span_id, name = self.one("span", k)
-                what = f"span {name!r} ({span_id!r}) of rollout {rollout_id!r}"
-                raise DamagedRecordError(damage(what))
-        return page
 
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
         return self._page(ledger_part_of, "ledger_page", "ledger_part", query, "{}", ("p",))
@@ -250,6 +269,37 @@ class SqliteLookups:
             return make_page(list(map(read, rows)), query, total=len(rows))
         total = self.connection.execute(f"SELECT count(*) FROM {tables}{wanted}", counted)
         return make_page(list(map(read, rows)), query, total=total.fetchone()[0])
+
+
+def _of_attempts(rollout_id: str, attempt_id: str | None) -> tuple[str, list[Any]]:
+    """Condition of spans, and its parameters."""
+    number = number_of(rollout_id)
+    if attempt_id is None:
+        return "t.n = ? AND r.rollout_id = ?", [number, rollout_id]
+    if attempt_id == "latest":
+        newest = "(SELECT max(a) FROM attempt WHERE n = ?)"
+        return f"t.n = ? AND r.rollout_id = ? AND t.a = {newest}", [number, rollout_id, number]
+    ids = [number, rollout_id, number_of(attempt_id), attempt_id]
+    return "t.n = ? AND r.rollout_id = ? AND t.a = ? AND t.attempt_id = ?", ids
+
+
+def _checked(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
+    found: list[SpanRow] = []
+    for row in rows:
+        if row is None:
+            raise UnknownRecordError("a run was deleted while its spans were read")
+        body, sequence_id, a, k, crc, span_id, name, rollout_id = row
+        if is_damaged(body, crc, a * SPAN_PLACE + sequence_id):
+            # Not left out, nor the others given: without it an earlier reward would be the final
+            # one, and a call would be in no account.
+            raise DamagedRecordError(
+                damage(f"span {name!r} ({span_id!r}) of rollout {rollout_id!r}")
+            )
+        found.append((body, sequence_id, a, k))
+        most -= len(body) + _SPAN_BYTES
+        if most < 0:
+            break
+    return found
 
 
 def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:

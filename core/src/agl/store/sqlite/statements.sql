@@ -96,12 +96,15 @@ INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time
                   crc)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: spans_page
-SELECT CAST(s.body AS BLOB), s.sequence_id, s.crc, s.k, s.a
-FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
+-- name: most_spans
+SELECT coalesce(sum(next_sequence), 0) FROM attempt WHERE n = ?;
 
--- name: span
-SELECT span_id, name FROM span WHERE k = ?;
+-- name: span_keys
+SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
+
+-- name: spans
+SELECT CAST(s.body AS BLOB), s.sequence_id, s.a, s.k, s.crc, s.span_id, s.name, r.rollout_id
+FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a WHERE;
 
 -- name: ledger_page
 SELECT rollout_id, run, algorithm, step, mode, generation, lost, CAST(body AS BLOB), crc

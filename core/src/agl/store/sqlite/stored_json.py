@@ -3,7 +3,7 @@
 They say what the JSON of the records says; numbers and texts are spelled as they are stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from agl.errors import DamagedRecordError
 from agl.store.packed import span_of
 from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_COLUMNS, rollout_damage
-from agl.types import Event, Failure, Link, PaginatedResult, RolloutConfig, Span, TraceStatus
+from agl.types import Event, Failure, Link, RolloutConfig, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,10 +35,9 @@ def rollout_json(row: Sequence[Any]) -> bytes:
     return _encode(rollout)
 
 
-def spans_json(page: PaginatedResult[Any]) -> bytes:
-    """A page of spans, from the columns of ``spans_page``."""
-    about = {"limit": page.limit, "offset": page.offset, "total": page.total}
-    return _encode({"items": [_span(row[0], row[1]) for row in page], **about})
+def spans_json(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Spans, with commas between them, from their bodies and numbers."""
+    return _encode([_span(row[0], row[1]) for row in rows])[1:-1]
 
 
 def _raw(text: str | bytes | None) -> Raw | None:
