@@ -193,6 +193,19 @@ def asked(ended, name, request, tokens, calls=1, others=()):
     return one
 
 
+@pytest.mark.parametrize(
+    ("step", "mean", "std", "is_said"),
+    [(0, 1.0, 0.0, True), (0, 0.0, 0.0, False), (0, 1.0, 0.5, False), (5, 1.0, 0.0, False)],
+)
+async def test_held_out_rewards_that_cannot_rise_are_said_before_training(
+    tmp_path, step, mean, std, is_said
+):
+    with Report(Hooks(), "toy", tmp_path, 3, 0, False) as report:
+        metrics = {"step": step, "val/reward/mean": mean, "val/reward/std": std}
+        await report.evaluation(step, metrics)
+    assert [one.code for one in read_findings(tmp_path)[0]] == ["nothing_to_gain"] * is_said
+
+
 def test_prompts_are_compared_as_they_were_said_and_as_tokens(ended):
     batch = [asked(ended, name, name[0], [2, 2, 2]) for name in ("a1", "a2", "b1", "c1")]
     assert prompt_metrics(batch, 2) == {

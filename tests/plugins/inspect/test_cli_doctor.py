@@ -92,6 +92,10 @@ def takes_no_model(task) -> float:
     return nearly(1.0)
 
 @agl.rollout
+def ignores_its_prompt(task, prompt_template: agl.PromptTemplate) -> float:
+    return float(task["q"] in prompt_template.format(q=task["q"]))
+
+@agl.rollout
 def gives_two_rewards(task) -> float:
     agl.emit_reward(0.5)
     return 1.0
@@ -540,6 +544,35 @@ def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor: Doctor) ->
     code, diagnosis = doctor("agent=doctor_agents:gives_two_rewards", "algorithm=baseline")
     assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "superseded_reward": "warning"})
     assert "several rewards (0.5, 1)" in diagnosis["findings"][1]["message"]
+
+
+def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = "resources={p: {type: prompt_template, template: 'Say hello.'}}"
+    given = ["agent=doctor_agents:ignores_its_prompt", "algorithm=baseline", prompt]
+    code, diagnosis = doctor(*given)
+    assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "constant_prompt": "note"})
+    with pytest.raises(SystemExit):
+        main(["dev", "agl.yaml", *given, "strategy=shm"])
+    said = capsys.readouterr().out
+    assert "warning      every reward is 0, and the prompt 'p' has no placeholder" in said
+
+
+def test_doctor_without_a_file_looks_at_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, found["problems"]) == (0, [])
+    assert found["packages"]["agl-core"]
+    assert found["python"].endswith(f"({sys.executable})")
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "verdict    all packages load"
 
 
 def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor: Doctor) -> None:

@@ -14,7 +14,7 @@ from agl_learning.generations import Branch, read_generation
 from agl_learning.json_lines import read_json_lines
 from agl_learning.progress import Bar
 from agl_learning.run_metrics import METRICS
-from agl_learning.signs import Signs
+from agl_learning.signs import Signs, nothing_to_gain
 
 logger = logging.getLogger("agl.learning")
 
@@ -172,14 +172,14 @@ class Report:
                 metrics["time/step"],
             )
         self._signs.add(metrics)
-        self._warn()
+        self._warn(self._signs.found())
         if not again:
             await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
 
-    def _warn(self) -> None:
+    def _warn(self, findings: Iterable[Finding]) -> None:
         """Say once, in the log and in the folder, what keeps the run from learning."""
         said = {(one.code, one.model) for one in read_findings(self.folder)[0]}
-        for finding in self._signs.found():
+        for finding in findings:
             if (finding.code, finding.model) not in said:
                 logger.warning("step %d: %s", finding.step, finding)
                 write_finding(self.folder, finding)
@@ -207,6 +207,8 @@ class Report:
             self._bar.update(held_out=f"held-out {shown}")
         elif self._show:
             logger.info("after step %d: held-out reward %s", step, shown)
+        if step == 0 and (sign := nothing_to_gain(metrics)) is not None:
+            self._warn([sign])
         if not again:
             await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
 

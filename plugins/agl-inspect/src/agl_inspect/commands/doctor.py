@@ -14,11 +14,14 @@ from agl.config.file import load_config
 from agl.utils.logs import setup_module_logging
 from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
 from agl_inspect.doctor.grades import USES
+from agl_inspect.doctor.machine import machine
 from agl_inspect.doctor.trial import try_once
+
+DEFAULT = Path("agl.yaml")
 
 
 @click.command("doctor")
-@click.argument("file", type=click.Path(path_type=Path), default="agl.yaml")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--task", type=click.IntRange(min=0), default=0, show_default=True, help="Which task, from 0."
@@ -28,18 +31,22 @@ from agl_inspect.doctor.trial import try_once
 )
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    file: Path, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
+    file: Path | None, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
 ) -> None:
     """Run one rollout of FILE, then a few at once, and say what could be learned from it.
 
-    FILE is agl.yaml where none is named.
+    Without FILE it is agl.yaml. If there is no such file either, the machine is looked at: Python,
+    memory, disk, GPUs, the versions of what trains and serves, and packages that do not load.
 
     Per model call: its grade (A: token-exact, can train weights; B: text with a known chat
     template, can be fine-tuned on; C: text only, for prompt optimisation and preference pairs), its
     reward and by which rule, or why it is excluded. Then what was found, with the fix.
     The exit code is 1 when nothing could be learned.
     """
-    loaded = load_config(file, overrides)
+    if file is None and not DEFAULT.exists():
+        _look_at_machine(as_json)
+        return
+    loaded = load_config(file or DEFAULT, overrides)
     # What the log would say of this rollout, the findings say.
     setup_module_logging("CRITICAL", name="agl")
     logging.getLogger("agl").propagate = False
@@ -50,6 +57,25 @@ def command(
     else:
         _show(diagnosis)
     click.get_current_context().exit(0 if diagnosis.trainable else 1)
+
+
+def _look_at_machine(as_json: bool) -> None:
+    note(
+        f"there is no {DEFAULT} here, so this is about the machine; agl doctor FILE runs a rollout"
+    )
+    found = machine()
+    problems = found["problems"]
+    if as_json:
+        print_json(found)
+    else:
+        for name, value in found.items():
+            lines = [f"{n} {v}" for n, v in value.items()] if isinstance(value, dict) else value
+            if name != "problems":
+                _say(name, ", ".join(lines) or "none" if isinstance(lines, list) else str(lines))
+        for problem in problems:
+            _say("error", problem)
+        _say("verdict", "some packages do not load" if problems else "all packages load")
+    click.get_current_context().exit(1 if problems else 0)
 
 
 def _show(diagnosis: Diagnosis) -> None:

@@ -27,6 +27,7 @@ from agl_inspect.doctor.findings import (
 from agl_inspect.doctor.fixes import (
     BLOCKS_LOOP,
     CALLS_MIX,
+    CONSTANT_PROMPT,
     EQUAL_REWARDS,
 )
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
@@ -111,6 +112,9 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     result.trainable = _is_trainable(result, attempt, trial)
     _look_at_spread(trial, result)
     _look_at_mixing(trial, result)
+    for name in trial.constant_prompts:
+        message = f"the prompt {name!r} has no placeholder, and is the same for every task"
+        result.findings.append(Finding("note", "constant_prompt", message, CONSTANT_PROMPT))
     for place, seconds in trial.holds:
         message = f"{place} held the event loop for {seconds:.1f} s, and the other rollouts waited"
         level: Level = "warning" if trial.shares_process else "note"

@@ -84,6 +84,10 @@ BLOCKS_LOOP = (
     "Await there (openai.AsyncOpenAI, asyncio.sleep, asyncio.to_thread); or make the agent a plain "
     "function (def), which has a thread for each rollout"
 )
+CONSTANT_PROMPT = (
+    "As it should be, if the agent says the task elsewhere; else put a name in braces where the "
+    "task goes, as in 'Answer {question}', and call prompt_template.format(question=...)"
+)
 PROMPT_LOST = (
     "The tokenizer is not the model's, has no pre_tokenizer or vocabulary for this text (one that "
     "is set after the tokenizer was wrapped has no effect), or its chat template leaves the "

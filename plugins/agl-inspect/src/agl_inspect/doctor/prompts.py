@@ -4,12 +4,19 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from agl.types import PromptTemplate
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import ModelCall
 
 MAX_CHARACTERS = 2_000
 """So much is looked at of each message."""
 SHOWN_TOKENS = 8
+
+
+def constant_prompts(resources: Mapping[str, Any]) -> list[str]:
+    """Names of the prompts that are the same for every task, since they have no placeholder."""
+    prompts = {name: x for name, x in resources.items() if isinstance(x, PromptTemplate)}
+    return [name for name, prompt in prompts.items() if "{" not in prompt.template]
 
 
 def lost_prompt(call: ModelCall, tokenizer: Any) -> str | None:

@@ -33,6 +33,7 @@ from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
+from agl_inspect.doctor.prompts import constant_prompts
 from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, ran, silent
 from agl_learning.records import TrainedModel
@@ -72,6 +73,8 @@ class Trial:
     """How many of them had no call, while others beside them, and the first one, had some."""
     final_rewards: list[float] = field(default_factory=list[float])
     """Of all rollouts of the first one's task that have one."""
+    constant_prompts: list[str] = field(default_factory=list[str])
+    """Names of those that the rollout got, and that are the same for every task."""
     holds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     """Where a rollout held the event loop that others waited for, and for how many seconds."""
     shares_process: bool = False
@@ -249,7 +252,9 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         trial.spans = list(await store.query_spans(tried[0].rollout_id))
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
-            trial.model = _trained(snapshot.resources if snapshot else {}, given)
+            got = snapshot.resources if snapshot else {}
+            trial.model = _trained(got, given)
+            trial.constant_prompts = constant_prompts(got)
         of_task = [rollout for rollout in tried if rollout.input == tried[0].input]
         final = await final_rewards(store, of_task)
         trial.final_rewards = [one.reward for one in final.values() if one.reward is not None]

@@ -8,6 +8,7 @@ from typing import Final
 from agl.runs.result import RunResult
 from agl.store.base import LightningStore
 from agl.utils.files import write_whole
+from agl_inspect.doctor.prompts import constant_prompts
 from agl_inspect.report.curve import svg_curve
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
@@ -33,7 +34,12 @@ async def end_of_run(store: LightningStore, result: RunResult) -> str:
             report = write_report(facts, result.folder)
         except OSError as error:  # a full disk, say; the summary is the more needed
             logger.warning("run %s has no report: %s", result.run_id, error)
-    return summary_text(facts, shutil.get_terminal_size().columns, report)
+    said = summary_text(facts, shutil.get_terminal_size().columns, report)
+    if result.rewards and not any(result.rewards.values()):
+        latest = await store.get_latest_resources()
+        for name in constant_prompts(latest.resources if latest else {}):
+            said += f"\nwarning      every reward is 0, and the prompt {name!r} has no placeholder"
+    return said
 
 
 def write_report(facts: RunFacts, folder: Path) -> Path:
