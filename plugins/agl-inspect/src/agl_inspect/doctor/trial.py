@@ -145,7 +145,7 @@ class _Holds(logging.Filter):
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
-        self._logger = logging.getLogger(agent_host.__name__)
+        self._logger = agent_host.logger
 
     def __enter__(self) -> None:
         self._level = self._logger.level
