@@ -12,6 +12,7 @@ import pytest
 import agl
 from agl.runner.gateways import AttemptGateways
 from agl.serving.server import ServerThread
+from agl.tracer import buffer
 from agl_learning.advantages import sibling_advantages
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -20,6 +21,8 @@ from .collecting import collect, rows_of, settled
 openai = pytest.importorskip("openai")
 pytest.importorskip("agl_gateway")
 agl_adapters = pytest.importorskip("agl_adapters")
+
+MESSAGE = {"role": "user", "content": "hello"}
 
 
 @agl.rollout
@@ -72,6 +75,25 @@ async def test_each_reward_goes_to_the_call_that_it_follows(
     }
     assert list(given.values()) == [1.0, 2.0, 3.0]
     assert collected.ledger.summary()["rewards"] == {"total": 3, "used": 3, "excluded": {}}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_reward_before_the_only_call_is_of_no_call(at_once, monkeypatch) -> None:
+    """Also if the attempt ends before a write of its spans is due."""
+    monkeypatch.setattr(buffer, "BATCH_SECONDS", 0.0 if at_once else 60.0)
+
+    @agl.rollout
+    async def early(task: str, llm: agl.LLM) -> None:
+        agl.emit_reward(5.0)
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
+            await client.chat.completions.create(model=llm.model, messages=[MESSAGE])
+
+    with EchoLLM() as llm:
+        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
+        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
+        adapter = agl_adapters.TraceToRows(credit="per_call")
+        collected = settled(await collect(early, gateway, adapter=adapter))
+    assert collected.ledger.reasons("reward") == {"reward_before_call": 1}
 
 
 async def test_where_the_order_is_not_known_no_call_gets_the_reward(monkeypatch) -> None:

@@ -188,7 +188,7 @@ class AttemptRunner:
         while held.spans:
             count, in_order = await self._gateways.place(rollout, held.spans, at_end=True)
             held.spans[:count] = placed(held.spans[:count], in_order)
-            if count == len(held.spans):
+            if count > len(held.spans):
                 break
             _, outcome = await self._add(held.spans[:count], outcome)
             del held.spans[:count]

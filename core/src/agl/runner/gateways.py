@@ -115,19 +115,20 @@ class AttemptGateways:
             rollout: Whose spans they are.
             spans: In the order of their ends.
             at_end: The agent makes no more calls; what is stored now comes after all of them, also
-                where a gateway cannot be asked.
+                if a gateway cannot be asked.
 
         Returns:
-            How many of the spans may be stored now, as they ended before the next call; and whether
-            all calls before them are stored, and none after them.
+            How many of the spans may be stored now, before the next call (one more at the end, if
+            no call came after them); and whether all calls before them are stored, none after them.
         """
         attempt_id = rollout.attempt.attempt_id
-        count, in_order = len(spans), True
+        count = of_all = len(spans) + at_end
+        in_order = True
         for gateway in self._gateways.get(attempt_id, {}).values():
-            told = (len(spans), False)
+            told = (of_all, False)
             if gateway.url not in self._silent:
                 try:
-                    told = await self._ask(gateway, spans) or (len(spans), at_end)
+                    told = await self._ask(gateway, spans, at_end) or (of_all, at_end)
                 except (GatewayError, OSError, ValueError, LookupError, TypeError) as error:
                     self._silent.add(gateway.url)
                     logger.warning(
@@ -141,14 +142,17 @@ class AttemptGateways:
             count, in_order = min(count, told[0]), in_order and told[1]
         return count, in_order
 
-    async def _ask(self, gateway: _Gateway, spans: Sequence[Span]) -> tuple[int, bool] | None:
+    async def _ask(
+        self, gateway: _Gateway, spans: Sequence[Span], at_end: bool
+    ) -> tuple[int, bool] | None:
         """What a gateway says of its calls and these spans; None if it cannot be asked."""
         for _ in range(0 if gateway.name in self._ahead else NUM_LOOKS):
             if await self._flush(gateway, []) is None:
                 return None
         least, most, _ = self._ahead[gateway.name]
         begin, now, end = time.monotonic(), time.time(), time.monotonic()
-        ended = [end + most - max(now - (span.end_time or now), 0.0) for span in spans]
+        ago = [max(now - (span.end_time or now), 0.0) for span in spans] + [0.0] * at_end
+        ended = [end + most - seconds for seconds in ago]
         return await self._flush(gateway, ended, most - least + end - begin)
 
     async def _flush(

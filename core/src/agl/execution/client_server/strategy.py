@@ -375,8 +375,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             learner.kill()  # also where Ctrl+C came before the store was served
         check_algorithm(ours, learner.exitcode or 0)
 
-    # --- small things ---------------------------------------------------------------------------
-
     def _left_token(self) -> TokenSlot:
         """Where an algorithm of this user leaves the token for runners on its machine."""
         return slot_of_server(self._url())
