@@ -227,7 +227,7 @@ class LightningStore(StoreReads, StoreRuns, IssuesTokens):
         span whose (rollout, attempt, span id) is stored already is skipped. The first span moves
         its attempt from ``preparing`` to ``running``, and revives an ``unresponsive`` one; each is
         a heartbeat. Spans of an ended or superseded attempt are kept as ``late``, but for those of
-        an algorithm, and change no status.
+        an algorithm and a gateway's that ended before the attempt, and change no status.
 
         Returns:
             The spans that were added, with their numbers.

@@ -82,9 +82,10 @@ def signed(span: AnySpan, role: str) -> AnySpan:
     )
 
 
-def late(span: AnySpan) -> AnySpan:
-    """The span as one that came after the end of its attempt; an algorithm's never does."""
-    if span.writer == "algorithm":
+def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:
+    """The span as one after its attempt's end; no algorithm's is, nor an earlier call."""
+    is_before = 0.0 < (span.end_time or 0.0) <= (attempt_end or 0.0)
+    if span.writer == "algorithm" or (span.writer == "gateway" and is_before):
         return span
     if isinstance(span, PackedSpan):
         return span.with_field('"late":true')._replace(attributes={})

@@ -165,8 +165,12 @@ class StoreSpansContract:
         # What an algorithm writes comes after every end.
         await store.add_span(span_of(started).model_copy(update={"writer": "algorithm"}))
         await store.turn([span_of(started)], limit=0)
+        # A gateway's call that ended before the attempt was in it, whoever ended the attempt.
+        for end in (started.attempt.start_time, time.time() + 60):
+            call = {"writer": "gateway", "start_time": end, "end_time": end}
+            await store.add_span(span_of(started).model_copy(update=call))
         stored = await store.query_spans(started.rollout_id)
-        assert [span.late for span in stored] == [False, True, False, True]
+        assert [span.late for span in stored] == [False, True, False, True, False, True]
 
     async def test_span_after_the_begin_of_the_next_attempt_is_late(
         self, store: LightningStore

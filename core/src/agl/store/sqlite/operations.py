@@ -137,7 +137,7 @@ def add_many_spans(tables: Tables, now: float, spans: Sequence[AnySpan]) -> list
         own = spans if len(groups) == 1 else [spans[index] for index in indexes]
         current = steps.is_current(tables, rollout, stored.attempt)
         if stored.attempt.status in rules.FINAL or not current:
-            own = [late(span) for span in own]
+            own = [late(span, stored.attempt.end_time) for span in own]
         old = stored.attempt
         new, stored = steps.insert_new(tables, stored, own)
         if len(new) == len(spans):  # nearly always; none is between them
