@@ -33,10 +33,13 @@ def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -
     assert listed[-1]["rollout_id"] in newest.out
     best = json.loads(agl("rollouts", "--path", "out/store.db", "--sort", "reward", "--json").out)
     assert [row["reward"] for row in best] == [0.5, 1.0]
+    options = ["--path", "out/store.db", "--sort", "reward", "--reverse", "--last", "1", "--json"]
+    assert [row["reward"] for row in json.loads(agl("rollouts", *options).out)] == [0.5]
     for options, count in (
         (["--failed"], 1), (["--mode", "train"], 3), (["--mode", "val"], 0), (["--step", "7"], 0),
         (["--task", '"x": 0.5'], 1), (["--all", "--task", "boom", "--failed"], 1),
-        (["--task", "x", "--last", "2"], 2), (["--run", "2"], 3),
+        (["--task", "x", "--limit", "2"], 2), (["--run", "2"], 3),
+        (["--reward-below", "1"], 1), (["--reward-above", "0.4"], 2),
     ):  # fmt: skip
         found = json.loads(agl("rollouts", "--path", "out/store.db", "--json", *options).out)
         assert len(found) == count, options

@@ -32,6 +32,7 @@ SORTS = ("time", "reward", "seconds")
 @store_options
 @click.option(
     "--last",
+    "--limit",
     type=click.IntRange(min=1),
     help=f"At most so many, the newest last; default: {LAST}.",
 )
@@ -42,9 +43,12 @@ SORTS = ("time", "reward", "seconds")
 @click.option("--run", "run_id", help="Only of this run: its id, a part of it, or its folder.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
+@click.option("--reward-below", type=float, help="Only those with a reward below this one.")
+@click.option("--reward-above", type=float, help="Only those with a reward above this one.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default="time", help="What comes last is the most."
 )
+@click.option("--reverse", is_flag=True, help="What comes last is the least.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
     path: Path | None,
@@ -57,7 +61,10 @@ def command(
     run_id: str | None,
     step: int | None,
     task: str | None,
+    reward_below: float | None,
+    reward_above: float | None,
     sort: str,
+    reverse: bool,
     as_json: bool,
 ) -> None:
     """List the rollouts of a store, with reward and reason of failure; the newest last."""
@@ -69,13 +76,15 @@ def command(
     if show_all and last is not None:
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST
-    wanted = Wanted(chosen, mode, None, step, task, sort=cast(Any, sort), most=most)
+    limits = (reward_below, reward_above, cast(Any, sort), most, reverse)
+    wanted = Wanted(chosen, mode, None, step, task, *limits)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         hooks = HookCaller()
         run = None if run_id is None else one_of(await store.query_runs(), run_id).run_id
         found = await listed(store, replace(wanted, run=run))
-        rows = [await _row(store, rollout, hooks) for rollout in found.rollouts]
+        shown = found.rollouts[::-1] if reverse else found.rollouts
+        rows = [await _row(store, rollout, hooks) for rollout in shown]
         return rows, found
 
     rows, found = read_and_close(open_store(path, url), read)
