@@ -16,6 +16,7 @@ first request, and the median of the others).
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -171,17 +172,12 @@ def measure_pages(store: str, runs: int) -> None:
         address = next(word for line in server.stdout for word in line.split() if "http://" in word)
         root = address.rstrip("/.").split("?")[0]
         with urllib.request.urlopen(root) as answer:
-            base = answer.geturl()
-        text = base if "/s/" in base else f"{root}/s/{Path(store).parent.name}"
-        base = "/".join(text.split("/")[:5])
+            [of_store, *_] = re.findall(r'href="(/s/[^/"]+)', answer.read().decode())
+        base = root + of_store
         long_id = long[0]["rollout_id"] if long else rollout
         rows: list[list[Any]] = []
         for name, url in pages(base, run, rollout, long_id).items():
-            try:
-                first, *others = [get(url) for _ in range(runs + 1)]
-            except OSError as error:
-                rows.append([name, str(error)[:40]])
-                continue
+            first, *others = [get(url) for _ in range(runs + 1)]
             median = statistics.median(others)
             is_slow = median > LIMIT_OF_PAGES or first > LIMIT_OF_FIRST
             rows.append([name, f"{first:.2f}", f"{median:.2f}", "slow" if is_slow else ""])
