@@ -18,7 +18,7 @@ from agl_inspect.report.text import summary_text
 from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import begin_generation
 from agl_learning.report import Report
-from agl_learning.run_facts import RunFacts, run_facts
+from agl_learning.run_facts import HeldOut, RunFacts, run_facts
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 
@@ -213,6 +213,8 @@ def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(
         assert f"{newest} (the newest)" in lines
         served = [line for line in lines if "agl serve" in line]
         assert served == [f"agl serve {best_at}", f"agl serve {newest}"]
+    facts = RunFacts(result=RunResult(), **about, held_out=[HeldOut(0, 1.0, 4)])
+    assert "held-out 0.875, less than the 1 before training)" in summary_text(facts, 500)
 
 
 def test_curve_is_drawn_in_characters() -> None:

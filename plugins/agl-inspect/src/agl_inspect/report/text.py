@@ -85,7 +85,10 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "warning", str(finding)
     if facts.unread:
         yield "unread", facts.unread
-    held_out = "" if facts.best_reward is None else f": held-out {number(facts.best_reward)}"
+    best, start = facts.best_reward, facts.held_out_before and facts.held_out_before.reward
+    held_out = "" if best is None else f": held-out {number(best)}"
+    if best is not None and start is not None and best < start:
+        held_out += f", less than the {number(start)} before training"
     if facts.best_checkpoint and facts.best_checkpoint != facts.checkpoint:
         yield "best", f"{near(facts.best_checkpoint)} (the best{held_out})"
     if facts.checkpoint:
