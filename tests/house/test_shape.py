@@ -21,11 +21,11 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_490
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_400
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
-repetitions with another body, for templates that reach no code behind their values, for the
-checksums of what is stored, for secrets that are hidden by value (``utils/secrets.py``), for tokens
+repetitions with another body, for templates that reach no code behind their values,
+for secrets that are hidden by value (``utils/secrets.py``), for tokens
 by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_rules.py``), and for
 hooks that add spans before a rollout ends, for hooks by name (``build_hooks``), for values that
 nobody can read again, and for claims,

@@ -16,7 +16,7 @@
     │   │   └── ReplacedError                     another start has taken over the run
     │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
-    │   ├── DamagedRecordError                    a record is not what was stored any more
+    │   ├── DamagedRecordError                    a stored record cannot be read any more
     │   ├── NotAllowedError (PermissionError)     the token's role may not do that
     │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
     │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
@@ -101,7 +101,7 @@ class InvalidRecordError(StoreError, ValueError):
 
 
 class DamagedRecordError(StoreError):
-    """What the store's file holds of a record is not what was stored. Others can be read."""
+    """What the store's file holds of a record cannot be read. Others can."""
 
 
 class NotAllowedError(StoreError, PermissionError):

@@ -823,10 +823,8 @@ async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):
         await store.add_ledger_parts([LedgerPart(rollout_id=rollout.rollout_id, step=number)])
     await store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE ledger_part SET body = '{', crc = NULL WHERE step = 0")
-        connection.execute(
-            """UPDATE ledger_part SET body = '{"items": 7}', crc = NULL WHERE step = 1"""
-        )
+        connection.execute("UPDATE ledger_part SET body = '{' WHERE step = 0")
+        connection.execute("""UPDATE ledger_part SET body = '{"items": 7}' WHERE step = 1""")
         connection.commit()
     store = SqliteLightningStore(path)
     parts = list(await store.query_ledger_parts())

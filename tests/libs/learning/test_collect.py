@@ -221,13 +221,13 @@ async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path: P
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     resources = await store.add_resources({})
     await store.close()
-    path.write_bytes(path.read_bytes().replace(b"what is damaged", b"what is damsged"))
+    path.write_bytes(path.read_bytes().replace(b'"what is damaged"', b'"what is damaged '))
     store = agl.SqliteLightningStore(path)
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
     collected = await collector.collect(tasks, 1, "train", resources.resources_id, {}, key="step-1")
     damaged, whole = collected.ended
     assert (damaged.reward, whole.reward, whole.unusable) == (None, 0.5, None)
-    assert "is not what was stored" in str(damaged.problem)
+    assert "a record cannot be read" in str(damaged.problem)
     (exclusion,) = collected.ledger.exclusions
     assert (exclusion.rollout_id, exclusion.reason) == (damaged.rollout.rollout_id, "malformed")
     await store.close()

@@ -148,12 +148,12 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
         await store.close()
 
     asyncio.run(fill())
-    path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damsged"}'))
+    path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damaged }'))
     rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
     assert [row["reward"] for row in rows] == [0.5, 0.5]
-    assert "DamagedRecordError: span 'reward'" in rows[0]["error"]
+    assert "DamagedRecordError: store" in rows[0]["error"]
     spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
-    assert (spans.code, "restore a copy of the store's file" in spans.err) == (1, True)
+    assert (spans.code, "restore a copy of the file" in spans.err) == (1, True)
 
 
 COLUMNS = """

@@ -50,7 +50,7 @@ def test_no_page_but_its_own_is_lost_to_a_damaged_record(serve, damaged):
     for path in paths:
         status, text = read(f"{address}/{path}")
         assert status == 200 or (path in own and status == 503), (path, text)
-        said.append("is not what was stored" in text or "cannot be read" in text)
+        said.append("cannot be read" in text)
     assert any(said)
 
 
@@ -70,5 +70,5 @@ def test_a_rollout_with_a_damaged_span_shows_the_others_and_says_what_may_be_wro
         store.execute("UPDATE span SET body = ? WHERE name = 'agent.solve'", (BROKEN,))
     _, text = read(f"{serve(file)}/s/one/rollouts/{rollout_id}")
     assert "I do not know" in text
-    assert "span &#39;agent.solve&#39;" in text
+    assert "a record cannot be read" in text
     assert "need not be what counted" in text

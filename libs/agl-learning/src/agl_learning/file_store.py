@@ -8,14 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl.errors import NotSupportedError, StoreUnavailableError
+from agl.errors import AglError, NotSupportedError, StoreUnavailableError
 from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import APPLICATION_ID, MEMORY, SCHEMA_VERSION, other_version
+from agl.store.sqlite.file import (
+    APPLICATION_ID,
+    MEMORY,
+    SCHEMA_VERSION,
+    other_version,
+    unreadable,
+)
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
 
@@ -99,6 +105,7 @@ class FileStore(LightningStore):
         Raises:
             NotSupportedError: It would change something.
             StoreUnavailableError: The file cannot be read.
+            DamagedRecordError: A record in it cannot.
         """
         name, arguments = operation.name, operation.complete(arguments)
         if operation.kind is not None:
@@ -151,6 +158,10 @@ class FileStore(LightningStore):
                 raise StoreUnavailableError(
                     f"store {self.path!r}: cannot be read: {error}. Was it moved?"
                 ) from error
+            except ValueError as error:
+                if isinstance(error, AglError):
+                    raise
+                raise unreadable(self.path, error) from error
 
     def _lookups(self) -> SqliteLookups:
         status = self._file.stat()

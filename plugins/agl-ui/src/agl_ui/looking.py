@@ -52,7 +52,7 @@ class Looking(ForwardingStore):
 
         Raises:
             NotAllowedError: It would change something, or the store refuses the token.
-            DamagedRecordError: A record is not what was stored, and is not to be passed over.
+            DamagedRecordError: A record cannot be read, and is not to be passed over.
         """
         if operation.name not in ALLOWED["reader"] and operation.name != "close":
             raise NotAllowedError(f"a page over a store may not {operation.name}")

@@ -136,7 +136,7 @@ def test_a_number_of_the_whole_answer_has_a_badge_and_a_changed_one_is_red(page,
 
     with sqlite3.connect(file) as store:
         old, new = '"agentlightning.reward.0.value":0.0', '"agentlightning.reward.0.value":0.5'
-        store.execute("UPDATE span SET body = replace(body, ?, ?), crc = NULL", [old, new])
+        store.execute("UPDATE span SET body = replace(body, ?, ?)", [old, new])
     page.goto(f"{serve(file)}/s/group/rollouts/{rollout_id}")
     page.locator(".tokens summary").click()
     page.locator(".ids a").nth(1).click()

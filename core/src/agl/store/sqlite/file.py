@@ -7,7 +7,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from agl.errors import InvalidRecordError, StoreDiskError, StoreError, StoreUnavailableError
+from agl.errors import (
+    AglError,
+    DamagedRecordError,
+    InvalidRecordError,
+    StoreDiskError,
+    StoreError,
+    StoreUnavailableError,
+)
 from agl.utils.files import close_to_others
 from agl.utils.lockfile import HeldError, LockFile
 
@@ -15,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 """Of ``schema.sql``. Before 1.0 a file of another version is refused, not migrated."""
 
 MEMORY: Final = ":memory:"
@@ -134,13 +141,23 @@ def failure_of(path: str, error: sqlite3.Error, what: str) -> StoreError:
     )
 
 
+def unreadable(path: str, error: ValueError) -> DamagedRecordError:
+    """The error of a record whose JSON is none."""
+    return DamagedRecordError(
+        f"store {path!r}: a record cannot be read; check the disk, and restore a copy of the file: "
+        + " ".join(str(error).split())[:200]
+    )
+
+
 def named(path: str, error: Exception) -> Exception:
-    """The error of a write: what SQLite says in our words, and anything else as it is."""
-    if not isinstance(error, sqlite3.Error):
+    """The error of a write: what SQLite or JSON says in our words, and anything else as it is."""
+    if isinstance(error, AglError) or not isinstance(error, sqlite3.Error | ValueError):
         return error
-    if isinstance(error, sqlite3.DataError):
+    if isinstance(error, ValueError):
+        ours: Exception = unreadable(path, error)
+    elif isinstance(error, sqlite3.DataError):
         # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.
-        ours: Exception = InvalidRecordError(
+        ours = InvalidRecordError(
             f"store {path!r}: {error}; nothing of this call was stored. Expected records that "
             "SQLite can hold: at most 1 GB each"
         )

@@ -23,8 +23,6 @@ from agl.store.packed import AnySpan
 from agl.store.queries import query_of
 from agl.store.sqlite import operations as ops
 from agl.store.sqlite.lookups import SqliteLookups
-from agl.store.sqlite.rows import whole
-from agl.store.sqlite.stored_json import spans_json
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import AttemptedRollout, Rollout
 from agl.types.records import Record
@@ -177,7 +175,7 @@ class LocalLightningStore(LightningStore):
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._read(lambda lookups: lookups.views([rollout_id]))
-        return whole(found[0]) if found else None
+        return found[0] if found else None
 
     async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
         """See ``LightningStore``."""
@@ -189,13 +187,14 @@ class LocalLightningStore(LightningStore):
         query = query_of(_QUERY_SPANS, arguments)
         first = partial(SqliteLookups.first_spans, **arguments, query=query)
         found = await self._read_here(partial(first, at_once=True)) or await self._read(first)
-        keys, total, rows = cast(Any, found)
-        pieces, num_read = [spans_json(rows)], len(rows)
+        keys, total, (num_read, text) = cast(Any, found)
+        pieces = [text]
         while num_read < len(keys):
             await asyncio.sleep(0)  # a store in memory reads in this thread
-            rows = await self._read(partial(SqliteLookups.span_bodies, keys=keys, begin=num_read))
-            pieces.append(b"," + spans_json(rows))
-            num_read += len(rows)
+            some = partial(SqliteLookups.some_spans_json, keys=keys, begin=num_read)
+            count, text = await self._read(some)
+            pieces.append(b"," + text)
+            num_read += count
         end = b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, total)
         return [b'{"items":[', *pieces, end]
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
-from agl.errors import DamagedRecordError, UnknownRecordError
+from agl.errors import UnknownRecordError
 from agl.store.base import LightningStoreStatistics
 from agl.store.detached import json_of
 from agl.store.packed import span_of
@@ -17,14 +17,11 @@ from agl.store.sqlite.ids import number_of
 from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
     RESOURCES_COLUMNS,
-    ROLLOUT_COLUMNS,
+    ROLLOUT_FIELDS,
     RUN_COLUMNS,
-    SPAN_PLACE,
     WORKER_FIELDS,
     StoredAttempt,
     attempt_of,
-    damage,
-    is_damaged,
     ledger_part_of,
     resources_of,
     run_of,
@@ -32,7 +29,7 @@ from agl.store.sqlite.rows import (
     view_of,
     worker_of,
 )
-from agl.store.sqlite.stored_json import rollout_json
+from agl.store.sqlite.stored_json import rollout_json, spans_json
 from agl.types import (
     Attempt,
     LedgerPart,
@@ -49,12 +46,8 @@ T = TypeVar("T")
 
 def _statements() -> dict[str, str]:
     text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
-    # Damaged text may be no text, and then SQLite would refuse the whole page.
-    blobs = ("input", "config", "metadata")
     columns = {
-        "rollout": ", ".join(
-            f"CAST(r.{name} AS BLOB)" if name in blobs else f"r.{name}" for name in ROLLOUT_COLUMNS
-        ),
+        "rollout": ", ".join(f"r.{name}" for name in ROLLOUT_FIELDS),
         "resources": RESOURCES_COLUMNS,
         "run": RUN_COLUMNS,
         # Attempts have the number of their rollout, and not its id.
@@ -133,34 +126,38 @@ class SqliteLookups:
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
         page = self._span_keys(rollout_id, attempt_id, query)
-        rows = self.span_bodies(page.items, most=math.inf)
+        rows = self._span_bodies(page.items, most=math.inf)
         return make_page([span_of(*row[:2]) for row in rows], query, total=page.total)
 
     def first_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query, *, at_once: bool = False
-    ) -> tuple[Sequence[int], int, list[SpanRow]] | None:
-        """Keys of spans, how many match, and the bodies of the first.
+    ) -> tuple[Sequence[int], int, tuple[int, bytes]] | None:
+        """Keys of spans, how many match, and the JSON of the first: see ``some_spans_json``.
 
         ``at_once`` None, if they are many: SQLite would read them all to sort them.
         """
         if at_once and query == _IN_ORDER:
             where, values = _of_attempts(rollout_id, attempt_id)
-            rows = _checked(self.connection.execute(f"{SQL['spans']} {where}", values))
+            rows = _up_to(self.connection.execute(f"{SQL['spans']} {where}", values))
             rows.sort(key=itemgetter(1, 2, 3))
             is_long = sum(len(row[0]) + _SPAN_BYTES for row in rows) > PIECE_BYTES
-            return None if is_long else ((), len(rows), rows)
+            return None if is_long else ((), len(rows), (len(rows), spans_json(rows)))
         if at_once and self.one("most_spans", number_of(rollout_id))[0] > FEW_SPANS:
             return None
         page = self._span_keys(rollout_id, attempt_id, query)
-        return page.items, page.total, self.span_bodies(page.items)
+        return page.items, page.total, self.some_spans_json(page.items, 0)
 
-    def span_bodies(
+    def some_spans_json(self, keys: Sequence[int], begin: int) -> tuple[int, bytes]:
+        """How many of these spans, from one on, make a piece; and the JSON of those."""
+        rows = self._span_bodies(keys, begin)
+        return len(rows), spans_json(rows)
+
+    def _span_bodies(
         self, keys: Sequence[int], begin: int = 0, most: float = PIECE_BYTES
     ) -> list[SpanRow]:
-        """These spans, from one on, until they have so many bytes."""
         one, places = f"{SQL['spans']} s.k = ?", range(begin, len(keys))
         rows = (self.connection.execute(one, (keys[n],)).fetchone() for n in places)
-        return _checked(rows, most)
+        return _up_to(rows, most)
 
     def _span_keys(
         self, rollout_id: str, attempt_id: str | None, query: Query
@@ -283,20 +280,13 @@ def _of_attempts(rollout_id: str, attempt_id: str | None) -> tuple[str, list[Any
     return "t.n = ? AND r.rollout_id = ? AND t.a = ? AND t.attempt_id = ?", ids
 
 
-def _checked(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
+def _up_to(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
     found: list[SpanRow] = []
     for row in rows:
         if row is None:
             raise UnknownRecordError("a run was deleted while its spans were read")
-        body, sequence_id, a, k, crc, span_id, name, rollout_id = row
-        if is_damaged(body, crc, a * SPAN_PLACE + sequence_id):
-            # Not left out, nor the others given: without it an earlier reward would be the final
-            # one, and a call would be in no account.
-            raise DamagedRecordError(
-                damage(f"span {name!r} ({span_id!r}) of rollout {rollout_id!r}")
-            )
-        found.append((body, sequence_id, a, k))
-        most -= len(body) + _SPAN_BYTES
+        found.append(row)
+        most -= len(row[0]) + _SPAN_BYTES
         if most < 0:
             break
     return found

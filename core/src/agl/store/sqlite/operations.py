@@ -13,7 +13,7 @@ from agl.store.base import AttemptEnd, Turn
 from agl.store.detached import detached_changes, detached_record
 from agl.store.packed import AnySpan, late
 from agl.store.sqlite import steps
-from agl.store.sqlite.rows import Damaged, attempted, whole
+from agl.store.sqlite.rows import attempted
 from agl.store.sqlite.runs import (
     begin_run as begin_run,
     delete_run as delete_run,
@@ -61,13 +61,7 @@ def claim(
     if claimed:
         return claimed
     while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
-        view = steps.begin_attempt(tables, now, rollout, worker_id, key)
-        if isinstance(rollout.input, Damaged):  # it must hold up neither the queue nor who waits
-            error = Failure(boundary="store", type="DamagedRecordError", message=str(rollout.input))
-            changes = {"status": "failed", "error": error}
-            update_attempt(tables, now, rollout.rollout_id, view.attempt.attempt_id, changes)
-        else:
-            claimed.append(view)
+        claimed.append(steps.begin_attempt(tables, now, rollout, worker_id, key))
     if worker_id is not None:
         worker = steps.find_worker(tables, worker_id)
         tables.save_worker(
@@ -101,7 +95,7 @@ def start_rollout(
         latest = tables.latest_attempt(known)
         if latest is None:  # queued under this key
             return start_attempt(tables, now, known, worker_id)
-        rollout = whole(steps.find_rollout(tables, known))
+        rollout = steps.find_rollout(tables, known)
         return attempted(detached_record(rollout), detached_record(latest))
     resources_id = steps.known_resources_id(tables, request.resources_id)
     rollout = steps.new_rollout(tables, now, request, resources_id, "preparing")

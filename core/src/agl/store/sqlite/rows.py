@@ -1,15 +1,11 @@
 """Rows of the SQLite store as records, and JSON in and out of them."""
 
-import contextlib
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar, get_args
-from zlib import crc32
+from typing import Any, Final, NamedTuple, get_args
 
 from pydantic_core import from_json
 
-from agl.errors import DamagedRecordError
 from agl.store.detached import json_or_none
 from agl.types import (
     Attempt,
@@ -24,16 +20,6 @@ from agl.types import (
     Worker,
 )
 from agl.types.records import construct
-
-logger = logging.getLogger(__name__)
-
-R = TypeVar("R", bound=Rollout)
-
-
-class Damaged(str):
-    """Stands where the input of a rollout was, whose row is not what was written; says so."""
-
-    __slots__ = ()
 
 
 class StoredAttempt(NamedTuple):
@@ -51,77 +37,15 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
-ROLLOUT_COLUMNS: Final = (*ROLLOUT_FIELDS, "crc")
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
-    """From ``ROLLOUT_COLUMNS``; where they are damaged, its input is a ``Damaged``.
-
-    It can be told apart, listed and ended, but not run.
-    """
-    values = dict(zip(ROLLOUT_COLUMNS, row, strict=True))
-    problem = rollout_damage(values)
-    if problem is not None:
-        values.update(_readable(values), input=Damaged(problem))
-        return Rollout(**values)
+    """From the columns of its fields."""
+    values = dict(zip(ROLLOUT_FIELDS, row, strict=True))
     values["input"], values["metadata"] = from_json(values["input"]), _loaded(values["metadata"])
     values["config"] = _config(values["config"])
     return Rollout(**values)
-
-
-def rollout_damage(values: dict[str, Any]) -> str | None:
-    """What to say of ``ROLLOUT_COLUMNS`` that are damaged; takes their checksum out."""
-    bodies = values["input"], values["config"], values["metadata"] or b""
-    if not is_damaged(b"".join(bodies), values.pop("crc")):
-        return None
-    return damage(f"rollout {values['rollout_id']!r}: its input, config or metadata")
-
-
-def whole(rollout: R) -> R:
-    """The rollout, for whoever needs its input.
-
-    Raises:
-        DamagedRecordError: It is damaged.
-    """
-    if isinstance(rollout.input, Damaged):
-        raise DamagedRecordError(str(rollout.input))
-    return rollout
-
-
-def _readable(values: dict[str, Any]) -> dict[str, Any]:
-    """Config and metadata of a damaged rollout, each where it can be read."""
-    found: dict[str, Any] = {"config": RolloutConfig(), "metadata": None}
-    for name, read in (("config", _config), ("metadata", _loaded)):
-        with contextlib.suppress(ValueError):
-            found[name] = read(values[name])
-    return found
-
-
-SPAN_PLACE: Final = 0x9E3779B1
-"""With this times its attempt, plus its number, the checksum of a span begins: moved to another
-place, a reward would be another's, or the last one. Odd, so that every attempt has its own."""
-
-
-def is_damaged(body: bytes, crc: int | None, begin: int = 0) -> bool:
-    """Whether a body has another checksum; rows of older versions have none."""
-    return crc is not None and crc32(body, begin) != crc
-
-
-def checksum(*bodies: str | None) -> int:
-    """That of bodies, one after the other."""
-    return crc32("".join(filter(None, bodies)).encode())
-
-
-# Whoever reads the record is told; the log is told once.
-@lru_cache(maxsize=1024)
-def damage(what: str) -> str:
-    """That something is damaged, and what to do."""
-    logger.error("store: %s is not what was stored; check the disk and the memory", what)
-    return (
-        f"{what} is not what was stored (its checksum is another one). Other records can be read; "
-        "to have this one, restore a copy of the store's file"
-    )
 
 
 def attempt_of(row: Sequence[Any]) -> Attempt:
@@ -140,7 +64,7 @@ def stored_attempt_of(row: Sequence[Any]) -> StoredAttempt:
 
 def view_of(row: Sequence[Any]) -> Rollout:
     """From the columns of ``rollouts_page``."""
-    split = len(ROLLOUT_COLUMNS)
+    split = len(ROLLOUT_FIELDS)
     rollout = rollout_of(row[:split])
     return rollout if row[split + 1] is None else attempted(rollout, attempt_of(row[split:]))
 
@@ -149,27 +73,17 @@ def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
     """From the columns of ``ledger_page``; one whose body cannot be read says so."""
     names = "rollout_id", "run", "algorithm", "step", "mode", "generation", "lost"
     about = dict(zip(names, row, strict=False))
-    if is_damaged(row[7], row[8]):
-        return LedgerPart(**about, problem=damage(f"the account of rollout {row[0]!r}"))
     try:
         return LedgerPart.model_validate({**from_json(row[7]), **about})
     except (ValueError, TypeError) as error:  # a newer agl wrote it, or the file was changed
         return LedgerPart(**about, problem=str(error))
 
 
-RESOURCES_COLUMNS: Final = (
-    "resources_id, create_time, update_time, version, CAST(body AS BLOB), crc"
-)
+RESOURCES_COLUMNS: Final = "resources_id, create_time, update_time, version, body"
 
 
 def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
-    """From ``RESOURCES_COLUMNS``.
-
-    Raises:
-        DamagedRecordError: They are not what was stored.
-    """
-    if is_damaged(row[4], row[5]):
-        raise DamagedRecordError(damage(f"the resources {row[0]!r}"))
+    """From ``RESOURCES_COLUMNS``."""
     return ResourcesUpdate(
         resources_id=row[0],
         create_time=row[1],
@@ -179,7 +93,7 @@ def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
     )
 
 
-RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, CAST(body AS BLOB), crc"
+RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, body"
 
 
 def run_of(row: Sequence[Any]) -> Run:
@@ -187,8 +101,6 @@ def run_of(row: Sequence[Any]) -> Run:
     about = dict(zip(("run_id", "algorithm", "status", "folder", "create_time"), row, strict=False))
     if about["status"] not in get_args(RunStatus):  # of a newer agl
         about["status"] = "died"
-    if is_damaged(row[5], row[6]):
-        return Run(**about, problem=damage(f"run {row[0]!r}"))
     try:
         return Run.model_validate({**from_json(row[5]), **about})
     except (ValueError, TypeError) as error:  # a newer agl wrote it

@@ -6,7 +6,6 @@ from agl.errors import UnknownRecordError
 from agl.store import run_rules
 from agl.store.detached import json_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import checksum
 from agl.store.sqlite.tables import Tables
 from agl.types import Run, RunOutcome, RunStart
 
@@ -70,5 +69,5 @@ def _save(tables: Tables, run: Run) -> Run:
         body = json_of(run, f"run {run.run_id!r}")
         about = (run.run_id, run.algorithm, run.status, run.folder, run.create_time)
         tables.written_bytes += len(body)
-        tables.connection.execute(SQL["save_run"], (*about, body, checksum(body)))
+        tables.connection.execute(SQL["save_run"], (*about, body))
     return run

@@ -1,7 +1,5 @@
--- Version 7. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
--- JSON stands in TEXT columns; instants are unix seconds. crc is the CRC-32 of the bytes of a row's
--- JSON: of body, or of input, config and metadata one after the other. NULL where it is not known.
--- That of a span begins with (a * 0x9E3779B1 + sequence_id) mod 2^32.
+-- Version 8. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (
     n            INTEGER PRIMARY KEY,
@@ -16,7 +14,6 @@ CREATE TABLE rollout (
     config       TEXT NOT NULL,
     metadata     TEXT,
     key          TEXT,             -- by which the same task is not queued twice
-    crc          INTEGER,
     reward       REAL              -- of one that succeeded
 ) STRICT;
 CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
@@ -67,8 +64,7 @@ CREATE TABLE span (
     name        TEXT NOT NULL,
     start_time  REAL,
     end_time    REAL,
-    body        TEXT NOT NULL,
-    crc         INTEGER
+    body        TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
 
@@ -83,8 +79,7 @@ CREATE TABLE ledger_part (
     mode       TEXT,
     generation INTEGER NOT NULL,
     lost       INTEGER NOT NULL,
-    body       TEXT NOT NULL,
-    crc        INTEGER
+    body       TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX ledger_part_identity
     ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
@@ -98,8 +93,7 @@ CREATE TABLE run (
     status      TEXT NOT NULL,
     folder      TEXT,
     create_time REAL NOT NULL,
-    body        TEXT NOT NULL,
-    crc         INTEGER
+    body        TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE resources (
@@ -109,8 +103,7 @@ CREATE TABLE resources (
     update_time  REAL NOT NULL,
     version      INTEGER NOT NULL,
     touched      INTEGER NOT NULL UNIQUE,  -- the highest is the latest snapshot
-    body         TEXT NOT NULL,
-    crc          INTEGER
+    body         TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE worker (

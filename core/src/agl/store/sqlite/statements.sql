@@ -29,8 +29,8 @@ SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
-                     key, input, config, metadata, crc, reward)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                     key, input, config, metadata, reward)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: rollout_id_of_key
 SELECT rollout_id FROM rollout WHERE key = ?;
@@ -39,7 +39,7 @@ SELECT rollout_id FROM rollout WHERE key = ?;
 UPDATE rollout SET status = ?, end_time = ?, position = ?, reward = ? WHERE n = ?;
 
 -- name: edit_rollout
-UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ?, crc = ?
+UPDATE rollout SET mode = ?, resources_id = ?, input = ?, config = ?, metadata = ?
 WHERE n = ?;
 
 -- name: rollouts_page
@@ -92,9 +92,8 @@ WHERE a = ?;
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 
 -- name: insert_span
-INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body,
-                  crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: most_spans
 SELECT coalesce(sum(next_sequence), 0) FROM attempt WHERE n = ?;
@@ -103,19 +102,19 @@ SELECT coalesce(sum(next_sequence), 0) FROM attempt WHERE n = ?;
 SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
 -- name: spans
-SELECT CAST(s.body AS BLOB), s.sequence_id, s.a, s.k, s.crc, s.span_id, s.name, r.rollout_id
+SELECT CAST(s.body AS BLOB), s.sequence_id, s.a, s.k
 FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a WHERE;
 
 -- name: ledger_page
-SELECT rollout_id, run, algorithm, step, mode, generation, lost, CAST(body AS BLOB), crc
+SELECT rollout_id, run, algorithm, step, mode, generation, lost, body
 FROM ledger_part;
 
 -- name: save_ledger_part
-INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1)) DO UPDATE
 SET mode = excluded.mode, generation = excluded.generation, lost = excluded.lost,
-    body = excluded.body, crc = excluded.crc
+    body = excluded.body
 WHERE excluded.generation >= generation;
 
 -- name: resources
@@ -133,11 +132,11 @@ SELECT resources_id FROM resources WHERE resources_id NOT GLOB 'imported/*'
 ORDER BY touched DESC LIMIT 1;
 
 -- name: save_resources
-INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, touched = excluded.touched,
-    body = excluded.body, crc = excluded.crc;
+    body = excluded.body;
 
 -- name: worker
 SELECT {worker} FROM worker WHERE worker_id = ?;
@@ -156,11 +155,11 @@ SELECT {run} FROM run WHERE run_id = ?;
 SELECT {run} FROM run;
 
 -- name: save_run
-INSERT INTO run (run_id, algorithm, status, folder, create_time, body, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO run (run_id, algorithm, status, folder, create_time, body)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id) DO UPDATE
 SET algorithm = excluded.algorithm, status = excluded.status, folder = excluded.folder,
-    body = excluded.body, crc = excluded.crc;
+    body = excluded.body;
 
 -- name: delete_run
 DELETE FROM run WHERE run_id = ?;

@@ -7,7 +7,7 @@ from agl.errors import UnknownRecordError
 from agl.store import rules
 from agl.store.detached import detached_record
 from agl.store.packed import AnySpan, PackedSpan, check_span
-from agl.store.sqlite.rows import StoredAttempt, attempted, whole
+from agl.store.sqlite.rows import StoredAttempt, attempted
 from agl.store.sqlite.tables import Tables
 from agl.types import (
     UNASSIGNED,
@@ -112,7 +112,7 @@ def made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
     for rollout_id, attempt_id in tables.claim_keys.made_by(key) if key is not None else ():
         rollout, stored = find_attempt(tables, rollout_id, attempt_id)
         if is_current(tables, rollout, stored.attempt):
-            found.append(attempted(detached_record(whole(rollout)), stored.attempt))
+            found.append(attempted(detached_record(rollout), stored.attempt))
     return found
 
 
@@ -120,7 +120,7 @@ def begin_attempt_of_worker(
     tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None = None
 ) -> AttemptedRollout:
     """The same, and the worker is busy with it."""
-    view = begin_attempt(tables, now, whole(rollout), worker_id, key)
+    view = begin_attempt(tables, now, rollout, worker_id, key)
     if worker_id is not None:
         tables.save_worker(rules.worker_busy(find_worker(tables, worker_id), view.attempt, now))
     return view

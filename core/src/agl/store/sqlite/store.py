@@ -12,11 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
-from agl.errors import AglError, ConfigError, DamagedRecordError, StoreUnavailableError
+from agl.errors import AglError, ConfigError, StoreUnavailableError
 from agl.store.overdue import StoreClock
 from agl.store.patience import PATIENCE_SECONDS, patiently
 from agl.store.sqlite import operations as ops
-from agl.store.sqlite.file import MEMORY, OpenedFile, failure_of, own, prepare, unavailable
+from agl.store.sqlite.file import (
+    MEMORY,
+    OpenedFile,
+    failure_of,
+    own,
+    prepare,
+    unavailable,
+    unreadable,
+)
 from agl.store.sqlite.local import LocalLightningStore
 from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.sqlite.tables import Tables
@@ -270,10 +278,7 @@ class _Parts:
         except ValueError as error:
             if isinstance(error, AglError):
                 raise
-            raise DamagedRecordError(
-                f"store {self.path!r}: a record cannot be read; check the disk, and restore a copy "
-                f"of the file: {error}"
-            ) from error
+            raise unreadable(self.path, error) from error
 
     def shutdown(self) -> None:
         """Commit what was submitted, then close everything."""

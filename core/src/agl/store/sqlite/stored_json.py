@@ -12,9 +12,8 @@ from msgspec import Raw
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl.errors import DamagedRecordError
 from agl.store.packed import span_of
-from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_COLUMNS, rollout_damage
+from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
 from agl.types import Event, Failure, Link, RolloutConfig, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
@@ -22,12 +21,10 @@ _encode = msgspec.json.Encoder().encode
 
 def rollout_json(row: Sequence[Any]) -> bytes:
     """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
-    rollout = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
-    if (problem := rollout_damage(rollout)) is not None:
-        raise DamagedRecordError(problem)
+    rollout = dict(zip(ROLLOUT_FIELDS, row, strict=False))
     rollout["input"], rollout["metadata"] = _raw(rollout["input"]), _raw(rollout["metadata"])
     rollout["config"] = _whole(RolloutConfig, rollout["config"])
-    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_COLUMNS) :], strict=True))
+    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
     if attempt["attempt_id"] is not None:
         attempt["metadata"] = _raw(attempt["metadata"])
         attempt["error"] = attempt["error"] and _whole(Failure, attempt["error"])

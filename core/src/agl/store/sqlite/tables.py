@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Literal, cast
-from zlib import crc32
 
 from agl.store import rules
 from agl.store.detached import json_of, json_or_none, stored_record
@@ -13,14 +12,11 @@ from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import (
-    SPAN_PLACE,
     StoredAttempt,
-    checksum,
     config_json,
     rollout_of,
     row_of_worker,
     stored_attempt_of,
-    whole,
 )
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
@@ -160,7 +156,7 @@ class Tables(WriteBehind):
         row = (
             rollout.mode,
             rollout.resources_id,
-            *self._bodies(rollout, what, self.input_json(whole(rollout), what)),
+            *self._bodies(rollout, what, self.input_json(rollout, what)),
             number_of(rollout.rollout_id),
         )
         self.connection.execute(SQL["edit_rollout"], row)
@@ -170,8 +166,7 @@ class Tables(WriteBehind):
         self._remember(rollout)
 
     def _bodies(self, rollout: Rollout, what: str, text: str) -> tuple[Any, ...]:
-        bodies = text, config_json(rollout.config), json_or_none(rollout.metadata, what)
-        return *bodies, checksum(*bodies)
+        return text, config_json(rollout.config), json_or_none(rollout.metadata, what)
 
     def _next_position(self, rollout: Rollout) -> int | None:
         if rollout.status not in rules.QUEUED:
@@ -309,7 +304,7 @@ class Tables(WriteBehind):
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
-        rows, place = self._unwritten["insert_span"], number * SPAN_PLACE
+        rows = self._unwritten["insert_span"]
         for span in spans:
             if isinstance(span, PackedSpan):
                 text, columns = span.body, span[2:-2]  # its other fields are the columns
@@ -319,9 +314,8 @@ class Tables(WriteBehind):
                 fields = {name: v for name, v in fields.items() if v or name not in UNSAID}
                 text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
                 columns = (*_span_columns(fields), text)
-            crc = crc32(text.encode(), place + span.sequence_id)
             self.written_bytes += len(text)
-            rows[number, span.span_id] = (number, *columns, crc)
+            rows[number, span.span_id] = (number, *columns)
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
@@ -335,8 +329,7 @@ class Tables(WriteBehind):
         values = part.model_dump(exclude_defaults=True)
         body = json_of(values, f"the account of rollout {part.rollout_id!r}")
         key = (part.rollout_id, part.run, part.algorithm, part.step)
-        about = (number_of(part.rollout_id), *key, part.mode, part.generation, part.lost)
-        row = (*about, body, checksum(body))
+        row = (number_of(part.rollout_id), *key, part.mode, part.generation, part.lost, body)
         self.written_bytes += len(body)
         self.connection.execute(SQL["save_ledger_part"], row)
 
@@ -354,7 +347,6 @@ class Tables(WriteBehind):
             update.version,
             self._touched,
             body,
-            checksum(body),
         )
         self.connection.execute(SQL["save_resources"], row)
         if not update.resources_id.startswith(rules.IMPORTED):

@@ -18,7 +18,7 @@ from agl.store.packed import PackedSpan
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import StoredAttempt, checksum
+from agl.store.sqlite.rows import StoredAttempt
 from agl.store.sqlite.tables import Tables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig, RunStart
 from agl_bench.filling.accounts import account
@@ -295,7 +295,7 @@ class _Filler:
         body = fill(account(one.fate, cut), values)
         rollout_id = values["rollout"]
         about = (number_of(rollout_id), rollout_id, run_id, "grpo", one.step, one.mode, 1, False)
-        self._parts.append((*about, body, checksum(body)))
+        self._parts.append((*about, body))
 
     def _flush(self) -> None:
         self._tables.flush()
