@@ -37,7 +37,7 @@ def test_a_page_that_cannot_be_read_is_named_and_fails_the_export(tmp_path):
     )
     assert whole.returncode == 0, whole.stderr
     with sqlite3.connect(file) as store:
-        store.execute("UPDATE span SET body = replace(body, 'abc', 'abd')")
+        store.execute("UPDATE span SET body = replace(body, '}', ']') WHERE body LIKE '%abc%'")
     done = subprocess.run(
         [AGL, "ui", str(file), "--export", str(tmp_path / "copy")], capture_output=True, text=True
     )
