@@ -289,6 +289,7 @@ def tracers(session: nox.Session) -> None:
     """
     install_tracers(session)
     run_with_tracers(session)
+    session.run("python", "benchmarks/tracers.py", "--calls", "20", "--rounds", "1", env=QUIET)
     session.notify("tracers-crewai")
     session.notify("tracers-page")
 

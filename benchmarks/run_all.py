@@ -48,8 +48,8 @@ store_growth.py --spans 1000
 store_in_process.py --rollouts 200 --rounds 1
 store_parts.py --count 100
 store_workloads.py --rounds 1 --seconds 1 --tasks 20 --tree same={tree} --peer {peer}
-tracers.py --calls 20 --rounds 1
-trackers.py --rounds 1 --steps 2 --rollouts 5
+tracers.py --calls 20 --rounds 1 dummy otel
+trackers.py --rounds 2 --steps 2 --rollouts 5
 ui.py trace --spans 2000 --rounds 1
 ui.py memory --changes 20
 ui.py cost --seconds 3 --rounds 1
