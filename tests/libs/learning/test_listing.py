@@ -137,7 +137,7 @@ def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
         (Wanted(mode="val", most=20), "rollout_mode"),
         (Wanted(statuses=["failed"], most=20), "rollout_status"),
         (Wanted(sort="reward", mode="val", most=2), "rollout_reward"),
-        (Wanted(below=0.2, mode="val", most=2), "rollout_reward"),
+        (Wanted(below=0.2, mode="val", most=2), "COVERING INDEX rollout_reward"),
         (Wanted(below=0.2, step=2, most=2), "rollout_step"),
     ],
     ids=repr,
