@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import functools
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.runs import folders
-from agl.runs.description import commit_of
+from agl.runs.description import commit_of, options_of
 from agl.runs.differences import differences, shapes_results, what_shapes
 from agl.runs.finding import open_to_read
 from agl.store.sqlite import SqliteLightningStore
@@ -666,3 +667,22 @@ def test_algorithm_that_raises_at_once_ends_the_run(strategy: str) -> None:
 
 def _port(strategy: str) -> int | None:
     return 0 if strategy == "cs" else None
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (json.dumps, "json.dumps"),
+        (functools.partial(json.dumps, indent=2), "json.dumps"),
+        (json.JSONEncoder, "json.encoder.JSONEncoder"),
+        (json.JSONEncoder(), "json.encoder.JSONEncoder"),
+    ],
+)
+def test_functions_and_objects_among_options_are_recorded_by_name(given: Any, name: str) -> None:
+    class Toy(agl.Algorithm):
+        def __init__(self, model: Any) -> None:
+            self.model = model
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
+
+    assert options_of(Toy(given)) == {"type": "toy", "model": name}

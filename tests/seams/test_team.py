@@ -125,7 +125,7 @@ def test_a_token_is_explained_by_the_algorithm_of_its_model(tmp_path):
     async def terms_by_model():
         (run,) = await store.query_runs()
         recorded = run.config["algorithm"]["models"]["one"]
-        assert (recorded["model"], recorded["learning_rate"]) == ("<function>", 1e-3)
+        assert recorded["model"].endswith("table_model.build_model")
         rollout = (await store.query_rollouts())[0]
         chain = await explain(store, rollout.rollout_id)
         return {

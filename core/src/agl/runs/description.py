@@ -1,5 +1,6 @@
 """What is written down of a run: its options, its code, and digests of its data."""
 
+import functools
 import hashlib
 import inspect
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from agl import __version__
 from agl.algorithm.base import Algorithm
@@ -18,6 +19,7 @@ from agl.plugins.schema import schema_of
 from agl.plugins.secrets import redact
 from agl.types import Dataset, DatasetDigest, RunCode
 from agl.utils.attributes import to_json_text
+from agl.utils.text import full_name_of
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
@@ -68,11 +70,19 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def options_of(algorithm: Algorithm) -> dict[str, Any]:
-    """The options that an algorithm has, without secrets, as JSON; of functions, that it is one."""
+    """The options that an algorithm has, without secrets, as JSON; functions by their names."""
     options = schema_of(type(algorithm)).options
     given = {option.name: getattr(algorithm, option.name, None) for option in options}
     redacted = redact({"type": name_of(algorithm), **given})
-    return json.loads(json.dumps(redacted, default=lambda value: f"<{type(value).__name__}>"))
+    return json.loads(json.dumps(redacted, default=_qualified_name))
+
+
+def _qualified_name(value: Any) -> str:
+    """Of a function or class, of what a partial calls, or of the class of any other object."""
+    if isinstance(value, functools.partial):
+        value = cast("functools.partial[Any]", value).func
+    named: Any = value if hasattr(value, "__qualname__") else type(value)
+    return full_name_of(named)
 
 
 def code_of(agent: "LitAgent[Any]") -> RunCode:

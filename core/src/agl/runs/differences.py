@@ -8,9 +8,9 @@ from typing import Any, Final, cast
 from agl.types import Run, RunCode, RunStart
 
 _IGNORED: Final = re.compile(
-    r"file|working_directory|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from)"
+    r"file|working_directory|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from|function)"
 )
-"""Where things lie; whether the tasks are the same, their digests say."""
+"""Where things lie; digests say whether the tasks are the same, and a name whether ``@algo`` is."""
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
     r"|.*\.(show_progress|checkpoint_every|keep_last|eval_every|eval_copies|\w*timeout_seconds"
