@@ -49,6 +49,18 @@ def values(why: Why = WHY, batch: Batch = BATCH, **options: Any) -> dict[str, fl
     return {one.name: one.value for one in terms_of(why, {**GRPO, **options}, batch)}
 
 
+def test_factors_are_told_as_what_they_are() -> None:
+    factors = {one.name: one.factor for one in terms_of(WHY, GRPO, BATCH)}
+    assert factors == {
+        **dict.fromkeys(("event", "rule", "baseline")),
+        **dict.fromkeys(("mask", "staleness", "clip"), 1.0),
+        "scale": pytest.approx(1 / 0.500001),
+        "length": 1 / (5 * 4),
+    }
+    away = terms_of(replace(WHY, bin=Bin("excluded", because="long")), GRPO, BATCH)[-1]
+    assert (away.name, away.factor, away.value) == ("mask", 0.0, pytest.approx(-ADVANTAGE))
+
+
 def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
     found = values()
     assert found == {

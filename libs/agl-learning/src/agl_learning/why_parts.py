@@ -14,6 +14,8 @@ class Term:
     value: float | None
     """What it adds; None where nobody kept it."""
     because: str
+    factor: float | None = None
+    """What the sum of those before is multiplied by; None for a summand."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a token adds to the objective of its gradient step, as signed terms that add up.
+"""What a token adds to the objective of its gradient step, as summands and factors in their order.
 
     event      what the reward events that reached its call say, added up
     rule       what the credit rule made of them: a share, a discount
@@ -45,9 +45,9 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
     terms += _advantage(found, found.credit, found.advantage, options)
     if found.bin.name == "excluded":
         away = -found.advantage if found.num_shared else None
-        terms.append(Term("mask", away, f"not trained, {found.bin.because}"))
+        terms.append(Term("mask", away, f"not trained, {found.bin.because}", 0.0))
         return tuple(terms)
-    terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained: mask 1"))
+    terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained", 1.0))
     terms.append(_staleness(found))
     if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
         terms.append(_clip(found, found.advantage, options))
@@ -97,7 +97,7 @@ def _advantage(
     scaled = distance / (group.std + 1e-6) if is_divided else distance
     if is_divided:
         why = f"divided by their standard deviation {group.std:.6g} + 0.000001"
-        terms.append(Term("scale", scaled - distance, why))
+        terms.append(Term("scale", scaled - distance, why, 1.0 / (group.std + 1e-6)))
     # A rule may compare the step as well; and an account may be of other numbers than these.
     rest = advantage - scaled
     if abs(rest) > 1e-6 * max(1.0, abs(advantage)):
@@ -123,7 +123,7 @@ def _staleness(found: Why) -> Term:
         why = "sampled by the weights that the step began with"
     else:
         why = f"sampled by weights {lag} updates behind; only the clip corrects for it"
-    return Term("staleness", 0.0, why)
+    return Term("staleness", 0.0, why, 1.0)
 
 
 def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
@@ -131,7 +131,7 @@ def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
     if is_once and _lag(found) == 0:
         why = "one gradient step, with the weights that sampled it: the ratio is 1"
-        return Term("clip", 0.0, f"{bounds}; {why}")
+        return Term("clip", 0.0, f"{bounds}; {why}", 1.0)
     share = _step_metric(found, "clip_fraction")
     held = "" if share is None else f"; bounds held {100 * share:.3g} % of the weight of its step"
     return Term("clip", None, f"{bounds}; its ratio at each pass is not kept{held}")
@@ -177,4 +177,4 @@ def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Bat
         why = f"{weight:.4g} = {why} in all minibatches; which rows were in its own is not kept"
         return Term("length", None, f"its weight is {why}")
     value = advantage * (weight - 1.0) if found.num_shared else None
-    return Term("length", value, f"times its weight {weight:.4g} = {why}")
+    return Term("length", value, f"its weight among the tokens of the step = {why}", weight)

@@ -86,7 +86,8 @@ def _why_text(found: "Why") -> str:
     total: float | None = 0.0
     for term in found.terms:
         total = None if total is None or term.value is None else total + term.value
-        value = "unknown" if term.value is None else f"{term.value:+.6g}"
+        added = "unknown" if term.value is None else f"{term.value:+.6g}"
+        value = added if term.factor is None else f"* {term.factor:.6g}"
         after = "" if total is None else f" = {total:.6g}"
         lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
     if found.num_shared == 0:
