@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import agl
+from agl.types import RunStart
+
+from .stores import apart
 
 AGL = str(Path(sys.executable).with_name("agl"))
 
@@ -21,6 +24,17 @@ def test_a_file_that_is_no_store(tmp_path):
     file = tmp_path / "words.db"
     file.write_text("no store " * 1000)
     assert str(file) in refused(file)
+
+
+def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
+    folder = tmp_path / "old"
+    assert f"there is no {tmp_path}/*/store.db" in refused(tmp_path)
+    folder.mkdir()
+    store = agl.SqliteLightningStore(folder / "store.db")
+    apart(store.begin_run(RunStart(run_id="first", algorithm="grpo")))
+    apart(store.close())
+    command = [AGL, "ui", str(tmp_path), "--export", str(tmp_path / "copy")]
+    assert "first" in Path(subprocess.check_output(command, text=True).strip()).read_text()
 
 
 async def test_a_server_that_refuses_the_token():

@@ -57,16 +57,16 @@ def command(
 ) -> None:
     """Show runs, rollouts, conversations and tokens in a browser.
 
-    STORE is a run (its id, a part of it, or its folder), a store file, or the address of a store
-    server, http://HOST:PORT, with a reader's token in the environment variable AGL_SERVER_TOKEN:
-    other users of the machine see what stands in a command. Without STORE, all runs under agl-runs
-    are shown; with --export the newest is written. Nothing is changed, and a run that is under way
-    may be looked at.
+    STORE is a run (its id, a part of it, or its folder), a folder of runs, a store file, or the
+    address of a store server, http://HOST:PORT, with a reader's token in the environment variable
+    AGL_SERVER_TOKEN: other users of the machine see what stands in a command. Without STORE, all
+    runs under agl-runs are shown; with --export the newest is written. Nothing is changed, and a
+    run that is under way may be looked at.
     """
     import asyncio
 
     from agl.errors import ConfigError
-    from agl.runs.finding import stores_here
+    from agl.runs.folders import RUNS, STORE
     from agl.store.access.tokens import without_token
     from agl.utils.addresses import is_loopback
     from agl_learning.stores import store_file
@@ -78,17 +78,18 @@ def command(
             f"agl ui: host {host!r} can be reached from other machines, and nothing is encrypted. "
             "Serve on 127.0.0.1 and come through a tunnel: ssh -L PORT:127.0.0.1:PORT THIS-MACHINE"
         )
-    if store is None:
-        if not stores_here():
+    path = Path(store or RUNS)
+    if store is None or (path.is_dir() and not (path / STORE).exists()):
+        places = Places(folder=path)
+        if not places.all():
             raise ConfigError(
-                "there is no agl-runs/*/store.db here. Start a run (agl run agl.yaml), or name a "
-                "store: agl ui FILE, agl ui http://HOST:PORT"
+                f"there is no {path}/*/{STORE}. Start a run (agl run agl.yaml), or name a store: "
+                "agl ui FILE, agl ui http://HOST:PORT"
             )
-        places = Places()
     elif "://" in store:
         places = Places(server_place(store, without_token(store)[0]))
     else:
-        places = Places(file_place(store_file(Path(store)).absolute()))
+        places = Places(file_place(store_file(path).absolute()))
     if folder is not None:
         asyncio.run(_export(places, folder, most, tokens))
     else:

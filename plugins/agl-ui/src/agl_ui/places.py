@@ -11,8 +11,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from agl.errors import AglError, ConfigError, NotSupportedError
-from agl.runs.finding import last_time, placed, stores_here
-from agl.runs.folders import STORE
+from agl.runs.finding import last_time, placed
+from agl.runs.folders import RUNS, STORE
 from agl.store.access.rules import ALLOWED
 from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
@@ -117,12 +117,13 @@ class Places:
     """All of them.
 
     Args:
-        only: The one that is shown; None for every store under ``agl-runs``, looked for at each
+        only: The one that is shown; None for those of all runs in a folder, looked for at each
             request.
+        folder: Of runs.
     """
 
-    def __init__(self, only: Place | None = None) -> None:
-        self._only = only
+    def __init__(self, only: Place | None = None, folder: Path = Path(RUNS)) -> None:
+        self._only, self._folder = only, folder
         self.title = "the list of runs"
         self.memory: dict[str, Any] = {}
         """As that of a ``Place``, for what is about all of them."""
@@ -133,7 +134,7 @@ class Places:
         """Those that are there now."""
         if self._only is not None:
             return [self._only]
-        files = {file.parent.name: file for file in stores_here()}
+        files = {file.parent.name: file for file in sorted(self._folder.glob(f"*/{STORE}"))}
         for key, file in files.items():
             if key not in self._known:
                 self._known[key] = file_place(file.absolute(), self._few)
