@@ -48,6 +48,8 @@ def test_long_ids_of_runs(narrow, serve, tmp_path):
 def test_hostile_names_of_a_tab(narrow, serve, hostile, tab):
     narrow.goto(f"{serve(hostile)}/s/hostile/{tab}")
     assert_fits(narrow)
+    cut = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    assert narrow.locator(".scroll:has(.cards)").evaluate_all(cut) == 0
 
 
 def test_hostile_names_of_a_rollout(narrow, serve, hostile):
