@@ -53,6 +53,21 @@ def test_what_is_not_there_is_said(serve, failures, path, status):
     assert '<p class="lead">' in told.value.read().decode()
 
 
+def test_a_mistyped_filter_is_led_to_the_one_that_was_meant(serve, failures):
+    with pytest.raises(urllib.error.HTTPError) as told:
+        urllib.request.urlopen(f"{serve(failures)}/s/failures/rollouts?statuss=1")
+    text = told.value.read().decode()
+    assert "Did you mean &#39;status&#39;?" in text
+    assert '<a href="/s/failures/rollouts">' in text
+
+
+def test_only_a_store_of_prompts_has_their_tab(serve, failures, prompted):
+    for file, has in ((failures, False), (prompted / "store.db", True)):
+        key = "failures" if file == failures else prompted.name
+        with urllib.request.urlopen(f"{serve(file)}/s/{key}/rollouts") as answer:
+            assert (f'href="/s/{key}/prompts"' in answer.read().decode()) == has
+
+
 def test_every_answer_has_a_strict_policy(serve, failures):
     address = serve(failures)
     for path in ("/", "/s/failures/rollouts", "/static/live.js", "/theme/dark", "/events"):

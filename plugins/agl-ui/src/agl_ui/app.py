@@ -28,6 +28,7 @@ from agl_ui.looking import SPARED, Spared
 from agl_ui.pages import acts, parts, prompts, rollout, rollouts, run, runs, task
 from agl_ui.pages.page import Page, check_query
 from agl_ui.places import Places
+from agl_ui.prompt_tree import has_prompts
 from agl_ui.templating import environment
 
 logger = logging.getLogger("agl.ui")
@@ -146,7 +147,9 @@ def _page(
             page = Page("error.html", {"title": "Not found", "text": str(error)}, status=404)
         except (InvalidQueryError, HTTPException) as error:
             text = error.detail if isinstance(error, HTTPException) else str(error)
-            page = Page("error.html", {"title": "This cannot be shown", "text": text}, status=400)
+            plain = request.url.path if request.url.query else ""
+            about = {"title": "This cannot be shown", "text": text, "plain": plain}
+            page = Page("error.html", about, status=400)
         except NotAllowedError as error:
             about = {"title": "The store refuses the token", "text": str(error)}
             page = Page("error.html", about, status=403)
@@ -162,6 +165,7 @@ def _page(
             page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
             return page.answer
         page.problems = list(spared.problems)
+        page.has_prompts = page.place is not None and await has_prompts(page.place)
         try:
             html = await run_in_threadpool(render, request, page)
         except Exception as error:  # what is stored is odder than a template thought
@@ -213,6 +217,7 @@ def render(request: Request, page: Page) -> bytes:
         "state": page.state,
         "about": page.about,
         "problems": page.problems,
+        "has_prompts": page.has_prompts or page.tab == "prompts",
         "is_static": False,
         "acts": acts.acts_of(request, page),
         **page.values,

@@ -7,7 +7,9 @@ changes the state that it waits on.
 import asyncio
 from dataclasses import dataclass, field
 
+from agl.errors import AglError
 from agl.types import PromptTemplate
+from agl_learning.notes import notes_in
 from agl_learning.paging import page_behind
 from agl_learning.prompt_runs import PromptRuns
 from agl_ui.places import Place
@@ -32,9 +34,7 @@ async def prompt_runs(place: Place) -> Known:
     """The prompt runs of a store, as far as it was read; see ``total`` for the rest."""
     known: Known = place.memory.setdefault("prompts", Known())
     async with known.lock:
-        snapshots = await place.store.query_resources(limit=SNAPSHOTS)
-        given = [one for each in snapshots for one in each.resources.values()]
-        if not any(isinstance(one, PromptTemplate) for one in given):
+        if not await _gives_prompts(place):
             return known
         first = await place.store.query_rollouts(limit=1)
         if first.total < known.num_read:  # another file in its place
@@ -53,3 +53,19 @@ async def prompt_runs(place: Place) -> Known:
             known.last = page[-1].rollout_id
         place.reading += before < known.num_read < known.total
     return known
+
+
+async def has_prompts(place: Place) -> bool:
+    """Whether a run of the store may have optimised prompts."""
+    try:
+        if not await _gives_prompts(place):
+            return False
+        return place.asked is None or bool(await place.asked.ask(notes_in))
+    except AglError:  # which the page itself says
+        return True
+
+
+async def _gives_prompts(place: Place) -> bool:
+    snapshots = await place.store.query_resources(limit=SNAPSHOTS)
+    given = [one for each in snapshots for one in each.resources.values()]
+    return any(isinstance(one, PromptTemplate) for one in given)

@@ -223,6 +223,7 @@ def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monke
         wait_for_mark(page, "live")
         page.get_by_label("Choose first").check()
         page.get_by_label("Choose first").blur()
+        assert page.get_by_role("button", name="Lay chosen runs").is_disabled()
         apart(begin("second"))
         page.get_by_role("link", name="second").wait_for()
         assert page.get_by_label("Choose first").is_checked()

@@ -32,8 +32,8 @@ def test_keys(page, serve, failures):
     assert page.locator("#keys").get_attribute("open") is not None
     page.keyboard.press("?")
     assert page.locator("#keys").get_attribute("open") is None
-    page.locator("nav.tabs a").nth(4).wait_for()
-    page.keyboard.press("5")
+    page.locator("nav.tabs a").nth(3).wait_for()
+    page.keyboard.press("4")
     page.wait_for_url("**/runners")
     page.keyboard.press("r")
     page.wait_for_function("location.pathname === '/'")

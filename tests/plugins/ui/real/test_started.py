@@ -160,7 +160,7 @@ def test_a_copy_needs_no_server(page, trained, tmp_path):
     assert page.locator(".role-assistant .words").count() == 1
     page.go_back()
     assert page.locator("h1").inner_text() == "Rollouts"
-    for tab in ("Run", "Prompts", "Resources", "Runners", "Settings"):
+    for tab in ("Run", "Resources", "Runners", "Settings"):
         # Not the link in an empty page's text.
         tabs = page.get_by_role("navigation", name="Store")
         tabs.get_by_role("link", name=tab, exact=True).click()

@@ -41,14 +41,14 @@ def test_rollouts_of_a_task_stand_beside_each_other_from_where_they_part(page, s
     page.get_by_role("link", name="all its rollouts side by side").click()
     side = page.locator("#side")
     assert side.locator("h2").inner_text() == "Step 1, the highest reward first"
-    assert side.locator(".reward").all_inner_texts() == ["1", "0"]
+    assert side.locator(".reward").all_inner_texts() == ["reward 1", "reward 0"]
     assert side.locator("summary").inner_text() == "1 message the same in all"
     assert side.locator("article .words").all_inner_texts() == list(ANSWERS)
     assert side.locator("article .same").all_inner_texts() == ["A spider has ", "A spider has "]
     rows = page.locator("#steps tbody tr")
     assert [row.locator("td").all_inner_texts()[:6] for row in rows.all()] == [
         ["2", "2", "1", "1", "1", "0"],
-        ["1", "2", "0.5", "0", "1", "0.5"],
+        ["1", "2", "0.5", "0", "1", "0.7071"],
     ]
     rows.first.locator("a").click()
     assert "step=2" in page.url

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agl.utils.text import did_you_mean
 from agl_ui.places import Place
 
 
@@ -26,6 +27,8 @@ class Page:
     """Of the store when it was drawn; empty for a page that does not change."""
     about: str = ""
     """The rollout that it is about, and whose changes alone it follows; empty for the store."""
+    has_prompts: bool = False
+    """Whether its store has a tab for them."""
     status: int = 200
     answer: Response | None = None
     problems: list[str] = field(default_factory=list[str])
@@ -50,7 +53,8 @@ def check_query(request: Request, names: Collection[str]) -> None:
             if name not in names:
                 known = ", ".join(one.removesuffix("*") for one in sorted(names)) or "nothing"
                 text = f"{name[:50]}={request.query_params[name][:50]!r}: there is no {name[:50]} "
-                text += f"here; this page knows {known}"
+                text += f"here; this page knows {known}."
+                text += did_you_mean(name, [one.removesuffix("*") for one in names])
             raise HTTPException(400, text)
 
 

@@ -35,6 +35,12 @@
     }
   });
 
+  // A button that needs several choices waits for them; the list of runs may be placed anew.
+  const count = () => { for (const one of document.querySelectorAll("button[data-least]")) one.disabled = one.form.querySelectorAll(":checked").length < Number(one.dataset.least); };
+  new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
+  document.addEventListener("change", count);
+  window.addEventListener("pageshow", count);  // a browser may restore what was ticked
+
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-act]");
     if (!button) return;
