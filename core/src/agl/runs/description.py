@@ -81,8 +81,7 @@ def _qualified_name(value: Any) -> str:
     """Of a function or class, of what a partial calls, or of the class of any other object."""
     if isinstance(value, functools.partial):
         value = cast("functools.partial[Any]", value).func
-    named: Any = value if hasattr(value, "__qualname__") else type(value)
-    return full_name_of(named)
+    return full_name_of(value if hasattr(value, "__qualname__") else cast(Any, type(value)))
 
 
 def code_of(agent: "LitAgent[Any]") -> RunCode:
