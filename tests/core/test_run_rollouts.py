@@ -1,7 +1,13 @@
 """What a new start of a run does with the rollouts that an earlier one left."""
 
+from typing import Any
+
+import pytest
+
+from agl.runs.result import result_of
 from agl.runs.rollouts import LEFT_OVER, cancel_leftovers
 from agl.store.memory import InMemoryLightningStore
+from agl.types import PaginatedResult, Rollout
 
 
 async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it() -> None:
@@ -31,3 +37,24 @@ async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_lef
     ended = await store.get_rollout_by_id(own.rollout_id)
     assert ended is not None
     assert ended.status == "succeeded"
+
+
+async def test_a_run_reads_and_counts_none_but_its_own_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = InMemoryLightningStore()
+    mine = await store.enqueue_rollout("mine", metadata={"run": "r"})
+    for metadata in (None, {"run": "other"}, {"step": 1}):
+        await store.enqueue_rollout("another's", metadata=metadata)
+    query, read = store.query_rollouts, set[str]()
+
+    async def noted(**arguments: Any) -> PaginatedResult[Rollout]:
+        page = await query(**arguments)
+        read.update(rollout.rollout_id for rollout in page)
+        return page
+
+    monkeypatch.setattr(store, "query_rollouts", noted)
+    assert (await result_of(store, "r", None)).rollouts == {"queuing": 1}
+    await cancel_leftovers(store, "r")
+    assert read == {mine.rollout_id}
+    assert (await result_of(store, "", None)).rollouts == {"cancelled": 1, "queuing": 3}

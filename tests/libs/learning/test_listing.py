@@ -134,6 +134,8 @@ def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
     [
         (Wanted(step=2, run="filled-00-1", mode="train", most=20), "rollout_step"),
         (Wanted(step=2, statuses=["failed"], most=20), "rollout_step"),
+        (Wanted(run="filled-00-1", most=20), "rollout_run"),
+        (Wanted(run="filled-00-1", statuses=["succeeded"], most=20), "rollout_run"),
         (Wanted(mode="val", most=20), "rollout_mode"),
         (Wanted(statuses=["failed"], most=20), "rollout_status"),
         (Wanted(sort="reward", mode="val", most=2), "rollout_reward"),

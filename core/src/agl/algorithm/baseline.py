@@ -107,7 +107,8 @@ class Baseline(FastAlgorithm):
         if generation == 1 or self._run_context.is_forced:
             return {}
         found: dict[tuple[RolloutMode | None, int, int], Rollout] = {}
-        for rollout in await self.get_store().query_rollouts(status_in=["succeeded"]):
+        known = self.get_store().query_rollouts(status_in=["succeeded"], run=run_id)
+        for rollout in await known:
             about = rollout.metadata or {}
             if about.get("run") == run_id and {"epoch", "index"} <= about.keys():
                 found[rollout.mode, about["epoch"], about["index"]] = rollout

@@ -63,7 +63,7 @@ async def cancel_leftovers(store: LightningStore, run_id: str) -> None:
     What an algorithm began itself, and no runner has, is left to it: it asks for that by its key.
     """
     for rollout in await store.query_rollouts(
-        status_in=["queuing", "requeuing", "preparing", "running"]
+        status_in=["queuing", "requeuing", "preparing", "running"], run=run_id
     ):
         begun = isinstance(rollout, AttemptedRollout) and rollout.attempt
         is_own = begun and begun.worker_id is None and rollout.status != "requeuing"

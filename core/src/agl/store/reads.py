@@ -68,6 +68,7 @@ class StoreReads:
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
         mode: RolloutMode | None = None,
+        run: str | None = None,
         reward_below: float | None = None,
         reward_above: float | None = None,
         filter_logic: FilterLogic = "and",
@@ -82,10 +83,11 @@ class StoreReads:
         """Rollouts; those with an attempt come as ``AttemptedRollout``.
 
         An empty ``status_in`` or ``rollout_id_in`` matches nothing. ``status`` and ``rollout_ids``
-        are 0.3's older names of the two. ``reward_below`` and ``reward_above`` match a ``reward``
-        that is smaller or larger. Default order: as enqueued; by ``reward`` come only rollouts with
-        one, of equal ones the newest first for ``desc``. ``after`` is the id of a rollout: only
-        those behind it in this order are read, and ``total`` counts all the same.
+        are 0.3's older names of the two. ``run`` is the key of that name in ``metadata``.
+        ``reward_below`` and ``reward_above`` match a ``reward`` that is smaller or larger. Default
+        order: as enqueued; by ``reward`` come only rollouts with one, of equal ones the newest
+        first for ``desc``. ``after`` is the id of a rollout: only those behind it in this order are
+        read, and ``total`` counts all the same.
         """
         ...
 

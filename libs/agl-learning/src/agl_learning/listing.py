@@ -132,25 +132,17 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
     check_order(wanted)
     where, values = _where(wanted)
     order = "ASC" if wanted.is_least else "DESC"
-    is_of_run = wanted.run is not None and wanted.step is None and not wanted.has_reward
     values |= {"most": -1 if wanted.most is None else wanted.most}
     total: int | None = None
-    if is_of_run and wanted.sort == "time" and wanted.task is None:
-        rows = connection.execute(_sql("newest_of_run", where=where, order=order), values)
-        found = rows.fetchall()
-        total = found[0][1] if found else 0
-    else:
-        if wanted.task is None:  # a text is looked for in every task
-            index = "INDEXED BY rollout_step" if is_of_run else ""
-            sql = _sql("count", where=where, index=index)
-            total = connection.execute(sql, values).fetchone()[0]
-        if wanted.sort == "seconds":
-            where += " AND r.end_time IS NOT NULL"
-        sql = _sql("by_field", where=where, field=_SORTED[wanted.sort], order=order)
-        if wanted.sort == "time":
-            sign = "+" if wanted.has_reward else ""
-            sql = _sql("newest", where=where, order=order, sign=sign)
-        found = connection.execute(sql, values).fetchall()
+    if wanted.task is None:  # a text is looked for in every task
+        total = connection.execute(_sql("count", where=where), values).fetchone()[0]
+    if wanted.sort == "seconds":
+        where += " AND r.end_time IS NOT NULL"
+    sql = _sql("by_field", where=where, field=_SORTED[wanted.sort], order=order)
+    if wanted.sort == "time":
+        sign = "+" if wanted.has_reward else ""
+        sql = _sql("newest", where=where, order=order, sign=sign)
+    found = connection.execute(sql, values).fetchall()
     ids = [row[0] for row in found]
     return ids if wanted.is_least else ids[::-1], total
 
@@ -355,13 +347,14 @@ async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
     asked: dict[str, Any] = {
         "status_in": wanted.statuses,
         "mode": wanted.mode,
+        "run": wanted.run,
         "reward_below": wanted.below,
         "reward_above": wanted.above,
         "sort_by": "reward" if wanted.sort == "reward" else None,
         "sort_order": "asc" if wanted.is_least else "desc",
     }
     asked = {name: value for name, value in asked.items() if value is not None}
-    is_plain = (wanted.run, wanted.step, wanted.task) == (None, None, None)
+    is_plain = (wanted.step, wanted.task) == (None, None)
     is_in_order = wanted.sort != "seconds"
     found: list[Rollout] = []
     looked_at, total, after = 0, 0, None

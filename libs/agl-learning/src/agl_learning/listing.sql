@@ -7,17 +7,11 @@ SELECT rollout_id FROM rollout WHERE n IN
     (SELECT r.n FROM rollout r WHERE {where} ORDER BY {sign}r.n {order} LIMIT :most)
 ORDER BY n {order};
 
--- name: newest_of_run
--- All of the index rollout_step is read, once, which is a small part of the table.
-WITH found AS MATERIALIZED (SELECT r.n FROM rollout r INDEXED BY rollout_step WHERE {where})
-SELECT r.rollout_id, (SELECT count(*) FROM found) FROM rollout r
-WHERE r.n IN (SELECT n FROM found ORDER BY n {order} LIMIT :most) ORDER BY r.n {order};
-
 -- name: by_field
 SELECT r.rollout_id FROM rollout r WHERE {where} ORDER BY {field} {order}, r.n {order} LIMIT :most;
 
 -- name: count
-SELECT count(*) FROM rollout r {index} WHERE {where};
+SELECT count(*) FROM rollout r WHERE {where};
 
 -- name: count_some
 SELECT count(*) FROM (SELECT 1 FROM rollout r WHERE {where} LIMIT :most);

@@ -47,9 +47,9 @@ class StoreDataContract:
         assert [one.rollout_id for one in newest] == [rollouts[3].rollout_id]
 
     async def test_query_rollouts_filters(self, store: LightningStore) -> None:
-        a, b, c = await store.enqueue_many_rollouts(
-            [EnqueueRolloutRequest(input=i) for i in range(3)]
-        )
+        abouts = enumerate([{"run": "r"}, None, {"run": "r", "step": 1}])
+        requests = [EnqueueRolloutRequest(input=i, metadata=about) for i, about in abouts]
+        a, b, c = await store.enqueue_many_rollouts(requests)
         await report(store, await claim(store), "succeeded")
 
         async def found(**filters: Any) -> list[Any]:
@@ -66,8 +66,9 @@ class StoreDataContract:
         assert await found(
             status_in=["succeeded"], rollout_id_in=[b.rollout_id], filter_logic="or"
         ) == [0, 1]
-        assert await found(status_in=[]) == []
-        assert await found(rollout_id_in=[]) == []
+        assert [await found(run=name) for name in ("r", "s")] == [[0, 2], []]
+        assert await found(run="r", status_in=["queuing"]) == [2]
+        assert await found(status_in=[]) == await found(rollout_id_in=[]) == []
 
     async def test_query_rollouts_sorts_and_pages(self, store: LightningStore) -> None:
         for index, mode in enumerate(["val", None, "test", "train"]):

@@ -292,8 +292,11 @@ def _up_to(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
     return found
 
 
+_OF_RUN: Final = "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END"
+
+
 def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:
-    name = column.format(one.field)
+    name = _OF_RUN if one.field == "run" and column == "r.{}" else column.format(one.field)
     if one.kind == "exact":
         return f"{name} = ?", [one.value]
     if one.kind == "contains":

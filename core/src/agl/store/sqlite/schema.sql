@@ -25,6 +25,8 @@ CREATE INDEX rollout_end ON rollout (coalesce(end_time, 9e999));
 CREATE INDEX rollout_step ON rollout (
     CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.step') END,
     CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END, mode);
+CREATE INDEX rollout_run ON rollout (
+    CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END);
 CREATE INDEX rollout_task ON rollout (substr(input, 1, 100));
 CREATE INDEX rollout_reward ON rollout (reward, n, mode) WHERE reward IS NOT NULL;
 
