@@ -159,11 +159,11 @@ async def test_a_rollout_with_a_failed_call_is_excluded_and_its_siblings_are_wei
         1,
     )
     assert collected.mean_reward == 0.5
-    # Rewards 1 and 0: mean 1/2, deviation 1/2.
+    # Rewards 1 and 0: mean 1/2, sample deviation sqrt(1/2).
     weighed = {
         one.row.rollout_id: one.advantages[0].value for one in weigh(collected, WeighingOptions())
     }
-    assert sorted(weighed.values()) == pytest.approx([-1.0, 1.0], abs=1e-4)
+    assert sorted(weighed.values()) == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)
     assert third.rollout.rollout_id not in weighed
     collected.ledger.check()
     assert collected.ledger.reasons() == {"infrastructure": 2}
