@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -33,6 +34,24 @@ def read(address):
 def call_of(address):
     """The id of the only call on a rollout's page."""
     return re.search(r'id="call-([^"]+)"', read(address))[1]
+
+
+def test_tokens_are_shown_as_text_by_the_tokenizer_that_a_run_keeps(serve, trained, tmp_path):
+    address = f"{serve(trained / 'store.db')}/s/run/rollouts?step=4&mode=train"
+    found = re.search(r'href="([^"]+/rollouts/ro-[^"]+)"', read(address))[1]
+    page = f"{address.partition('/s/')[0]}{found}"
+    text = read(f"{page}?call={call_of(page)}&token=0&colour=mask")
+    word = re.search(r'role-assistant.*?class="words"[^>]*>([^<]+)<', text)[1]
+    sampled = re.search(r'title="token (\d+), log-probability [^"]+">([^<]+)</a>', text)
+    assert sampled[2] == word.split()[0]
+    assert f"Why: token 0 “{sampled[2]}” (id {sampled[1]})" in text
+    assert re.search(r'<span class="given" title="token \d+">[^<0-9]+</span>', text)
+    alone = tmp_path / "run/store.db"
+    alone.parent.mkdir()
+    shutil.copy(trained / "store.db", alone)
+    (alone.parent / "tokenizer.json").write_text("{")  # as half of it was written
+    text = read(f"{serve(alone)}{found}")
+    assert "Numbers are token ids" in text
 
 
 def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):

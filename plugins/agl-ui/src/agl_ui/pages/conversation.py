@@ -10,6 +10,7 @@ from agl_learning.explanation import CallLine
 from agl_learning.records import ModelCall
 from agl_learning.showing import Shown, said as without_nothing, text_of, tool_calls
 from agl_ui.images import Image, image_of
+from agl_ui.token_texts import Texts
 
 MOST_CHARACTERS = 4_000
 """Of one message; the rest is a click away."""
@@ -43,7 +44,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Token:
-    """A token that the model sampled."""
+    """A token that the model sampled, or was given."""
 
     place: int
     """In its answer, from 0."""
@@ -51,6 +52,8 @@ class Token:
     logprob: float | None
     kind: str
     """The class of its colour."""
+    text: str
+    """Its number where its tokenizer is not known, or has no text for it alone."""
 
 
 @dataclass
@@ -69,8 +72,10 @@ class Turn:
     tokens: list[Token]
     num_tokens: int
     """Of the whole answer."""
-    given: list[int]
+    given: list[Token]
     """The last tokens of the prompt; only where the mask is shown."""
+    has_texts: bool
+    """Whether the tokenizer of its model is known."""
 
     @property
     def num_given(self) -> int:
@@ -79,7 +84,12 @@ class Turn:
 
 
 def turns_of(
-    shown: Shown, address: str, colour: str, first: int, tokens_from: Mapping[str, int]
+    shown: Shown,
+    address: str,
+    colour: str,
+    first: int,
+    tokens_from: Mapping[str, int],
+    texts: Texts,
 ) -> list[Turn]:
     """The calls of one page.
 
@@ -89,12 +99,12 @@ def turns_of(
         colour: What tokens are coloured by.
         first: Number of the first call that is shown, from 1.
         tokens_from: Call id -> the first of its tokens that is shown, from 0.
+        texts: What tokens say.
     """
     turns: list[Turn] = []
     at = first - 1 - shown.chain.trace.first_call
     page = shown.calls[at : at + MOST_TURNS]
-    before = shown.calls[at - 1] if at > 0 and page else None
-    heard = _heard(before) if before is not None else []
+    heard = _heard(shown.calls[at - 1]) if at > 0 and page else []
     for number, call in enumerate(page, first):
         same = _num_same(call.messages, heard)
         raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
@@ -102,6 +112,9 @@ def turns_of(
         begin = tokens_from.get(call.call_id, 0)
         # What nobody accounted for is open; the default adapter's opinion of it is no fate.
         fate = shown.fates.get(call.call_id) if shown.is_accounted else None
+        given = (call.prompt_token_ids or [])[-MOST_TOKENS:] if colour == "mask" else []
+        sampled = (call.response_token_ids or [])[begin : begin + MOST_TOKENS]
+        before, known = (texts(call.served_model, ids) for ids in (given, sampled))
         turn = Turn(
             number,
             call,
@@ -113,9 +126,10 @@ def turns_of(
                 if at >= same
             ],
             None if answer is None else said(answer, f"{raw}&message=answer"),
-            tokens_of(call, fate, colour, begin, begin + MOST_TOKENS),
+            tokens_of(call, fate, colour, begin, sampled, known),
             len(call.response_token_ids or ()),
-            (call.prompt_token_ids or [])[-MOST_TOKENS:] if colour == "mask" else [],
+            [Token(at, one, None, "given", _text(one, before, at)) for at, one in enumerate(given)],
+            bool(known),
         )
         turns.append(turn)
         heard = _heard(call)
@@ -128,17 +142,24 @@ def _heard(call: ModelCall) -> list[dict[str, Any]]:
 
 
 def tokens_of(
-    call: ModelCall, fate: CallLine | None, colour: str, begin: int, end: int
+    call: ModelCall,
+    fate: CallLine | None,
+    colour: str,
+    begin: int,
+    ids: list[int],
+    texts: list[str],
 ) -> list[Token]:
-    """What was sampled from one place to another; nothing where the server told no ids."""
-    ids, logprobs = call.response_token_ids or [], call.response_logprobs or []
+    """What was sampled from a place on; nothing where the server told no ids."""
+    logprobs = (call.response_logprobs or [])[begin : begin + len(ids)]
     known = [*logprobs, *[None] * (len(ids) - len(logprobs))]
     return [
-        Token(begin + at, token_id, logprob, _kind(colour, logprob, fate))
-        for at, (token_id, logprob) in enumerate(
-            zip(ids[begin:end], known[begin:end], strict=False)
-        )
+        Token(begin + at, one, logprob, _kind(colour, logprob, fate), _text(one, texts, at))
+        for at, (one, logprob) in enumerate(zip(ids, known, strict=True))
     ]
+
+
+def _text(token_id: int, texts: list[str], at: int) -> str:
+    return (texts[at] if texts else "").replace("\n", "↵\n") or str(token_id)
 
 
 def _kind(colour: str, logprob: float | None, fate: CallLine | None) -> str:

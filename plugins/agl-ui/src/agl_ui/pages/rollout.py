@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -34,6 +35,7 @@ from agl_ui.pages.conversation import (
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.spans import Window, window
 from agl_ui.places import Place, Places
+from agl_ui.token_texts import texts_of
 
 MOST_RAW = 64 * 1024 * 1024
 MOST_ATTRIBUTES = 200
@@ -82,6 +84,7 @@ async def write(request: Request, places: Places) -> Page:
                 f"spans={at}: the attempt has {spans.total} spans, the first one is 0"
             )
     address = f"rollouts/{quote(rollout.rollout_id, safe='')}"
+    texts = await texts_of(place, rollout)
     names = ("attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token")
     values = {
         "title": f"Rollout {rollout.rollout_id}",
@@ -91,7 +94,9 @@ async def write(request: Request, places: Places) -> Page:
         "attempts": [_beside(one, shown) for one in attempts],
         "told": told,
         "trace": shown.chain.trace,
-        "turns": turns_of(shown, address, colour, first, {call_id: begin}),
+        "turns": await run_in_threadpool(
+            turns_of, shown, address, colour, first, {call_id: begin}, texts
+        ),
         "first_turn": first,
         "num_turns": _num_turns(shown),
         "most_turns": MOST_TURNS,
