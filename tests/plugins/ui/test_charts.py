@@ -31,6 +31,16 @@ def test_means_of_neighbours_are_called_so():
     assert drawn.remark == "train: each point is the mean of up to 3 values"
 
 
+def test_steps_that_are_asked_for_are_drawn_alone_and_each():
+    points = {step: step / 4 for step in range(1_201)}
+    drawn = chart("t", [("train", "train", points)], steps=(3, 5))
+    assert drawn is not None
+    for _, one in drawn.drawings:
+        assert one.lines[0].at == "3:0.75 4:1 5:1.25"
+        assert one.lines[0].path.count("L") == 2
+    assert chart("t", [("train", "train", points)], steps=(2_000, None)) is None
+
+
 def test_nothing_is_drawn_of_nothing():
     assert chart("t", [("train", "train", {1: None})]) is None
 

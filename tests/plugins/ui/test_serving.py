@@ -43,6 +43,7 @@ def first_of(file):
         ("/s/failures/rollouts/FIRST?spans=99999", 404),
         ("/s/failures/rollouts/FIRST?again=0", 400),
         ("/s/failures/runners?from=9", 400),
+        ("/s/failures/run/failures?from=9&to=3", 400),
         ("/s/failures/resources?from=x", 400),
     ],
 )

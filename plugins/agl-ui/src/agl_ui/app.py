@@ -70,9 +70,9 @@ ROLLOUT = {"attempt", "step", "colour", "turn", "spans", "span", "call", "tokens
 """What the address of a rollout's page may say."""
 QUERIES: dict[str, set[str]] = {
     "/": set(),
-    "/compare": {"run*"},
+    "/compare": {"run*", "from", "to"},
     "/s/{key}/": set(),
-    "/s/{key}/run/{run_id}": set(),
+    "/s/{key}/run/{run_id}": {"from", "to"},
     "/s/{key}/run/{run_id}/tasks": set(),
     "/s/{key}/prompts": {"run", "candidate", "against", "split"},
     "/s/{key}/task": {"rollout", "step"},

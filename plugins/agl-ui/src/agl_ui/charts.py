@@ -11,6 +11,7 @@ NARROW = 340.0
 """Width of a second drawing for small screens, on which the other's numbers could not be read."""
 WIDE = 500.0
 """A drawing from this width has such a second one."""
+Steps = tuple[int | None, int | None]
 MOST_DOTS = 120
 """Points of one line that get a dot of their own."""
 MOST_POINTS = 600
@@ -28,6 +29,8 @@ class Line:
     """Of SVG."""
     dots: list[tuple[float, float, str]]
     """Place, and what it says."""
+    at: str
+    """Step and value of each point of the path, for the one under the pointer."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def chart(
     *,
     width: float = 900.0,
     height: float = 260.0,
+    steps: Steps = (None, None),
 ) -> Chart | None:
     """Lay out lines; None where there is no point.
 
@@ -83,11 +87,18 @@ def chart(
             there is none: the line goes on to the next.
         width: Of the drawing.
         height: The same.
+        steps: The first and the last that are drawn.
     """
+    low, high = steps[0] or 0, math.inf if steps[1] is None else steps[1]
     known = [
         (name, kind, {x: finite(points[x]) for x in sorted(points) if finite(x) is not None})
         for name, kind, points in series
     ]
+    if steps != (None, None):
+        known = [
+            (name, kind, {x: y for x, y in points.items() if low <= x <= high})
+            for name, kind, points in known
+        ]
     known = [one for one in known if any(y is not None for y in one[2].values())]
     if not known:
         return None
@@ -116,8 +127,10 @@ def chart(
         dots = placed if len(placed) <= MOST_DOTS else []
         if not dots:  # by itself between gaps, it has no line
             dots = [one for one, lonely in zip(placed, _lonely(thin), strict=True) if lonely]
-        path = " ".join(f"{mark}{place_x(x)} {place_y(y)}" for mark, (x, y) in _drawn(thin))
-        lines.append(Line(name, kind, path, dots))
+        drawn = _drawn(thin)
+        path = " ".join(f"{mark}{place_x(x)} {place_y(y)}" for mark, (x, y) in drawn)
+        at = " ".join(f"{x:g}:{_tidy(y)}" for _, (x, y) in drawn)
+        lines.append(Line(name, kind, path, dots, at))
     return Chart(
         title,
         width,
@@ -131,7 +144,9 @@ def chart(
             for name, _, points in known
             if _stretch(points) > 1
         ),
-        chart(title, series, width=NARROW, height=min(height, 220.0)) if width >= WIDE else None,
+        chart(title, series, width=NARROW, height=min(height, 220.0), steps=steps)
+        if width >= WIDE
+        else None,
     )
 
 

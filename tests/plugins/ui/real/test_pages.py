@@ -26,6 +26,28 @@ def test_a_run_shows_whether_it_learns_and_what_was_trained(page, serve, trained
     assert page.locator("#causes").inner_text().endswith("No rollout has failed.")
 
 
+def test_a_chart_tells_the_values_under_the_pointer_and_is_drawn_larger(page, serve, trained):
+    page.goto(f"{serve(trained / 'store.db')}/s/run/")
+    box = page.locator("#curve svg:visible").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] - 20, middle)
+    tip = page.locator(".tip")
+    held_out, train = page.locator("#curve svg:visible path.line").evaluate_all(
+        "(all) => all.reverse().map((one) => one.dataset.at.split(' ').at(-1).slice(2))"
+    )
+    assert tip.inner_text() == f"step 5: train {train}, held-out {held_out}"
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.up()
+    page.wait_for_url("**?from=3&to=5")
+    assert page.locator("#small path.line").first.get_attribute("data-at").startswith("3:")
+    page.get_by_role("link", name="All steps").click()
+    page.wait_for_url(lambda url: "from" not in url)
+    page.get_by_label("to step").fill("2")
+    page.get_by_role("button", name="Draw").click()
+    assert "at step 2," in page.locator("#curve svg:visible").get_attribute("aria-label")
+
+
 def test_from_the_run_to_the_words_of_a_rollout(page, serve, trained):
     page.goto(f"{serve(trained / 'store.db')}/s/run/")
     page.locator("#rollouts").get_by_role("link", name="succeeded").click()

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agl.utils.text import did_you_mean
+from agl_ui.charts import Steps
 from agl_ui.places import Place
 
 
@@ -83,3 +84,15 @@ def whole_number(request: Request, name: str, default: int | None = None) -> int
     if not (given.isascii() and given.isdigit() and len(given) < 16):
         raise HTTPException(400, f"{name}={given[:50]!r}: expected a whole number from 0")
     return int(given)
+
+
+def steps_of(request: Request) -> Steps:
+    """The first and the last step that charts are asked to show.
+
+    Raises:
+        HTTPException: There is no step between them.
+    """
+    first, last = whole_number(request, "from"), whole_number(request, "to")
+    if first is not None and last is not None and first > last:
+        raise HTTPException(400, f"from={first} is behind to={last}: expected the first step first")
+    return first, last

@@ -20,9 +20,9 @@ from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
 from agl_learning.task_changes import task_changes
 from agl_ui.accounts import BARS, accounts_of
-from agl_ui.charts import Chart, Part, chart, finite, shares
+from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
-from agl_ui.pages.page import Page
+from agl_ui.pages.page import Page, steps_of
 from agl_ui.places import Place, Places
 
 COLOURS = 6
@@ -84,7 +84,7 @@ async def write(request: Request, places: Places) -> Page:
     place = places.get(request.path_params["key"])
     state = await place.state()
     runs = await place.runs()
-    run_id = request.path_params["run_id"]
+    run_id, steps = request.path_params["run_id"], steps_of(request)
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None:
         raise ConfigError(f"the store {place.title} has no run {run_id!r}")
@@ -95,12 +95,15 @@ async def write(request: Request, places: Places) -> Page:
     curve = chart(
         "Mean reward per step",
         [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)],
+        steps=steps,
     )
     if curve is None:
-        curve = chart("Mean credit per step", [("train", "train", accounts.rewards(run_id))])
+        credit = [("train", "train", accounts.rewards(run_id))]
+        curve = chart("Mean credit per step", credit, steps=steps)
     has_curve = bool(metrics.rewards or metrics.val_rewards)
     mean = None if has_curve else await mean_reward(place, run_id, len(runs) == 1)
     bars, kinds = _bars(accounts.steps, run_id)
+    small, constant = _small(lines, steps)
     values: dict[str, Any] = {
         "title": f"Run {run.run_id}",
         "run": run,
@@ -113,7 +116,9 @@ async def write(request: Request, places: Places) -> Page:
         "no_curve": _no_curve(run.algorithm, shown_status(run), metrics.step, bool(accounts.steps)),
         "change": _change(metrics.val_rewards) or _change(metrics.rewards),
         "is_held_out": len(metrics.val_rewards) > 1,
-        "small": _small(lines),
+        "steps": steps,
+        "small": small,
+        "constant": constant,
         "spent": _spent(lines),
         "budget": {
             name.removeprefix(BUDGET): limit
@@ -127,6 +132,7 @@ async def write(request: Request, places: Places) -> Page:
         "causes": causes,
         "num_looked_at": FAILED_LOOKED_AT,
         "bars": bars,
+        "most_bars": BARS,
         "kinds": kinds,
         "reasons": EXCLUSION_REASONS,
         "accounts": accounts,
@@ -195,21 +201,26 @@ def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
     return (known[0], known[-1]) if len(known) > 1 else None
 
 
-def _small(lines: list[dict[str, Any]]) -> list[tuple[Chart, float | None]]:
-    """The other metrics, each small, with its last value."""
+def _small(
+    lines: list[dict[str, Any]], steps: Steps
+) -> tuple[list[tuple[Chart, float]], list[tuple[str, float]]]:
+    """The other metrics, each small, with its last value; and those that never changed."""
     series: dict[str, dict[int, float]] = {}
     for line in lines:
         for name, value in line.items():
             series.setdefault(name, {})[line["step"]] = value
-    found: list[tuple[Chart, float | None]] = []
+    found: list[tuple[Chart, float]] = []
+    constant: list[tuple[str, float]] = []
     for name, title in plotted(series):
         points = series[name]
         if name.endswith("kl") and not any(points.values()):
             continue  # without a reference it is 0, and not measured
-        drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0)
-        if drawn is not None and len(points) > 1:
+        drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0, steps=steps)
+        if len(points) > 1 and len({*points.values()}) == 1:
+            constant.append((title, next(iter(points.values()))))
+        elif drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
-    return found
+    return found, constant
 
 
 def _spent(lines: list[dict[str, Any]]) -> dict[str, float]:

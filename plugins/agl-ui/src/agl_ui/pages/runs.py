@@ -12,7 +12,7 @@ from agl.types import Run
 from agl_learning.run_metrics import RunMetrics, metrics_of
 from agl_ui.charts import Chart, chart
 from agl_ui.counts import Mean, mean_reward
-from agl_ui.pages.page import Page
+from agl_ui.pages.page import Page, steps_of
 from agl_ui.places import Place, Places
 
 MOST_OVERLAID = 8
@@ -87,13 +87,17 @@ async def compare(request: Request, places: Places) -> Page:
     chosen, left_out = all_chosen[:MOST_OVERLAID], all_chosen[MOST_OVERLAID:]
     train = [(r.run.run_id, f"line{n}", r.metrics.rewards) for n, r in enumerate(chosen)]
     val = [(r.run.run_id, f"line{n}", r.metrics.val_rewards) for n, r in enumerate(chosen)]
-    charts = [chart("Mean reward per step", train), chart("Held-out reward", val)]
+    steps = steps_of(request)
+    curves = (("Mean reward per step", train), ("Held-out reward", val))
+    charts = [chart(title, series, steps=steps) for title, series in curves]
     options = _options([row.run for row in chosen])
     values: dict[str, Any] = {
         "title": "Runs compared",
         "rows": chosen,
         "options": options,
         "left_out": left_out,
+        "chosen": [name for name in known if name in wanted],
+        "steps": steps,
     }
     values["charts"] = [one for one in charts if one]
     return Page("compare.html", values, state=state)

@@ -41,6 +41,54 @@
   document.addEventListener("change", count);
   window.addEventListener("pageshow", count);  // a browser may restore what was ticked
 
+  // Charts tell the values of the step under the pointer; steps that a mouse is dragged over are drawn alone.
+  const [band, tip] = ["band", "tip"].map((name) => Object.assign(document.createElement("div"), { className: name, hidden: true }));
+  document.body.append(band, tip);
+  let begin = null;
+  function nearest(svg, x) {
+    const { a, e } = svg.getScreenCTM();
+    const points = [...svg.querySelectorAll("path[data-at]")].flatMap((path) => {
+      const at = path.dataset.at.split(" ").map((one) => one.split(":"));
+      return [...path.getAttribute("d").matchAll(/[ML](\S+)/g)].map((one, n) => ({ x: one[1] * a + e, step: at[n][0], says: `${path.dataset.name} ${at[n][1]}` }));
+    });
+    if (!points.length) return null;
+    const found = points.reduce((one, other) => (Math.abs(other.x - x) < Math.abs(one.x - x) ? other : one));
+    return { ...found, svg, says: `step ${found.step}: ${points.filter((one) => one.step === found.step).map((one) => one.says).join(", ")}` };
+  }
+  function lay(one, left, top, width, height) {
+    one.hidden = false;
+    Object.assign(one.style, { left: `${left + scrollX}px`, top: `${top + scrollY}px`, width: width && `${width}px`, height: height && `${height}px` });
+  }
+  function point(event) {
+    const svg = begin ? begin.svg : event.target.closest && event.target.closest(".chart svg");
+    const found = svg && svg.isConnected && nearest(svg, event.clientX);
+    band.hidden = tip.hidden = true;
+    if (!found) { begin = null; return; }
+    const box = svg.getBoundingClientRect(), from = begin ? begin.x : found.x;
+    lay(band, Math.min(from, found.x), box.top, Math.max(1, Math.abs(from - found.x)), box.height);
+    tip.textContent = found.says;
+    lay(tip, 0, box.top, "", "");
+    lay(tip, Math.max(0, Math.min(found.x + 10, innerWidth - tip.offsetWidth - 10)), box.top, "", "");
+    return found;
+  }
+  document.addEventListener("pointermove", point);
+  document.addEventListener("pointerdown", (event) => {
+    const found = point(event);
+    if (!found || event.pointerType !== "mouse" || event.button || !found.svg.closest("[data-zoom]")) return;
+    begin = found;
+    event.preventDefault();
+  });
+  document.addEventListener("pointerup", (event) => {
+    const found = begin && point(event), first = begin;
+    begin = null;
+    if (!found || first.step === found.step) return;
+    const here = new URL(location.pathname + location.search, location.origin);
+    const [from, to] = [first.step, found.step].sort((one, other) => one - other);
+    here.searchParams.set("from", from);
+    here.searchParams.set("to", to);
+    location.assign(here);
+  });
+
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-act]");
     if (!button) return;
