@@ -43,6 +43,17 @@ class Frozen(Exception):
     code: int = 3
 
 
+class Noted(Exception):
+    """An exception that raises when somebody looks at it."""
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore
+        raise RuntimeError("no notes")
+
+    def with_traceback(self, where: Any) -> "Noted":
+        raise RuntimeError("no traceback")
+
+
 class Exiting:
     """A result that ends the process of whoever shows it."""
 
@@ -175,6 +186,12 @@ POISONS: dict[str, Poison] = {
         lambda: _raise(ValueError("x" * 60_000)), "agent", "xxxxxxxxxx", plain=True
     ),
     "error that is frozen": Poison(lambda: _raise(Frozen()), "agent", "Frozen(code=3)"),
+    "error that cannot be read": Poison(
+        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made", plain=True
+    ),
+    "error of a coroutine that cannot be read": Poison(
+        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made"
+    ),
     # results that break who looks at them
     "result that exits": Poison(Exiting, "agent", "SystemExit: 4", plain=True),
     "number that interrupts": Poison(Interrupting, "agent", "KeyboardInterrupt"),

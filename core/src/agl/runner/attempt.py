@@ -235,7 +235,7 @@ class AttemptRunner:
         except BaseException as error:
             raised = outcome.shown if outcome else None
             if raised is not None:
-                raised.with_traceback(where)  # the agent's frames, without ours
+                raised.__traceback__ = where  # the agent's frames, without ours
             if outcome is not None and error is raised:
                 return outcome, was_interrupted
             if isinstance(error, KeyboardInterrupt):

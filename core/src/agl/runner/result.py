@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
 """Of the JSON of what an agent returns for its grader."""
+UNREADABLE = "(its text cannot be made: the exception raises another when it is read)"
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,19 @@ class Outcome:
     """What is raised for a tracer to see: ``error``, or what stands for it."""
 
     def __post_init__(self) -> None:
-        error = self.error
-        failure = None if error is None else _hidden(_failure_of(error, self.boundary))
+        error = self.shown = self.error
+        self.failure = None
+        if error is None:
+            return
+        kind = clean(type.__repr__(type(error))[8:-2])
+        failure = Failure(boundary=self.boundary, type=kind, message=UNREADABLE)
+        try:
+            failure = _hidden(_failure_of(error, failure))
+            # As every context manager made of a generator does with what passes through it.
+            error.__traceback__ = error.__traceback__
+        except BaseException:  # an agent's code; an attempt that does not hear of its end hangs
+            self.shown = AgentFailedError(f"{kind}: {failure.message}")
         self.failure = failure
-        if error is not None and failure is not None and not _is_ordinary(error):
-            error = AgentFailedError(f"{failure.type}: {failure.message}")
-        self.shown = error
 
     @property
     def status(self) -> Literal["succeeded", "failed", "timeout"]:
@@ -123,21 +131,11 @@ class Outcome:
         return [span.model_copy(update=about)]
 
 
-def _is_ordinary(error: BaseException) -> bool:
-    # As every context manager made of a generator does with what passes through it.
-    try:
-        error.__traceback__ = error.__traceback__
-    except BaseException:
-        return False
-    return True
-
-
-def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
+def _failure_of(error: BaseException, bare: Failure) -> Failure:
     if isinstance(error, SandboxedAgentError):
         return error.failure
-    return Failure(
-        boundary="resources" if isinstance(error, MissingResourceError) else boundary,
-        type=clean(full_name_of(type(error))),
+    return bare.changed(
+        boundary="resources" if isinstance(error, MissingResourceError) else bare.boundary,
         message=describe(error),
         traceback=clean(capped("".join(traceback.format_exception(error)))),
     )
