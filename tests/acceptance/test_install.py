@@ -125,11 +125,16 @@ def test_messages_send_nobody_to_an_index_for_names_that_anybody_may_take(
     assert install_line("agl-bestprompt") == "pip install agl-bestprompt"
 
 
-def test_no_source_says_by_itself_how_a_package_of_ours_is_installed() -> None:
-    said = re.compile(r"pip[\s\w\"-]*install[^\n]{0,40}\bagl-")
-    sources = (path for kind in ("core", "libs", "plugins", "compat") for path in
-               (CLONE / kind).rglob("src/**/*.py"))  # fmt: skip
-    assert [path.name for path in sources if said.search(path.read_text("utf-8"))] == []
+def test_no_source_or_page_says_by_itself_how_a_package_of_ours_is_installed() -> None:
+    said = re.compile(r"pip(?! uninstall)[\s\w\"-]*install[^\n]{0,40}\bagl-(?!x\b)")
+    kinds = ("core", "libs", "plugins", "compat", "examples", "docs")
+    read = [CLONE / "README.md", *(path for kind in kinds for path in (CLONE / kind).rglob("*"))]
+    assert [
+        str(path)
+        for path in read
+        if path.suffix == ".md" or (path.suffix == ".py" and "src" in path.parts)
+        if said.search(path.read_text("utf-8"))
+    ] == []
 
 
 def test_without_pip_and_uv_it_says_what_to_do_after_it_has_read_the_names(tmp_path: Path) -> None:
