@@ -43,3 +43,14 @@ async def test_what_a_form_forced_is_recorded_as_certain_and_changes_no_weight(b
         after = learner.model.state_dict()
         assert any(not after[name].equal(before[name]) for name in before) is is_changed
         assert measured["logprob_gap"] == pytest.approx(0, abs=1e-3)
+
+
+async def test_the_choices_that_a_form_left_are_no_other_temperature(byte_server):  # noqa: F811
+    params = {"model": "hosted_vllm/model", "api_base": byte_server.url}
+    gateway = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": params}])
+    task = {**held_to({"enum": ["Oslo", "Rome"]}), "max_tokens": 20}
+    (row,) = rows_of(await collect(agent, gateway, tasks=(task,)))
+    assert min(row.logprobs) < -0.1
+    learner = Learner(copy.deepcopy(byte_server.model), OPTIONS, RULE)
+    measured = learner.update([Sample(row, [1.0] * row.num_sampled)])
+    assert measured["logprob_gap"] == pytest.approx(0, abs=1e-3)

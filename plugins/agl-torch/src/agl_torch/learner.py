@@ -193,8 +193,8 @@ class Learner:
             rows = [sample.row for sample in chunk]
             tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
             now_N = self._score(self.model, rows).logprobs_N
-            gap += float(((now_N - tokens.old_logprobs_N).abs() * parts_N).sum())
             held_N = tokens.old_logprobs_N - now_N > FORM
+            gap += float(((now_N - tokens.old_logprobs_N).abs() * ~held_N * parts_N).sum())
             own_N = torch.where(held_N, tokens.old_logprobs_N, now_N)
             for sample, part_N in zip(chunk, own_N.split(tokens.counts), strict=True):
                 if self.rule.has_ratios_of_rows and sample.is_current:
