@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -405,6 +406,24 @@ async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, m
     assert len(tries) > 3
     assert len(set(tries)) == 3
     assert [tries.count(job) for job in dict.fromkeys(tries)][1:] == [1, 1]
+    await store.close()
+
+
+async def test_disk_that_fails_again_has_a_patience_of_its_own(path, monkeypatch, caplog):
+    PATIENCE_SECONDS.set(0.0)
+    clock = [0.0]
+    monkeypatch.setattr(sqlite_writer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    store = SqliteLightningStore(path)
+    for clock[0] in (0.0, 3600.0):
+        began, make_space = clock[0], fill(store)
+        for clock[0] in (began, began + 20):
+            with pytest.raises(StoreDiskError):
+                await store.enqueue_rollout("x" * 1_000_000)
+            assert store._parts.writer.failing_since == began
+        make_space()
+        clock[0] += 5
+        await store.enqueue_rollout("healed")
+    assert caplog.text.count("is tried again for a minute") == 2
     await store.close()
 
 

@@ -210,14 +210,15 @@ class SqliteWriter:
         A disk that is nearly full takes small records and no large ones.
         """
         errors = (error for _, error in outcomes if isinstance(error, StoreUnavailableError))
-        self.failing = next(errors, None)
+        had_failed, self.failing = self.failing, next(errors, None)
         now = time.monotonic()
+        is_quiet = self._failed_at is not None and now - self._failed_at >= QUIET_SECONDS
         if self.failing is not None:
-            if self._failed_at is None:
+            if self._failed_at is None or (is_quiet and had_failed is None):
                 logger.error("%s. What failed is tried again for a minute", self.failing)
                 self.failing_since = now
             self._failed_at = now
-        elif self._failed_at is not None and now - self._failed_at >= QUIET_SECONDS:
+        elif is_quiet:
             self._failed_at = self.failing_since = None
             logger.warning("store %s: records are stored again", self.path)
 
