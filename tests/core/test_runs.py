@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 import agl
+from agl.cli.runs import runs_here
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.runs import folders
 from agl.runs.description import commit_of, options_of
@@ -578,7 +580,24 @@ async def test_who_reads_a_store_sees_what_another_one_writes_later(
     assert not can_be_logged or os.listdir(tmp_path) == ["store.db"]
 
 
-def test_commit_is_that_of_the_repository_of_the_folder(tmp_path: Path) -> None:
+async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path: Path) -> None:
+    killed = tmp_path / "agl-runs" / "killed"
+    killed.mkdir(parents=True)
+    store = agl.SqliteLightningStore(tmp_path / "store.db")
+    await store.enqueue_rollout("acknowledged")
+    for name in ("store.db", "store.db-wal"):
+        shutil.copy(tmp_path / name, killed)
+    await store.close()
+    (killed / "store.db-shm").symlink_to("nowhere")  # as where the folder cannot be written
+    with pytest.raises(StoreUnavailableError, match=r"'store.db-wal' beside it has records"):
+        open_to_read(killed / "store.db")
+    (run,) = runs_here(killed)
+    assert "'store.db-wal' beside it has records" in (run.problem or "")
+
+
+def test_commit_is_that_of_the_repository_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> str:
         about = ("-c", "user.name=n", "-c", "user.email=e")
         command = ["git", "-C", str(tmp_path), *about, *arguments]

@@ -21,7 +21,7 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_400
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_440
 """Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
 for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
 repetitions with another body, for templates that reach no code behind their values,

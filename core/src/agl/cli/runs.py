@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from agl.errors import ConfigError, DamagedRecordError
+from agl.errors import ConfigError, DamagedRecordError, StoreError
 from agl.runs.finding import last_time, open_to_read, placed, stores_here
 from agl.runs.folders import FILE, STORE, known_run
 from agl.store.queries import make_query
@@ -26,7 +26,7 @@ def runs_here(folder: Path | None = None) -> list[Run]:
     for file in filter(Path.is_file, files):
         try:
             found += runs_in(file)
-        except DamagedRecordError as error:
+        except StoreError as error:
             found.append(_unknown(file, str(error)))
     return sorted(found, key=last_time)
 

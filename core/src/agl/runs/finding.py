@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
+from agl.errors import StoreUnavailableError
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run
 from agl.store.sqlite.file import check_schema
 from agl.types import Run
@@ -53,16 +54,24 @@ def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
     """A connection to the file of a store, which others may have open, or open later.
 
     It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
-    if it may write the file. If no log can be made, nobody writes.
+    if it may write the file. If there is no log and none can be made, nobody writes.
 
     Args:
         file: Of the store.
         is_shared: Whether threads may use the connection, one at a time.
+
+    Raises:
+        StoreUnavailableError: The log beside the file has records, and cannot be read.
     """
-    has_log = file.with_name(f"{file.name}-wal").exists()
+    log = file.with_name(f"{file.name}-wal")
     try:
-        return _opened(file, "mode=ro" if has_log else "mode=rw", is_shared)
-    except sqlite3.OperationalError:
+        return _opened(file, "mode=ro" if log.exists() else "mode=rw", is_shared)
+    except sqlite3.OperationalError as error:
+        if log.exists() and log.stat().st_size:
+            raise StoreUnavailableError(
+                f"store {str(file)!r}: {log.name!r} beside it has records that cannot be read: "
+                f"{error}. Copy both files to a folder that you may write, and read them there"
+            ) from error
         return _opened(file, "mode=ro&immutable=1", is_shared)
 
 
