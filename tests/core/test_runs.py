@@ -608,7 +608,14 @@ def test_commit_is_that_of_the_repository_of_the_folder(
     assert commit_of(tmp_path) is None
     git("commit", "--quiet", "--allow-empty", "-m", "first")
     (tmp_path / "src").mkdir()
-    assert commit_of(tmp_path / "src") == git("rev-parse", "HEAD")
+    head = git("rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
+    assert commit_of(tmp_path / "src") == head
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("agl.runs.description._GIT_SECONDS", 0.1)
+    assert commit_of(tmp_path / "src") is None
 
 
 def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path) -> None:

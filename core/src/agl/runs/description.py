@@ -4,6 +4,7 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_TASKS: Final = 10_000
 """Of a dataset that is no list, so many tasks are looked at: each may be read from a disk."""
+_GIT_SECONDS: Final = 5.0
 _MODELS_RUN_ON: Final = ("torch", "transformers", "trl", "vllm", "litellm", "verl", "unsloth")
 """With another version of one of these, the same run may come to other numbers."""
 
@@ -115,10 +117,14 @@ def source_file(agent: "LitAgent[Any]") -> Path | None:
 
 def commit_of(folder: Path) -> str | None:
     """The commit that the repository of a folder is at; None where there is none, or no git."""
+    # A hook of git, say, names its own repository in GIT_DIR.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), "rev-parse", "--quiet", "--verify", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=env, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
 
