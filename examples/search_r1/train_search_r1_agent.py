@@ -111,7 +111,7 @@ def train_tiny(steps: int, runners: int, out: Path) -> None:
             groups_per_step=8,
             group_size=12,
             epochs=2,
-            learning_rate=2e-3,
+            learning_rate=1e-3,
             max_tokens=12,
             eval_every=steps,
             eval_temperature=1.0,

@@ -79,8 +79,8 @@ def test_nothing_is_asked_for_while_text_is_selected_and_it_comes_then(
     page.evaluate("document.getSelection().selectAllChildren(document.querySelector('#table'))")
     apart(store.enqueue_rollout("the second task"))
     wait_for_mark(page, "held")
-    apart(store.enqueue_rollout("the third task"))
-    page.wait_for_timeout(3_000)
+    with page.expect_request(lambda request: "/rollouts" in request.url):
+        apart(store.enqueue_rollout("the third task"))
     assert page.locator("#table tbody tr").count() == 1
     assert sum("/rollouts" in url for url in asked) == 2  # once for each change
     page.evaluate("document.getSelection().removeAllRanges()")
