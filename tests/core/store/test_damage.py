@@ -52,9 +52,26 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
     store = SqliteLightningStore(path)
     with pytest.raises(StoreError, match=f"{path.name}.*read"):
         await store.query_rollouts()
-    if text == '"words"':
-        with pytest.raises(StoreError, match=path.name):
-            await store.dequeue_many_rollouts()
+    await store.close()
+
+
+@pytest.mark.parametrize(("change"), [b"\xff", b'"'])
+async def test_a_task_that_cannot_be_read_fails_and_holds_up_no_other(
+    path: Path, change: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SqliteLightningStore(path)
+    queued = [(await store.enqueue_rollout({"word": n})).rollout_id for n in range(5)]
+    await store.close()
+    overwrite(path, '{"word":2', change)
+    store = SqliteLightningStore(path)
+    for read in (store.query_rollouts(), store.get_rollout_by_id_json(queued[2])):
+        with pytest.raises(DamagedRecordError, match=f"{path.name}.*rollout '{queued[2]}'"):
+            await read
+    claimed = await store.dequeue_many_rollouts(limit=9)
+    assert [one.rollout_id for one in claimed] == [*queued[:2], *queued[3:]]
+    assert f"rollout '{queued[2]}': " in caplog.text
+    assert (await store.query_rollouts(status_in=["queuing"])).total == 0
+    assert not store._has_queued()
     await store.close()
 
 

@@ -1,10 +1,8 @@
 """What SQLite answers in JSON is the JSON of its records."""
 
 import asyncio
-import contextlib
 import json
 import math
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -207,18 +205,6 @@ def test_json_of_the_store_is_the_json_of_its_records(
 
 async def enqueue(store: LightningStore) -> Rollout:
     return (await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="i")]))[0]
-
-
-async def test_fields_that_came_later_than_a_file_have_their_defaults(tmp_path: Path) -> None:
-    store = SqliteLightningStore(tmp_path / "a.db")
-    rollout = await enqueue(store)
-    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as file:
-        file.execute("UPDATE rollout SET config = '{}'")
-        file.commit()
-    of_record, in_json = await both(store, "get_rollout_by_id", rollout_id=rollout.rollout_id)
-    assert in_json == of_record
-    assert in_json["config"] == RolloutConfig().model_dump()
-    await store.close()
 
 
 async def test_what_the_store_refuses_it_refuses_in_json_too(tmp_path: Path) -> None:

@@ -47,7 +47,11 @@ T = TypeVar("T")
 def _statements() -> dict[str, str]:
     text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
     columns = {
-        "rollout": ", ".join(f"r.{name}" for name in ROLLOUT_FIELDS),
+        "rollout": ", ".join(
+            # SQLite refuses a page with text that is no UTF-8; bytes are read one by one.
+            f"CAST(r.{name} AS BLOB)" if name in ("input", "config", "metadata") else f"r.{name}"
+            for name in ROLLOUT_FIELDS
+        ),
         "resources": RESOURCES_COLUMNS,
         "run": RUN_COLUMNS,
         # Attempts have the number of their rollout, and not its id.

@@ -60,7 +60,7 @@ def claim(
     claimed = steps.made_by(tables, key)
     if claimed:
         return claimed
-    while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
+    while len(claimed) < limit and (rollout := tables.first_queued(now)) is not None:
         claimed.append(steps.begin_attempt(tables, now, rollout, worker_id, key))
     if worker_id is not None:
         worker = steps.find_worker(tables, worker_id)

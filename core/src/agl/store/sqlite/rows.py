@@ -41,11 +41,14 @@ ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
-    """From the columns of its fields."""
+    """From the columns of its fields; a ``ValueError`` names the rollout that cannot be read."""
     values = dict(zip(ROLLOUT_FIELDS, row, strict=True))
-    values["input"], values["metadata"] = from_json(values["input"]), _loaded(values["metadata"])
-    values["config"] = _config(values["config"])
-    return Rollout(**values)
+    try:
+        values |= {name: _loaded(values[name]) for name in ("input", "metadata")}
+        values["config"] = _config(values["config"])
+        return Rollout(**values)
+    except ValueError as error:
+        raise ValueError(f"rollout {row[0]!r}: {error}") from error
 
 
 def attempt_of(row: Sequence[Any]) -> Attempt:

@@ -4,7 +4,6 @@ They say what the JSON of the records says; numbers and texts are spelled as the
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -14,20 +13,23 @@ from pydantic_core import from_json, to_json
 
 from agl.store.packed import span_of
 from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
-from agl.types import Event, Failure, Link, RolloutConfig, Span, TraceStatus
+from agl.types import Event, Link, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
+_decode_raw = msgspec.json.Decoder(Raw).decode
+_JSON: Final = ("input", "config", "metadata", "error")
 
 
 def rollout_json(row: Sequence[Any]) -> bytes:
     """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
     rollout = dict(zip(ROLLOUT_FIELDS, row, strict=False))
-    rollout["input"], rollout["metadata"] = _raw(rollout["input"]), _raw(rollout["metadata"])
-    rollout["config"] = _whole(RolloutConfig, rollout["config"])
     attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
+    try:
+        for record in (rollout, attempt):
+            record |= {name: _raw(record[name]) for name in _JSON if name in record}
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"rollout {row[0]!r}: {error}") from error
     if attempt["attempt_id"] is not None:
-        attempt["metadata"] = _raw(attempt["metadata"])
-        attempt["error"] = attempt["error"] and _whole(Failure, attempt["error"])
         rollout["attempt"] = attempt
     return _encode(rollout)
 
@@ -40,17 +42,10 @@ def spans_json(rows: Iterable[Sequence[Any]]) -> bytes:
 def _raw(text: str | bytes | None) -> Raw | None:
     if text is None:
         return None
-    text = text.encode() if isinstance(text, str) else text
-    if b"NaN" in text or b"Infinity" in text:  # which the wire does not know; or only in a text
+    text = text if isinstance(text, str) else text.decode()
+    if "NaN" in text or "Infinity" in text:  # which the wire does not know; or only in a text
         return Raw(to_json(from_json(text), inf_nan_mode="null"))
-    return Raw(text)
-
-
-# Most rollouts of a run share one config.
-@lru_cache(maxsize=256)
-def _whole(model: type[BaseModel], text: str | bytes) -> Raw:
-    """With the fields that came later than the text."""
-    return Raw(model.model_validate_json(text).model_dump_json())
+    return _decode_raw(text)
 
 
 def _stored(model: type[BaseModel], **looked_into: Any) -> Any:

@@ -1,5 +1,6 @@
 """Writing a store over a connection to SQLite: what the operations keep and find."""
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from operator import itemgetter
@@ -21,6 +22,8 @@ from agl.store.sqlite.rows import (
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
 from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
+
+logger = logging.getLogger(__name__)
 
 _CACHE_SIZE = 20_000
 _QUEUE_HEAD = 64
@@ -92,10 +95,19 @@ class Tables(WriteBehind):
         self._remember(rollout)
         return rollout
 
-    def first_queued(self) -> Rollout | None:
-        if not self._queue and not self._is_whole_queue:
+    def first_queued(self, now: float) -> Rollout | None:
+        """The head of the queue; a rollout before it that cannot be read has failed."""
+        while not self._queue and not self._is_whole_queue:
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
-            self._queue = {row[0]: rollout_of(row) for row in rows}
+            for row in rows:
+                try:
+                    self._queue[row[0]] = rollout_of(row)
+                except ValueError as error:
+                    logger.error("%s. It cannot be claimed, and has failed", error)
+                    number = number_of(row[0])
+                    self._keep("move_rollout", number, ("failed", now, None, None, number))
+                    self.effects.dequeued += 1
+                    self.effects.ended.append(row[0])
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
         return next(iter(self._queue.values()), None)
 
