@@ -15,6 +15,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError
 from agl_learning.calls.reading import model_calls
+from agl_learning.credit import GroupRule, Score
 from agl_learning.ledger_tables import read_accounts
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -185,6 +186,26 @@ def test_rollouts_whose_judge_cannot_be_read_are_left_out(tmp_path):
     assert why == "its judge gave no scores: it is no JSON: 'no idea'"
     assert metrics_of(tmp_path)["judge/failed"] == 1
     assert algorithm.asked == 3
+
+
+class Careless(GroupRule):
+    """A judge of one's own, which gives what it should not."""
+
+    judge = "policy"  # what the gateway serves
+
+    def __init__(self, gives):
+        self.gives = gives
+
+    async def score(self, task, attempts, ask):
+        return self.gives
+
+
+@pytest.mark.parametrize("gives", [[0.5] * 4, [Score("1", "")] * 4])
+def test_scores_that_are_none_are_said_with_the_judge_that_gave_them(tmp_path, gives):
+    with pytest.raises(AlgorithmError) as caught:
+        train(tmp_path, honest, tasks=1, credit=Careless(gives))
+    assert f"judge 'Careless' gave {gives!r} for" in str(caught.value)
+    assert "expected a list of as many agl_learning.credit.Score" in str(caught.value)
 
 
 def test_a_judge_that_is_down_is_said_and_the_run_goes_on_with_the_same_rollouts(tmp_path):

@@ -23,11 +23,11 @@ import aiohttp
 
 from agl.errors import AdapterError, ConfigError, GatewayError
 from agl.store.rules import ENDED
-from agl.types import Credit, Exclusion, ExclusionReason, Failure
+from agl.types import Exclusion, ExclusionReason, Failure
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
 from agl_learning.collected import Collected, Ended
-from agl_learning.credit import GroupRule, Score, check_credits
+from agl_learning.credit import GroupRule, Score, check_scores
 from agl_learning.records import TrainedModel
 from agl_learning.together import together
 
@@ -212,8 +212,7 @@ class Judging:
         attempts = [json.loads(text) for text in distinct]
         try:
             scores = await self._rule.score(task, attempts, partial(_send, llm))
-            given = [Credit(reward=score.value) for score in scores]
-            check_credits(type(self._rule).__name__, given, len(attempts), rollout.rollout_id)
+            check_scores(type(self._rule).__name__, scores, len(attempts))
         except (AdapterError, GatewayError) as error:
             boundary = "evaluator" if isinstance(error, AdapterError) else "model"
             failure = Failure(boundary=boundary, type=type(error).__name__, message=str(error))
