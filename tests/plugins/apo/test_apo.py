@@ -469,6 +469,23 @@ def test_evaluation_whose_model_refuses_the_key_is_not_run_again(fit, options, s
         assert len(llm.requests) == calls
 
 
+class NotFoundError(Exception):
+    """Of a tool."""
+
+
+def test_evaluation_whose_tool_does_not_find_something_is_run_again(fit, options):
+    calls: list[Any] = []
+
+    @agl.rollout
+    def looks(task: Any, prompt_template: agl.PromptTemplate) -> float:
+        calls.append(task)
+        raise NotFoundError("no such index yet")
+
+    with pytest.raises(AlgorithmError, match=r"all 16 evaluations .* no such index yet"):
+        fit(agl.APO(**options), looks)
+    assert len(calls) == 48
+
+
 async def test_late_evaluation_that_ends_while_it_is_cancelled_counts_as_it_ended() -> None:
     class Late(agl.InMemoryLightningStore):
         async def update_rollout(self, rollout_id: str, **values: Any) -> Any:

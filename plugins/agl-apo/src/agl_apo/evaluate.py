@@ -33,9 +33,10 @@ logger = logging.getLogger("agl.apo")
 
 Split = Literal["search", "held_out"]
 """``search`` is the train dataset, ``held_out`` what of the validation dataset is not in it."""
+CLIENTS = ("openai", "anthropic", "litellm")
 FINAL = ("AuthenticationError", "PermissionDeniedError", "NotFoundError")
-"""What clients of models raise for a wrong key, for no right to a model, and for a model that is
-not there: the same again would fail again, so such an evaluation is not run again."""
+"""What these clients of models raise for a wrong key, for no right to a model, and for a model that
+is not there: the same again would fail again, so such an evaluation is not run again."""
 MAX_ATTEMPTS = 10
 """So often an evaluation begins again whose runner was lost."""
 MODES: Mapping[Split, RolloutMode] = {"search": "train", "held_out": "val"}
@@ -257,8 +258,9 @@ class Evaluator:
         """As how many tries a failed evaluation counts; noted, so that it is not lost later on."""
         metadata = one.rollout.metadata or {}
         error = getattr(getattr(one.rollout, "attempt", None), "error", None)
+        names = error.type.split(".") if error else [""]
         # Who waited in vain for a runner once need not do so twice more.
-        is_last = one.is_late or (error is not None and error.type.rpartition(".")[2] in FINAL)
+        is_last = one.is_late or (names[0] in CLIENTS and names[-1] in FINAL)
         tries = metadata.get(COUNTED, self.options.evaluation_tries if is_last else 1)
         await self._note(one.rollout.rollout_id, {COUNTED: tries})
         return tries
