@@ -126,6 +126,9 @@ def test_what_a_server_takes_of_the_same_card_counts(grpo, installed, monkeypatc
     options["server_arguments"] = ["--gpu-memory-utilization=0.85"]
     with pytest.raises(ConfigError, match=r"sampling 0\.79\b.*server_arguments"):
         check_memory(grpo(**options), build_model(), "cuda")
+    options["server_arguments"] = ["--gpu-memory-utilization=high"]
+    with pytest.raises(ConfigError, match="utilization is 'high'; expected the part of a card's"):
+        check_memory(grpo(**options), build_model(), "cuda")
     with pytest.raises(ConfigError, match=r"sampling 0\.84\b"):  # its default is 0.9
         check_memory(grpo(server="vllm"), build_model(), "cuda:0")
     check_memory(grpo(server="vllm"), build_model(), "cuda:1")

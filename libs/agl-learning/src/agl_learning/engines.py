@@ -28,7 +28,7 @@ CALL_SECONDS = 600.0
 
 
 MEMORY_SHARE = 0.9
-"""The part of a card that vLLM takes, and SGLang about, where nothing is said."""
+"""The part of a card's memory that vLLM takes by itself; SGLang takes about as much."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,20 @@ ENGINES = {
 
 
 def memory_share(name: str, arguments: Sequence[str]) -> float:
-    """Which part of a card's memory a server takes: as its arguments say, else 0.9."""
+    """Which part of a card's memory a server takes: as its arguments say, else 0.9.
+
+    Raises:
+        ConfigError: They say no number.
+    """
     parts = [part for one in arguments for part in one.split("=")]
-    return float(dict(pairwise(parts)).get(ENGINES[name].memory_argument, MEMORY_SHARE))
+    said = dict(pairwise(parts)).get(argument := ENGINES[name].memory_argument, MEMORY_SHARE)
+    try:
+        return float(said)
+    except ValueError:
+        raise ConfigError(
+            f"server_arguments: {argument} is {said!r}; expected the part of a card's memory that "
+            f"{name} may take, from 0 to 1, for example {MEMORY_SHARE}"
+        ) from None
 
 
 def check_server(owner: str, options: Any) -> None:

@@ -249,16 +249,17 @@ def _no_calls(last: Sequence[Metrics]) -> Finding | None:
 
 
 def nothing_to_gain(evaluation: Metrics) -> Finding | None:
-    """Whether the evaluation before training leaves nothing to become better at."""
+    """Whether the evaluation before training may leave nothing to become better at."""
     reward = evaluation.get("val/reward/mean") or 0.0
     if reward < 1.0 or evaluation.get("val/reward/std") != 0:
         return None
     return Finding(
         "nothing_to_gain",
         0,
-        f"every held-out reward is {reward:.4g} before training, so no held-out reward can show "
-        "what is learned, and no checkpoint can be better than the first",
-        "the held-out tasks are too easy for this model at eval_temperature, or too few",
+        f"every held-out reward is {reward:.4g} before training; if no reward can be higher, the "
+        "held-out rewards cannot show what is learned, and no checkpoint is better than the first",
+        "the held-out tasks are too few, or too easy for this model at eval_temperature, or the "
+        "reward has few values",
         "Give harder tasks as val, more of them, or a finer reward",
     )
 
