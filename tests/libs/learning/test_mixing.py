@@ -39,6 +39,14 @@ def test_of_many_rollouts_the_last_are_known_and_no_requests_of_theirs() -> None
     assert sum(len(one.calls) for one in check._known) == mixing.MAX_KNOWN
 
 
+def test_of_more_rollouts_than_are_known_all_are_looked_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    later = (rollout(number, 1, begin=200.0) for number in range(3, 3 * mixing.MAX_KNOWN))
+    MixingCheck().look([rollout(1, 0), rollout(2, 2), *later])
+    assert "1 rollouts (ro-1) succeeded without a recorded model call" in caplog.text
+
+
 def test_long_request_is_kept_at_its_ends() -> None:
     attempt = agl.Attempt(
         rollout_id="ro-1",

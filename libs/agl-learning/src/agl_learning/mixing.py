@@ -76,8 +76,13 @@ class MixingCheck:
         if self._has_warned:
             return
         # That there are calls is all that is asked of those before.
-        self._known += [replace(one, calls=one.calls[:1]) for one in rollouts if one is not None]
-        if found := silent(self._known):
+        new = [replace(one, calls=one.calls[:1]) for one in rollouts if one is not None]
+        found: dict[str, None] = {}
+        for begin in range(0, len(new), MAX_KNOWN):
+            some = new[begin : begin + MAX_KNOWN]
+            found |= dict.fromkeys(silent([*self._known, *some]))
+            self._known += some
+        if found:
             self._has_warned = True
             logger.warning(
                 "%d rollouts (%s) succeeded without a recorded model call, while others beside "
@@ -86,7 +91,7 @@ class MixingCheck:
                 "the client in the agent (base_url=llm.endpoint), or run one rollout at a time in "
                 "a process (concurrency=1, and strategy 'cs' for several runners). See: agl doctor",
                 len(found),
-                ", ".join(found[:3]),
+                ", ".join(list(found)[:3]),
             )
 
 
