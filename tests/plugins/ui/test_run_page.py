@@ -12,7 +12,8 @@ import agl
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, RunStart
 from agl_learning.run_facts import run_facts
-from agl_learning.task_changes import task_changes
+from agl_learning.task_changes import TaskChange, task_changes
+from agl_ui.pages.run import MOST_TASKS, most_changed
 from agl_ui.templating import number
 
 from .stores import TRACEBACK, apart, reward_span
@@ -213,6 +214,12 @@ def test_a_run_whose_first_step_goes_on_has_the_mean_so_far(serve, begun):
     number_of = {("reward", 1.0): 3, ("reward", 0.0): 1, ("agent", "KeyError"): 2}
     said = text_of(f"{serve(begun([], number_of=number_of))}/s/run/run/r")
     assert "Mean reward of 4 rollouts 0.75" in said
+
+
+def test_tasks_that_changed_most_are_found_without_a_look_at_all_for_each(monkeypatch):
+    monkeypatch.setattr(TaskChange, "__eq__", None)
+    found = [TaskChange(n, None, 0, 0.0, 1, n, 1, f"ro-{n}") for n in range(MOST_TASKS + 3)]
+    assert [one.task for one in most_changed(found)] == [*range(3, MOST_TASKS + 3)]
 
 
 def test_tasks_of_a_run_stand_by_how_much_worse_they_became(serve, trained):

@@ -18,7 +18,7 @@ from agl.utils.tracebacks import place_of
 from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
-from agl_learning.task_changes import task_changes
+from agl_learning.task_changes import TaskChange, task_changes
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
@@ -145,14 +145,21 @@ async def tasks(request: Request, places: Places) -> Page:
     """How the rewards of each task of a run changed."""
     place, run_id = places.get(request.path_params["key"]), request.path_params["run_id"]
     found = await task_changes(place.store, run_id)
-    least = sorted(found, key=lambda one: -abs(one.difference))[MOST_TASKS:]
+    most = most_changed(found)
     values: dict[str, Any] = {
         "title": f"Tasks of {run_id}",
         "run_id": run_id,
-        "changes": [one for one in found if one not in least],
-        "num_more": len(least),
+        "changes": most,
+        "num_more": len(found) - len(most),
     }
     return Page("tasks.html", values, place, "run")
+
+
+def most_changed(changes: Sequence[TaskChange]) -> list[TaskChange]:
+    """Those that are shown, in the order in which they came."""
+    most = sorted(changes, key=lambda one: -abs(one.difference))[:MOST_TASKS]
+    ids = {one.rollout_id for one in most}
+    return [one for one in changes if one.rollout_id in ids]
 
 
 async def _causes(place: Place) -> list[Cause]:
