@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agl_learning.listing import (
     ids_in,
     listed,
     numbers_of,
+    ordered_in,
     page_in,
     steps_of,
 )
@@ -116,12 +118,12 @@ async def test_steps_of_a_run_are_counted(store: agl.SqliteLightningStore, file:
     assert {(step, mode): number for step, mode, number in found} == counted
 
 
-def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
+def plans(connection: sqlite3.Connection, wanted: Wanted, ask: Any = ids_in) -> str:
     """What SQLite says of how it goes about a list."""
     said: list[str] = []
     asked: list[str] = []
     connection.set_trace_callback(asked.append)
-    ids_in(connection, wanted)
+    ask(connection, wanted)
     connection.set_trace_callback(None)
     for sql in asked:
         if sql.startswith("SELECT"):
@@ -149,10 +151,23 @@ def test_lists_go_by_an_index(file: Path, wanted: Wanted, index: str) -> None:
         assert index in plans(connection, wanted)
 
 
+@pytest.mark.parametrize(("many", "index"), [(1000, "rollout_run"), (2, "rollout_reward")])
+def test_a_run_is_sorted_by_an_index(
+    file: Path, monkeypatch: pytest.MonkeyPatch, many: int, index: str
+) -> None:
+    monkeypatch.setattr(listing, "MANY", many)
+    wanted, by_reward = Wanted(run="filled-00-1", most=3), partial(ordered_in, by="reward")
+    with closing(sqlite3.connect(file)) as connection:
+        page = plans(connection, wanted, by_reward).rpartition("USING INDEX ")[2]
+    assert page.startswith(index)
+
+
 @pytest.mark.parametrize(
     "wanted",
     [
         Wanted(),
+        Wanted(run="filled-00-1"),
+        Wanted(statuses=["succeeded"], run="filled-00-1"),
         Wanted(statuses=["failed", "cancelled"]),
         Wanted(mode="val"),
         Wanted(statuses=["succeeded"], mode="train"),

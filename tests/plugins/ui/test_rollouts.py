@@ -25,6 +25,8 @@ FILTERS = {
     "both": Wanted(["queuing", "failed", "cancelled"], "train"),
     "none": Wanted(step=9),
     "low": Wanted(below=0.5),
+    "a run": Wanted(run="odd"),
+    "rewards of a run and a mode": Wanted(["succeeded"], "train", run="odd", above=0.0),
     "rewards of a step and a mode": Wanted(step=2, mode="train", above=0.0, below=0.8),
 }
 
@@ -135,7 +137,6 @@ async def test_an_id_is_looked_for_by_its_beginning_alone(file):
         ("above=nan", "expected a number"),
         ("after=nope", "the store has no such rollout"),
         ("after=nope&sort=status", "the store has no such rollout"),
-        ("run=r", "no index has runs alone"),
         ("step=1&step=2", "step is given 2 times"),
         ("foo=bar", "there is no foo"),
     ],

@@ -177,17 +177,8 @@ def page_in(
         The ids in this order; and how many rollouts are wanted in all, None where they are many,
         and no index counts them.
     """
-    alone: set[str] = set()
-    if beginning:
-        alone = {"status", "mode", "reward"}
-    elif wanted.statuses is not None and wanted.mode is not None and not wanted.has_reward:
-        # The index of fewer rollouts; the other condition is looked up for each.
-        counts = (
-            _count(connection, Wanted(wanted.statuses)),
-            _count(connection, Wanted(mode=wanted.mode)),
-        )
-        alone = {"mode" if counts[0] < counts[1] else "status"}
-    where, values = _where(wanted, alone)
+    by_range = {"status", "mode", "run", "reward"}
+    where, values = _where(wanted, by_range if beginning else _all_but_fewest(connection, wanted))
     sign = "+" if wanted.has_reward and not beginning else ""  # not by the order of the page
     values |= {"beginning": beginning, "after": -1 if after is None else number_of(after)}
     values["most"] = -1 if wanted.most is None else wanted.most
@@ -223,13 +214,13 @@ def ordered_in(
     field, order = _BY[by]
     is_by_reward = by in ("reward", "lowest")
     wanted = replace(wanted, sort="reward") if is_by_reward else wanted
-    where, values = _where(wanted)
+    where, values = _where(wanted, _all_but_fewest(connection, wanted))
     values |= {"most": MANY + 1}
     total = connection.execute(_sql("count_some", where=where), values).fetchone()[0]
     if wanted.step is not None or total <= MANY:
         field = f"+{field}"  # found by what is wanted, and then sorted
     else:  # most of what the index of the order has is wanted
-        alone = {"mode"} if by == "status" else {"status", "mode"}
+        alone = {"mode", "run"} if by == "status" else {"status", "mode", "run"}
         where, values = _where(wanted, alone if is_by_reward else {*alone, "reward"})
     if after is not None:
         values["after"] = number_of(after)
@@ -241,11 +232,23 @@ def ordered_in(
     return ids, total if total <= MANY else _count_many(connection, wanted)
 
 
+def _all_but_fewest(connection: sqlite3.Connection, wanted: Wanted) -> set[str]:
+    """The columns whose indexes are not to be used, as another one finds fewer rollouts."""
+    each = {"status": Wanted(wanted.statuses), "mode": Wanted(mode=wanted.mode)}
+    if wanted.has_reward:
+        each = {"reward": Wanted(below=wanted.below, above=wanted.above, sort="reward")}
+    each["run"] = Wanted(run=wanted.run)
+    given = [name for name, one in each.items() if one != Wanted()]
+    if len(given) < 2 or wanted.step is not None:
+        return set()
+    return set(sorted(given, key=lambda name: _count(connection, each[name]))[1:])
+
+
 def _count_many(connection: sqlite3.Connection, wanted: Wanted) -> int | None:
     """How many there are, where an index counts them."""
     plain = replace(wanted, most=None, below=None, above=None, sort="time")
     known = [Wanted(wanted.statuses), Wanted(mode=wanted.mode)]
-    known += [Wanted(wanted.statuses, wanted.mode)] if wanted.has_reward else []
+    known += [Wanted(wanted.statuses, wanted.mode) if wanted.has_reward else Wanted(run=wanted.run)]
     return _count(connection, wanted) if plain in known else None
 
 
@@ -288,7 +291,7 @@ def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str
     for name in ("step", "run"):
         if (given := getattr(wanted, name)) is not None:
             values[name] = given
-            conditions.append(f"{_EXPRESSIONS[name]} = :{name}")
+            conditions.append(f"{'+' if name in no_index else ''}{_EXPRESSIONS[name]} = :{name}")
     if wanted.task is not None:
         values |= {"task": wanted.task, "compact": _compact(wanted.task)}
         conditions.append("(instr(r.input, :task) > 0 OR instr(r.input, :compact) > 0)")

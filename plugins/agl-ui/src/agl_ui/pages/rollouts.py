@@ -93,10 +93,6 @@ async def write(request: Request, places: Places) -> Page:
     check_statuses("rollouts", chosen["status"])
     size = min(whole_number(request, "size", 50) or 50, SIZES[-1])
     step = whole_number(request, "step")
-    if chosen["run"] and step is None:
-        raise HTTPException(
-            400, f"run={chosen['run'][:50]!r} without a step: no index has runs alone"
-        )
     beginning = chosen["id"]
     if beginning and chosen["sort"] not in ("newest", "oldest"):
         raise HTTPException(
@@ -170,7 +166,7 @@ async def _by_contract(
     place: Place, wanted: Wanted, sort: str, beginning: str, after: str | None
 ) -> Listed:
     """The same from a store of which no more can be asked than what every store answers."""
-    filters = {"status_in": wanted.statuses, "mode": wanted.mode}
+    filters = {"status_in": wanted.statuses, "mode": wanted.mode, "run": wanted.run}
     filters |= {"reward_below": wanted.below, "reward_above": wanted.above}
     used: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     _, field, order = SORTS[sort]
