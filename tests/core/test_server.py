@@ -354,6 +354,25 @@ async def test_a_repeated_post_is_carried_out_once(http):
     assert await ask(http, "POST", "queues/rollouts/enqueue", **request) != first
 
 
+async def test_a_pipelined_request_has_no_writer_of_the_one_before(server, store):
+    start = agl.RunStart(run_id="r", algorithm="a", pid=1, host="here")
+    for _ in range(2):
+        await store.begin_run(start)
+    body = b'{"rollouts": [{"input": 1}]}'
+
+    def request(*lines: str) -> bytes:
+        head = ["POST /v1/agl/queues/rollouts/enqueue HTTP/1.1", "Host: localhost", *lines]
+        about = ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
+        return "\r\n".join([*head, *about]).encode() + body
+
+    reader, writer = await asyncio.open_connection(*server.endpoint[7:].split(":"))
+    writer.write(request("AGL-Writer: 1 r") + request("Connection: close"))
+    answers = await reader.read()
+    writer.close()
+    assert b" 409 " in answers.splitlines()[0]
+    assert b"HTTP/1.1 201 " in answers
+
+
 async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
     async def wait_for_work() -> list[dict]:
         request = {"json": {"wait_seconds": 5}, "headers": {"Idempotency-Key": "k"}, "expect": 200}

@@ -187,10 +187,10 @@ POISONS: dict[str, Poison] = {
     ),
     "error that is frozen": Poison(lambda: _raise(Frozen()), "agent", "Frozen(code=3)"),
     "error that cannot be read": Poison(
-        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made", plain=True
+        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made)", plain=True
     ),
     "error of a coroutine that cannot be read": Poison(
-        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made"
+        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made)"
     ),
     # results that break who looks at them
     "result that exits": Poison(Exiting, "agent", "SystemExit: 4", plain=True),

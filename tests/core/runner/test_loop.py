@@ -186,6 +186,25 @@ async def test_stop_event_lets_what_runs_finish_and_then_cancels_it(
     assert long.attempt.error.boundary == "cancelled"  # type: ignore
 
 
+async def test_failure_of_an_agent_keeps_its_type_and_traceback_through_a_stop(
+    memory_store: Store,
+) -> None:
+    event, runner = agl.ThreadingEvent(), agl.LitAgentRunner(agl.OtelTracer())
+
+    @agl.rollout
+    async def agent(task):
+        event.set()
+        raise KeyError("mine")
+
+    await memory_store.enqueue_rollout(1)
+    with runner.run_context(agent=agent, store=memory_store):
+        await runner.iter(event=event)
+    (rollout,) = await memory_store.query_rollouts()
+    error = rollout.attempt.error  # type: ignore
+    assert (error.boundary, error.type) == ("cancelled", "KeyError")
+    assert 'raise KeyError("mine")' in error.traceback
+
+
 async def test_cancelled_runner_records_what_ran_and_loses_no_claim(
     until: Any, memory_store: Store
 ) -> None:

@@ -40,6 +40,30 @@ async def test_agent_cancelled_before_its_first_step_is_not_stuck(
     assert waits.attempt.error.boundary in ("lost", "timeout")
 
 
+def _refuse(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+    coroutine.close()
+    raise RuntimeError("no tasks here")
+
+
+@pytest.mark.parametrize("spoils", ["threads", "tasks"])
+async def test_agents_after_one_that_spoiled_their_loop_get_a_fresh_one(
+    run_all: Any, memory_store: Store, spoils: str
+) -> None:
+    @agl.rollout
+    async def agent(task: int) -> float:
+        loop = asyncio.get_running_loop()
+        if task == 0 and spoils == "threads":
+            await loop.shutdown_default_executor()
+        elif task == 0:
+            loop.set_task_factory(_refuse)
+        else:
+            await asyncio.create_task(asyncio.to_thread(int))
+        return 1.0
+
+    ended = await run_all(agent, memory_store, [0, 1, 2])
+    assert [one.status for one in ended] == ["succeeded"] * 3
+
+
 async def test_hook_is_told_the_status_that_the_store_has(
     run_all: Any, memory_store: Store
 ) -> None:

@@ -177,8 +177,9 @@ class FastPath:
         """Handle one request."""
         PATIENCE_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
-        if route and (writer := _writer(header(scope, RECEIVED[WRITER]))):
-            run_rules.WRITER.set((writer[2].decode(), int(writer[1])))
+        writer = _writer(header(scope, RECEIVED[WRITER])) if route else None
+        # None, too: the task of a pipelined request begins with what the one before it had.
+        run_rules.WRITER.set((writer[2].decode(), int(writer[1])) if writer else None)
         if route is None:
             return await self.app(scope, receive, send)
         body = None

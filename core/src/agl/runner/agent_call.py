@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
 from agl.runner import agent_threads
-from agl.runner.agent_threads import AgentLoop, AgentThreads, current_call
+from agl.runner.agent_threads import AgentLoop, AgentThreads, current_call, make_task
 from agl.runner.result import Outcome, ReadResult
 
 _OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
@@ -147,23 +147,17 @@ class AgentCall:
             self._decide("lost", where)
 
     def _start_task(self) -> None:
-        coroutine = self._run_coroutine()
-        try:
-            assert self.agents is not None
-            self._watch(self.agents.loop.create_task(coroutine))
-        except BaseException as error:
-            coroutine.close()
-            self._report(self._raised(error))
+        assert self.agents is not None
+        self.agents.loop.set_task_factory(make_task)  # an agent may have set its own
+        self._watch(self.agents.loop.create_task(self._run_coroutine()))
 
     def _watch(self, task: "asyncio.Task[None]") -> None:
         self._task = task
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: "asyncio.Task[None]") -> None:
-        # One that was cancelled before its first step could not report, nor one without memory.
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None:
-            self._report(self._raised(error))
+        if task.cancelled():  # before its first step, or it would have reported
+            self._report(self._raised(asyncio.CancelledError()))
 
     def _run_in_thread(self) -> None:
         try:

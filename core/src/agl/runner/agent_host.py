@@ -24,7 +24,7 @@ class AgentHost:
     """Threads and the present event loop for the agents of one runner.
 
     A loop that an agent closed, broke or has blocked for too long is left behind: the calls on it
-    end with that reason, and the next ones get a fresh loop.
+    end with that reason, and the next ones get a fresh loop, as they do when its threads are gone.
 
     Args:
         blocked_seconds: See ``LitAgentRunner``.
@@ -44,7 +44,7 @@ class AgentHost:
 
     def loop(self) -> AgentLoop:
         """The loop for the next coroutine."""
-        if not self._loops or self._loops[-1].lost:
+        if not self._loops or self._loops[-1].lost or not self._loops[-1].is_sound:
             self._loops.append(AgentLoop())
             self._end_unused()
         if self._watching is None:

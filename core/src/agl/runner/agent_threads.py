@@ -56,7 +56,10 @@ class AgentLoop:
         self._silent = 0.0
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
-        self.loop.set_task_factory(_make_task)
+        self.loop.set_task_factory(make_task)
+        self.is_sound = True
+        """No agent has shut down the threads that it gives others."""
+        self.loop.shutdown_default_executor = self._shut_threads_down
         self._thread = threading.Thread(target=self._main, name="agl-agents", daemon=True)
         try:
             self._thread.start()
@@ -77,6 +80,10 @@ class AgentLoop:
                 except BaseException as error:
                     self.lost = f"broke their event loop: {type(error).__name__}: {describe(error)}"
                     return
+
+    def _shut_threads_down(self, *args: Any, **options: Any) -> Any:
+        self.is_sound = False
+        return type(self.loop).shutdown_default_executor(self.loop, *args, **options)
 
     def submit(self, start: Callable[[], object], **options: Any) -> None:
         """Have ``start`` called on the loop.
@@ -132,7 +139,8 @@ class AgentLoop:
             self._thread.join(CANCEL_SECONDS)
 
 
-def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> AgentTask:
+def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> AgentTask:
+    """The task factory of the agents' loop."""
     return AgentTask(coroutine, loop=loop, **options)
 
 

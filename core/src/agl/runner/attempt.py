@@ -153,6 +153,7 @@ class AttemptRunner:
                 why = f"the stop of its run; it ended with {failure.type}: {failure.message}"
                 error = RolloutCancelledError(f"{_what(rollout)} was cancelled by {why}")
                 outcome = Outcome(error=error, boundary="cancelled")
+                outcome.failure = failure.changed(boundary="cancelled", message=str(error))
             spans = held.received + self._tracer.get_last_trace()
             # A tracer of one's own may give fields of spans that the store has made spans of.
             trace_id = next((s.trace_id for s in reversed(spans) if isinstance(s, Span)), None)  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
 """Of the JSON of what an agent returns for its grader."""
-UNREADABLE = "(its text cannot be made: the exception raises another when it is read)"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Outcome:
         if error is None:
             return
         kind = clean(type.__repr__(type(error))[8:-2])
-        failure = Failure(boundary=self.boundary, type=kind, message=UNREADABLE)
+        failure = Failure(boundary=self.boundary, type=kind, message="(its text cannot be made)")
         try:
             failure = _hidden(_failure_of(error, failure))
             # As every context manager made of a generator does with what passes through it.
