@@ -42,6 +42,7 @@ DRIFT = 0.001
 """So much faster one clock may be than another."""
 NOT_OFFERED = (404, 405)
 """Answers of a gateway that stores at once, as 0.3's does, and cannot be asked for it."""
+_OTHER_CLOCK = (0, False)
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 """Waits while nobody listens: a gateway that restarts in good order has lost nothing."""
 
@@ -146,19 +147,24 @@ class AttemptGateways:
         self, gateway: _Gateway, spans: Sequence[Span], at_end: bool
     ) -> tuple[int, bool] | None:
         """What a gateway says of its calls and these spans; None if it cannot be asked."""
-        for _ in range(0 if gateway.name in self._ahead else NUM_LOOKS):
-            if await self._flush(gateway, []) is None:
-                return None
-        least, most, _ = self._ahead[gateway.name]
-        begin, now, end = time.monotonic(), time.time(), time.monotonic()
-        ago = [max(now - (span.end_time or now), 0.0) for span in spans] + [0.0] * at_end
-        ended = [end + most - seconds for seconds in ago]
-        return await self._flush(gateway, ended, most - least + end - begin)
+        for _ in range(2):  # again if it came back meanwhile on a host with another clock
+            for _ in range(0 if gateway.name in self._ahead else NUM_LOOKS):
+                if await self._flush(gateway, []) is None:
+                    return None
+            least, most, _ = self._ahead[gateway.name]
+            begin, now, end = time.monotonic(), time.time(), time.monotonic()
+            ago = [max(now - (span.end_time or now), 0.0) for span in spans] + [0.0] * at_end
+            ended = [end + most - seconds for seconds in ago]
+            told = await self._flush(gateway, ended, most - least + end - begin)
+            if told != _OTHER_CLOCK:
+                return told
+        raise GatewayError("its clock is another one in each answer; give each gateway an address")
 
     async def _flush(
         self, gateway: _Gateway, ended: list[float], slack: float = 0.0
     ) -> tuple[int, bool] | None:
         begin = time.monotonic()
+        known = self._ahead.get(gateway.name, (-math.inf, math.inf, begin))
         body = {"ended": ended, "slack": slack}
         status, text = await _post(gateway, "flush", FLUSH_SECONDS, body)
         if status not in (200, *NOT_OFFERED):
@@ -166,12 +172,16 @@ class AttemptGateways:
         said = json.loads(text) if status == 200 and text.strip() else None
         if not said:
             return None
+        if ended and int(said["before"]) < 1:
+            raise GatewayError(f"it answered {text[:300]}; expected 'before' to be at least 1")
         least, most = said["clock"] - time.monotonic(), said["clock"] - begin
         if least <= 0 <= most:
             least = most = 0.0  # it read between our two looks: it is the same clock
-        known = self._ahead.get(gateway.name, (-math.inf, math.inf, begin))
         drift = DRIFT * (begin - known[2])
         ahead = (max(least, known[0] - drift), min(most, known[1] + drift), begin)
+        if ahead[0] > ahead[1]:
+            self._ahead.pop(gateway.name, None)
+            return _OTHER_CLOCK
         self._ahead[gateway.name] = ahead
         return said["before"], said["in_order"]
 
