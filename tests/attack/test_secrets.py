@@ -65,14 +65,19 @@ def test_a_configuration_shows_no_secret() -> None:
         {
             "extra_headers": {"Ocp-Apim-Subscription-Key": "S1", "X-Auth": "S2", "Else": "S3"},
             "urls": ["http://u:S4@h/", "http://S5S5S5S5S5S5S5S5@h/x", "amqp://:S6@h"],
-            "args": ["--model", "m", "--token", "S7"],
+            "args": ["--model", "m", "--token", "S7", "--hub-token=S12", "--key=${KEY}"],
+            "query": "http://h/?model=m&api_key=S13#there",
+            "env": ["OPENAI_API_KEY=S14", "MODEL=m", "api_key=S15"],
+            "command": "OPENAI_API_KEY=S16 vllm serve --api-key=S17 --api-key=${API_KEY}",
             "azure_ad_token": "S8",
             "wandb_key": "S9",
             "credentials": {"user": "S10", "of": ["S11"]},
         }
     )
-    assert not any(f"S{number}" in json.dumps(shown) for number in range(1, 12))
-    assert shown["args"] == ["--model", "m", "--token", "***"]
+    assert not any(f"S{number}" in json.dumps(shown) for number in range(1, 18))
+    assert shown["args"][:5] == ["--model", "m", "--token", "***", "--hub-token=***"]
+    assert shown["query"] == "http://h/?model=m&api_key=***#there"
+    assert shown["command"].endswith(" vllm serve --api-key=*** --api-key=${API_KEY}")
     assert shown["urls"][0] == "http://u:***@h/"
 
 
@@ -83,6 +88,7 @@ def test_what_is_no_secret_is_shown_as_it_is() -> None:
         "pad_token": "<|endoftext|>",
         "endpoint": "http://me@host:8000/v1?limit=3",
         "args": ["--key", "name", "-v"],
+        "prompt": "say that token='many' and token=few, --tokens=2",
         "text": "a=b, tokens: 'many' and Basic authentication; see http://host/token/list",
     }
     assert redact(plain) == plain
@@ -91,11 +97,12 @@ def test_what_is_no_secret_is_shown_as_it_is() -> None:
 # --- by value
 
 
+@pytest.mark.parametrize("key", [KEY, "/bPxRfiCYEXAMPLEKEYwJalrXUtnFEMI/K7MDENG"])
 def test_a_key_of_the_environment_is_hidden_wherever_it_stands(
-    monkeypatch: pytest.MonkeyPatch,
+    key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f"the server said: no such thing as {KEY}!"
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    text = f"the server said: no such thing as {key}!"
+    monkeypatch.setenv("WANDB_API_KEY", key)
     secrets.learn_environment()
     assert hide(text) == "the server said: no such thing as ***!"
 

@@ -15,6 +15,10 @@ from agl.errors import ConfigError
 from agl.utils.secrets import HIDDEN, hide, is_secret, learn, name_within
 
 _VARIABLE = re.compile(r"\$?\$\{([^{}]*)\}")
+# --name=value, NAME=value, ?name=value; a variable is filled in later.
+_NAMED = re.compile(
+    r"((?:^|[?&;]|(?<!\S)(?:-|(?=[A-Z0-9_]+=)))-?([\w.-]{1,80})=)(?!\${)[^\s&;#'\"]+"
+)
 _PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@|://([^/@\s:]{16,})@")
 
 
@@ -56,7 +60,8 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         if is_secret(name) and not _VARIABLE.fullmatch(value):
             return HIDDEN
-        return hide(value)
+        named = _NAMED.sub(lambda one: one[1] + HIDDEN if is_secret(one[2]) else one[0], value)
+        return hide(named)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {k: redact(v, name_within(name, str(k))) for k, v in items}

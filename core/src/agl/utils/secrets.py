@@ -79,8 +79,10 @@ def learn_keys(resources: Mapping[str, Any]) -> None:
         learn(resource.__dict__.get("api_key"))
 
 
-# Neither a word nor a path.
-_is_key = re.compile(r"(?!\.{0,2}[/~]|[A-Za-z]:\\)(?=.*\d)(?=.*[A-Za-z])\S{12,}").fullmatch
+# Neither a word nor a path; one of AWS has 40 characters, and may begin with a slash.
+_is_key = re.compile(
+    r"(?=[\w/+]{40}$|(?!\.{0,2}[/~]|[A-Za-z]:\\))(?=.*\d)(?=.*[A-Za-z])\S{12,}"
+).fullmatch
 
 
 def learn_environment() -> None:
