@@ -84,6 +84,22 @@ class Served:
             headers = {name.lower(): value for name, value in got.headers.items()}
             return Answer(got.status, headers, await got.read())
 
+    async def ask(self, what: str, body: Any = None) -> dict[str, Any]:
+        """Ask ``flush`` or ``end`` as a runner does; empty if the gateway does not offer it."""
+        llm = self.gateway.as_resource(*self.ids, model="echo")
+        key = {"Authorization": f"Bearer {llm.api_key}"}
+        url = f"{llm.get_base_url(*self.ids).removesuffix('/v1')}/{what}"
+        async with (
+            aiohttp.ClientSession(headers=key) as session,
+            session.post(url, json=body) as got,
+        ):
+            assert got.status in (200, 404, 405), f"/{what}: {got.status} {await got.text()}"
+            return await got.json() if got.status == 200 else {}
+
+    async def num_stored(self) -> int:
+        """Calls of the attempt that the store has."""
+        return (await self.store.query_spans(self.rollout.rollout_id)).total
+
     async def expect(self, llm: LLM | None = None, **is_served: bool) -> None:
         """Model -> whether a call to it is answered."""
         asked = {name: await self.call(llm=llm, model=name) for name in is_served}
@@ -302,6 +318,30 @@ class GatewayContract:
             await drained
         assert (await call).status == 200
         await served.gateway.drain("echo")
+
+    # --- what a runner asks
+
+    async def test_flush_says_which_spans_come_before_the_next_call(self, served: Served) -> None:
+        """Calls that ended before the first span are stored then, and later ones are not yet."""
+        await served.call()
+        asked: dict[str, Any] = {"ended": [], "slack": 0.0}
+        if not (said := await served.ask("flush", asked)):
+            assert await served.num_stored() == 1, "without /flush, calls are stored at once"
+            return
+        await served.call()
+        between = said["clock"]
+        said = await served.ask("flush", {**asked, "ended": [between, between + 3600.0]})
+        assert said["clock"] >= between
+        assert (said["before"], said["in_order"]) == (1, True), said
+        assert await served.num_stored() == 1
+
+    async def test_end_stores_every_call_and_says_what_was_lost(self, served: Served) -> None:
+        """``serving_seconds`` tells a runner whether another gateway was there before."""
+        await served.call()
+        if said := await served.ask("end"):
+            assert said["serving_seconds"] > 0
+            assert said["lost_calls"] == 0
+        assert await served.num_stored() == 1
 
     # --- start, stop
 
