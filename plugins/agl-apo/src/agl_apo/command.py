@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def command(run: Path | None, url: str | None, name: str | None, as_json: bool) -> None:
     """Show how prompts were optimised: tree, difference from the first prompt, curve, result.
 
-    RUN is a run's folder or a store file; without it, the newest run under agl-runs.
+    RUN is a run's id, a part of it, its folder or its store file; without it, the newest run under
+    agl-runs.
     """
     from agl.cli.shared import print_json, read_and_close
     from agl.errors import ConfigError

@@ -15,7 +15,7 @@ Texts = Callable[[str | None, Sequence[int]], list[str]]
 
 
 async def texts_of(place: Place, rollout: Rollout) -> Texts:
-    """What decodes the tokens of a rollout; it reads files, and is for a thread."""
+    """Find what decodes a rollout's tokens: a function that reads files, to call in a thread."""
     name = (rollout.metadata or {}).get("run")
     runs = await place.runs()
     run = next((one for one in runs if one.run_id == name), runs[0] if len(runs) == 1 else None)

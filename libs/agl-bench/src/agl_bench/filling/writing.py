@@ -21,6 +21,7 @@ from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import StoredAttempt
 from agl.store.sqlite.tables import Tables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig, RunStart
+from agl.utils.rewards import place_of_reward
 from agl_bench.filling.accounts import account
 from agl_bench.filling.failing import LOST
 from agl_bench.filling.scripts import Piece, long_script, task
@@ -244,9 +245,6 @@ class _Filler:
         )
         stored = StoredAttempt(attempt, end)
         self._tables.insert_attempt(stored, None)
-        for place, piece in enumerate(pieces, next_sequence):
-            if piece.kind == "reward":
-                stored = StoredAttempt(attempt.changed(reward=one.reward), end, (1 << 54) + place)
         values: dict[str, Any] = {
             "rollout": attempt.rollout_id,
             "attempt": attempt_id,
@@ -271,6 +269,9 @@ class _Filler:
             parent = root if piece.parent else None
             ids = attempt.rollout_id, attempt_id, sequence_id, span_id, values["trace"], parent
             spans.append(PackedSpan(*ids, piece.name, begin, finish, body))
+            if piece.kind == "reward":
+                place = place_of_reward(spans[-1].unpack())
+                stored = StoredAttempt(attempt.changed(reward=one.reward), end, place)
         self._tables.insert_spans(attempt_id, spans)
         self._tables.save_attempt(stored, None)
         self.num_spans += len(spans)

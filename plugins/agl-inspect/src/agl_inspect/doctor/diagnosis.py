@@ -15,14 +15,14 @@ from agl_inspect.doctor.findings import (
     Finding,
     Level,
     attempt_failure,
+    check_adapter,
+    check_answers,
+    check_calls,
+    check_prompts,
+    check_rewards,
+    check_rows,
     not_training,
     nothing_ran,
-    of_adapter,
-    of_answers,
-    of_calls,
-    of_prompts,
-    of_rewards,
-    of_rows,
 )
 from agl_inspect.doctor.fixes import (
     BLOCKS_LOOP,
@@ -103,12 +103,12 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     result.calls = [_graded(record, found, account, rows is not None) for record in records]
     if attempt.status == "succeeded":
         # Else its failure is the one reason for all that is missing.
-        result.findings += of_calls(result.calls, trial, bool(result.rewards))
-        result.findings += of_prompts(result.calls)
-        result.findings += of_answers(result.calls)
-        result.findings += of_rewards(result.rewards, result.calls, account)
-        result.findings += of_rows(account)
-        result.findings += of_adapter(trial, rows, result.calls)
+        result.findings += check_calls(result.calls, trial, bool(result.rewards))
+        result.findings += check_prompts(result.calls)
+        result.findings += check_answers(result.calls)
+        result.findings += check_rewards(result.rewards, result.calls, account)
+        result.findings += check_rows(account)
+        result.findings += check_adapter(trial, rows, result.calls)
     result.trainable = _is_trainable(result, attempt, trial)
     _look_at_spread(trial, result)
     _look_at_mixing(trial, result)

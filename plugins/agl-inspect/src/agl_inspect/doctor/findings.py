@@ -77,7 +77,7 @@ def attempt_failure(attempt: Attempt, error: Failure) -> Finding:
     )
 
 
-def of_calls(calls: Sequence[Graded], trial: Trial, has_rewards: bool) -> list[Finding]:
+def check_calls(calls: Sequence[Graded], trial: Trial, has_rewards: bool) -> list[Finding]:
     """Calls that are missing or excluded."""
     if not calls:
         message = "no model call was recorded"
@@ -111,7 +111,7 @@ def of_calls(calls: Sequence[Graded], trial: Trial, has_rewards: bool) -> list[F
     return findings
 
 
-def of_prompts(calls: Sequence[Graded]) -> list[Finding]:
+def check_prompts(calls: Sequence[Graded]) -> list[Finding]:
     """Token-exact calls whose tokens do not say what was sent."""
     lost = [call for call in calls if call.row is not None and call.grade == "C"]
     if not lost:
@@ -120,7 +120,7 @@ def of_prompts(calls: Sequence[Graded]) -> list[Finding]:
     return [Finding("error", "prompt_lost", message + lost[0].because, PROMPT_LOST)]
 
 
-def of_answers(calls: Sequence[Graded]) -> list[Finding]:
+def check_answers(calls: Sequence[Graded]) -> list[Finding]:
     """What is trained, and is seldom what was meant."""
     trained = [call for call in calls if call.excluded is None]
     kinds = (
@@ -147,7 +147,7 @@ def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
     return FIXES[reason]
 
 
-def of_rewards(
+def check_rewards(
     rewards: Sequence[Mapping[str, Any]], calls: Sequence[Graded], account: RowSet
 ) -> list[Finding]:
     """Rewards that are missing, refused or unused."""
@@ -187,7 +187,7 @@ def of_rewards(
     ]
 
 
-def of_rows(account: RowSet) -> list[Finding]:
+def check_rows(account: RowSet) -> list[Finding]:
     """Calls that do not continue the row of the one before."""
     return [
         Finding(
@@ -203,7 +203,7 @@ def of_rows(account: RowSet) -> list[Finding]:
     ]
 
 
-def of_adapter(trial: Trial, rows: RowSet | None, calls: Sequence[Graded]) -> list[Finding]:
+def check_adapter(trial: Trial, rows: RowSet | None, calls: Sequence[Graded]) -> list[Finding]:
     """An adapter that cannot read the spans."""
     if rows is not None or trial.adapter is None:
         return []

@@ -31,8 +31,6 @@ class StepLine:
     cancelled: int = 0
     rewards: list[float] = field(default_factory=list[float])
     """Of those that succeeded: no other's counts."""
-    unread: int = 0
-    """Rollouts whose reward nobody can say: a span is damaged."""
     is_whole: bool = True
     """Whether all rollouts of the step were read."""
 
