@@ -386,7 +386,7 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ),
         ("hooks=[{type: cfg_agent:watch, n: 1}]", ConfigError, "agl.yaml: hooks.0: 'cfg_agent:wa"),
         ("run_dir=${AGL_TEST_NO_SUCH}", ConfigError, "agl.yaml: run_dir: the environment variable"),
-        ("run_dir=${HOME:-3}", ConfigError, "'HOME:-3' has no such name: there are no defaults "),
+        ("run_dir=${HOME:-3}", ConfigError, "run_dir: ${HOME:-3}: only a name may stand in "),
         ("datset=x", ConfigError, "agl.yaml: datset: unknown key. Here it is 'train'"),
         ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),
     ],

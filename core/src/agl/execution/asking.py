@@ -20,7 +20,7 @@ ONE_SIGNAL_SECONDS = 1.0
 
 
 def once(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """What asks when it is called first, whichever signal that is, and is False later."""
+    """A function that asks once; after a yes it is True for a second more, and then False."""
     first: list[float] = []
 
     def asked() -> bool:

@@ -86,12 +86,10 @@ def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
         return match.group()[1:]
     name = match.group(1)
     if name not in os.environ:
-        is_name = re.fullmatch(r"\w+", name)
-        wrong = "is not set. Set it" if is_name else "has no such name: there are no defaults here"
-        raise ConfigError(
-            f"{where}: the environment variable {name!r} {wrong}, or write $${{{name}}} if the "
-            "text itself is meant"
-        )
+        wrong = f"the environment variable {name!r} is not set. Set it, or write"
+        if not re.fullmatch(r"\w+", name):
+            wrong = f"${{{name}}}: only a name may stand in the braces; agl has no defaults. Write"
+        raise ConfigError(f"{where}: {wrong} $${{{name}}} if the text itself is meant")
     value = os.environ[name]
     if is_secret(name) or is_secret(key_name):
         learn(value)

@@ -172,7 +172,7 @@ class Authenticated:
 
     app: App
     grant_of: Callable[[bytes], Any]
-    """What a header allows; None for nothing."""
+    """Reads the grant of a header; None if its token is missing or unknown."""
     open_paths: frozenset[str]
     """Paths that need no token."""
     told: set[tuple[str, bytes]] = field(default_factory=set[tuple[str, bytes]])
@@ -184,11 +184,11 @@ class Authenticated:
             return await self.app(scope, receive, send)
         grant = scope[GRANT] = self.grant_of(header(scope, b"authorization"))
         if grant is None:
-            way = "a client that knows no token takes it in its address, http://agl:TOKEN@HOST:PORT"
+            way = "a client with no option for tokens can take the URL http://agl:TOKEN@HOST:PORT"
             who = (scope.get("client") or ("a Unix socket",))[0], header(scope, b"user-agent")[:80]
             if who not in self.told and len(self.told) < 100:
                 self.told.add(who)
-                logger.warning("refused a request without the token from %s (%r); %s", *who, way)
+                logger.warning("missing or wrong token in a request from %s (%r); %s", *who, way)
             return await answer(
                 send,
                 401,

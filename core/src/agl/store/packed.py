@@ -83,7 +83,7 @@ def signed(span: AnySpan, role: str) -> AnySpan:
 
 
 def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:
-    """The span as one after its attempt's end; no algorithm's is, nor an earlier call."""
+    """Mark a span as late, unless an algorithm wrote it or its call ended in time."""
     is_before = 0.0 < (span.end_time or 0.0) <= (attempt_end or 0.0)
     if span.writer == "algorithm" or (span.writer == "gateway" and is_before):
         return span

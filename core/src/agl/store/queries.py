@@ -73,8 +73,8 @@ class Filter:
 class Query:
     """A checked query.
 
-    Without ``sort_by`` the order is that of creation, which ties follow. None sorts as positive
-    infinity in a time and as the empty string elsewhere; by reward only records with one are found.
+    The order is that of creation, also among equal ``sort_by``; ``descending`` reverses it. None is
+    positive infinity in a time and the empty string elsewhere; by reward, None is left out.
     """
 
     filters: tuple[Filter, ...] = ()

@@ -116,10 +116,10 @@ class Failure(Record):
 
 
 def public_failure(failure: F) -> F:
-    """A failure for logs and readers: of a grader's, whose words may be the answer, the type."""
+    """A failure for logs and readers; hides a grader's message, which may hold the answer."""
     if failure is None or failure.boundary != "evaluator":
         return failure
-    said = "what a grader says, admins see (agl show)"
+    said = "hidden from readers; `agl show ROLLOUT` prints it"
     return cast(F, failure.changed(message=said, traceback=None))
 
 

@@ -105,7 +105,7 @@ class OtelResource(Record):
 
     @classmethod
     def from_opentelemetry(cls, src: "SdkResource") -> "OtelResource":
-        """From OpenTelemetry's object; the spans of a process have one after the other the same."""
+        """From OpenTelemetry's object, made once while spans bring the same one."""
         global _last_resource
         last = _last_resource  # threads share it
         if last is None or last[0] is not src:

@@ -55,7 +55,7 @@ def is_secret(name: str) -> bool:
 
 
 def name_within(name: str, key: str) -> str:
-    """What ``is_secret`` is asked of ``key`` within ``name``: a header is secret by any name."""
+    """The name by which ``is_secret`` judges ``key`` within ``name``: every header is secret."""
     in_body = f"{name}_{key}" if name == "extra_body" else key
     return name if is_secret(name) else in_body
 

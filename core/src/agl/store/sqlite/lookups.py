@@ -138,7 +138,7 @@ class SqliteLookups:
     ) -> tuple[Sequence[int], int, tuple[int, bytes]] | None:
         """Keys of spans, how many match, and the JSON of the first: see ``some_spans_json``.
 
-        ``at_once`` None, if they are many: SQLite would read them all to sort them.
+        With ``at_once``, None if they are many: SQLite would read them all to sort them.
         """
         if at_once and query == _IN_ORDER:
             where, values = _of_attempts(rollout_id, attempt_id)
