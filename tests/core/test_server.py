@@ -134,7 +134,7 @@ async def test_address_says_in_a_browser_what_it_is(http, server, page, status):
 async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store, caplog):
     server = LightningStoreServer(memory_store, port=0)
     await server.start()
-    way = "takes it in its address, http://agl:TOKEN@HOST:PORT"
+    way = "can take the URL http://agl:TOKEN@HOST:PORT"
     for agent in ("old/0.3", "old/0.3", "other"):
         async with (
             aiohttp.ClientSession(headers={"User-Agent": agent}) as old,
@@ -142,7 +142,7 @@ async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store
         ):
             assert (answer.status, way in await answer.text()) == (401, True)
     told = [record.getMessage() for record in caplog.records if way in record.getMessage()]
-    assert [("127.0.0.1" in line, "old/0.3" in line) for line in told] == [
+    assert [("token in a request from 127.0.0.1" in line, "old/0.3" in line) for line in told] == [
         (True, True),
         (True, False),
     ]
