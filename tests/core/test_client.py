@@ -450,6 +450,25 @@ def test_each_event_loop_gets_connections_of_its_own_and_closes_them():
     asyncio.run(server.close())
 
 
+async def test_close_from_elsewhere_while_a_loop_ends_is_no_error(client, caplog):
+    async def close_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # by asyncio.run, which closes generators next
+            closer = threading.Thread(target=lambda: asyncio.run(client.close()))
+            closer.start()
+            closer.join(0.3)
+
+    async def use() -> None:
+        await client.check_health()
+        tasks.append(asyncio.create_task(close_late()))
+        await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    await asyncio.to_thread(asyncio.run, use())
+    assert [one.message for one in caplog.records if one.name == "asyncio"] == []
+
+
 async def test_close_reaches_connections_of_other_loops(client):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

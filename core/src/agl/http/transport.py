@@ -312,12 +312,12 @@ class _Sessions:
     async def close(self) -> None:
         self._leave_parents_alone()
         here = asyncio.get_running_loop()
-        for loop, (_, life) in list(self._open.items()):
+        for loop, (session, life) in list(self._open.items()):
             if loop is here:
                 await life.aclose()
             elif loop.is_running():
-                # That loop may end in this moment, which closes its session as well.
-                closing = asyncio.run_coroutine_threadsafe(_close(life), loop)
+                # That loop may end in this moment, and close the generator itself.
+                closing = asyncio.run_coroutine_threadsafe(session.close(), loop)
                 await asyncio.wait([asyncio.wrap_future(closing)], timeout=1.0)
 
     def _leave_parents_alone(self) -> None:
@@ -332,10 +332,6 @@ class _Sessions:
 
 
 _inherited: list[object] = []
-
-
-async def _close(life: AsyncGenerator[aiohttp.ClientSession]) -> None:
-    await life.aclose()
 
 
 def _shown(claims: Sequence[str]) -> dict[str, str]:
