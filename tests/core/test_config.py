@@ -192,9 +192,16 @@ def test_aliases_are_taken() -> None:
     assert parse_yaml(text, "x") == {"a": {"lr": 1}, "b": {"lr": 1, "n": [{"lr": 1}] * 2}}
 
 
+LAUGHS = "a: &l0 [x, x]\n" + "".join(
+    f"b{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (LAUGHS, "f.yaml, line 6: not YAML: its aliases stand for more than 100,000 values"),
+        ("a: 1\nb: &b [*b]", "f.yaml, line 2: not YAML: its aliases stand for more than 100,000 "),
         ("a: 1\nb: [", "f.yaml, line 2: not YAML: "),
         ("a: 1\nb: 2\na: 3", "f.yaml, line 3: not YAML: key 'a' stands twice"),
         ("a: \x07", "f.yaml: not YAML: "),

@@ -614,8 +614,7 @@ def test_commit_is_that_of_the_repository_of_the_folder(
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "git").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("agl.runs.description._GIT_SECONDS", 0.1)
-    assert commit_of(tmp_path / "src") is None
+    assert commit_of(tmp_path / "src", timeout=0.1) is None
 
 
 def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path) -> None:

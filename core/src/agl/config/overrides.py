@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+from math import inf
 from typing import Any, cast
 
 from agl.errors import ConfigError
 
+_MOST_ALIASED = 100_000
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -85,14 +87,31 @@ def _place(block: Any, part: str, override: str) -> str | int:
 def _loader() -> Any:
     import yaml
 
+    sizes: dict[Any, float] = {}
+
     class Loader(yaml.SafeLoader):
+        num_aliased = 0.0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event: Any = cast(Any, self).peek_event()
+            node: Any = super().compose_node(parent, index)
+            if not isinstance(event, yaml.AliasEvent):
+                inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+                parts = chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+                sizes[node] = 1 + sum(map(sizes.__getitem__, parts))
+            else:
+                self.num_aliased += sizes.get(node, inf)  # a circle has no end
+            if self.num_aliased > _MOST_ALIASED:
+                problem = f"its aliases stand for more than {_MOST_ALIASED:,} values"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+            return node
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen: set[str] = set()
             for key_node, _ in node.value:
                 if isinstance(key_node.value, str) and key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key_node.value!r} stands twice", key_node.start_mark
-                    )
+                    problem = f"key {key_node.value!r} stands twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 if isinstance(key_node.value, str):
                     seen.add(key_node.value)
             return super().construct_mapping(node, deep)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_TASKS: Final = 10_000
 """Of a dataset that is no list, so many tasks are looked at: each may be read from a disk."""
-_GIT_SECONDS: Final = 5.0
 _MODELS_RUN_ON: Final = ("torch", "transformers", "trl", "vllm", "litellm", "verl", "unsloth")
 """With another version of one of these, the same run may come to other numbers."""
 
@@ -115,14 +114,14 @@ def source_file(agent: "LitAgent[Any]") -> Path | None:
     return Path(found).resolve() if found is not None and Path(found).is_file() else None
 
 
-def commit_of(folder: Path) -> str | None:
+def commit_of(folder: Path, timeout: float = 5.0) -> str | None:
     """The commit that the repository of a folder is at; None where there is none, or no git."""
     # A hook of git, say, names its own repository in GIT_DIR.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), "rev-parse", "--quiet", "--verify", "HEAD"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, env=env, timeout=_GIT_SECONDS
+            command, capture_output=True, text=True, check=True, env=env, timeout=timeout
         )
     except (OSError, subprocess.SubprocessError):
         return None

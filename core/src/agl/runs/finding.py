@@ -54,14 +54,12 @@ def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
     """A connection to the file of a store, which others may have open, or open later.
 
     It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
-    if it may write the file. If there is no log and none can be made, nobody writes.
+    if it may write the file. If there is no log and none can be made, nobody writes;
+    a log with records that cannot be read is a ``StoreUnavailableError``.
 
     Args:
         file: Of the store.
         is_shared: Whether threads may use the connection, one at a time.
-
-    Raises:
-        StoreUnavailableError: The log beside the file has records, and cannot be read.
     """
     log = file.with_name(f"{file.name}-wal")
     try:
