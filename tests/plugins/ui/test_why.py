@@ -49,9 +49,19 @@ def test_tokens_are_shown_as_text_by_the_tokenizer_that_a_run_keeps(serve, train
     alone = tmp_path / "run/store.db"
     alone.parent.mkdir()
     shutil.copy(trained / "store.db", alone)
-    (alone.parent / "tokenizer.json").write_text("{")  # as half of it was written
-    text = read(f"{serve(alone)}{found}")
-    assert "Numbers are token ids" in text
+    kept = next(trained.glob("checkpoints/*/**/tokenizer.json")).read_text()
+    strip = {"type": "Strip", "content": "a", "start": 0, "stop": 99}
+    all_a = {"type": "Replace", "pattern": {"Regex": "."}, "content": "a"}
+    panic = {**json.loads(kept), "decoder": {"type": "Sequence", "decoders": [all_a, strip]}}
+    (alone.parent / "tokenizer.json").write_text(kept)  # where no run keeps one
+    (alone.parent / "checkpoints").mkdir()
+    (gone := alone.parent / "checkpoints/gone").mkdir()
+    (gone / "tokenizer.json").symlink_to("removed meanwhile")
+    url = f"{serve(alone)}{found}"
+    assert "Numbers are token ids" in read(url)
+    for broken in ("{", json.dumps(panic)):  # half of it, and what no text has
+        (alone.parent / "checkpoints/tokenizer.json").write_text(broken)
+        assert "Numbers are token ids" in read(url)
 
 
 def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):

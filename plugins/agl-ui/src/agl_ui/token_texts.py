@@ -12,6 +12,8 @@ from agl_ui.places import Place
 logger = logging.getLogger("agl.ui")
 Texts = Callable[[str | None, Sequence[int]], list[str]]
 """Name of a model, ids of its tokens -> what each says; empty where its tokenizer is not here."""
+KEPT = ("checkpoints", "versions", "*/checkpoints")
+"""Folders of a run in which tokenizers are looked for: another's file may say that ``/`` is one."""
 
 
 async def texts_of(place: Place, rollout: Rollout) -> Texts:
@@ -22,31 +24,43 @@ async def texts_of(place: Place, rollout: Rollout) -> Texts:
     folder = run.folder if run else None
 
     def texts(model: str | None, ids: Sequence[int]) -> list[str]:
-        return _decoded(_tokenizer(place, Path(folder), model), ids) if folder and ids else []
+        if not folder or not ids:
+            return []
+        try:
+            return _decoded(_tokenizer(place, Path(folder), model), ids)
+        except BaseException as error:  # a broken file makes the library panic
+            logger.warning("tokens of %s are shown as numbers: %s", folder, error)
+            return []
 
     return texts
 
 
 def _tokenizer(place: Place, folder: Path, model: str | None) -> Any:
     """The newest in the folder of a run, of this model where there are several; None for none."""
-    files = [*folder.rglob("tokenizer.json")]
-    files = [one for one in files if model in one.parts] or files
+    found = (
+        file for kept in KEPT for one in folder.glob(kept) for file in one.rglob("tokenizer.json")
+    )
+    files = {file: at for file in found if (at := _changed(file))}
+    files = {file: at for file, at in files.items() if model in file.parts} or files
     if not files:
         return None
-    newest = max(files, key=lambda one: one.stat().st_mtime_ns)
     known: dict[tuple[Path, int], Any] = place.memory.setdefault("tokenizers", {})
-    key = (newest, newest.stat().st_mtime_ns)
+    key = newest, _ = max(files.items(), key=lambda item: item[1])
     if key not in known:
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:  # as agl-ui[tokens] is not installed
             return None
-        try:
-            known[key] = Tokenizer.from_file(str(newest))
-        except Exception as error:  # its only kind
-            logger.warning("%s is no tokenizer: %s", newest, error)
-            known[key] = None
+        known[key] = Tokenizer.from_file(str(newest))
     return known[key]
+
+
+def _changed(file: Path) -> int:
+    """When it was, in nanoseconds; 0 if a run that goes on has removed it meanwhile."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> list[str]:
