@@ -2,10 +2,12 @@
 
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 
+from agl.cli import main
 from agl.utils.logs import stderr_console
 
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
@@ -24,3 +26,23 @@ def _log_as_before() -> Iterator[None]:
     logger.setLevel(level)
     logger.propagate, logger.handlers[:] = propagates, handlers
     stderr_console.cache_clear()
+
+
+class Result(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def agl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs a command of ``agl`` in this process."""
+
+    def call(*arguments: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        return Result(caught.value.code, *capsys.readouterr())
+
+    return call

@@ -4,32 +4,13 @@ import logging
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.plugins.registry import components
 
-
-class Result(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Agl = Callable[..., Result]
-
-
-@pytest.fixture
-def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Result(caught.value.code, captured.out, captured.err)
-
-    return call
+Agl = Callable[..., Any]
 
 
 AGENT = """

@@ -4,37 +4,18 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
-from agl.cli import main
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import LedgerItem
 from agl_learning import ledger_tables
 from agl_learning.ledger import save_ledger
 
-
-class Result(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Agl = Callable[..., Result]
-
-
-@pytest.fixture
-def agl(capsys: pytest.CaptureFixture[str]) -> Agl:
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Result(caught.value.code, captured.out, captured.err)
-
-    return call
+Agl = Callable[..., Any]
 
 
 async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
