@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -593,6 +594,27 @@ async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path
         open_to_read(killed / "store.db")
     (run,) = runs_here(killed)
     assert "'store.db-wal' beside it has records" in (run.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"no database" * 99, "file is not a database. The file is damaged"),
+        (b"", "it has no tables"),
+        (b"CREATE TABLE theirs (a)", "no store of agl"),
+    ],
+)
+def test_readers_say_of_a_file_that_it_is_no_store(
+    content: bytes, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "store.db"
+    if content.startswith(b"CREATE"):
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(content.decode())
+    else:
+        file.write_bytes(content)
+    with pytest.raises(StoreUnavailableError, match=f"store.db'.*{told}"):
+        open_to_read(file)
 
 
 def test_commit_is_that_of_the_repository_of_the_folder(

@@ -605,7 +605,7 @@ def test_database_of_something_else_is_refused_and_unharmed(path):
         connection.execute("CREATE TABLE diary (page TEXT)")
     connection.close()
     before = path.read_bytes()
-    refused(path, "not a store of agl")
+    refused(path, "no store of agl")
     assert path.read_bytes() == before
 
 

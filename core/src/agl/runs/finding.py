@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from agl.errors import StoreUnavailableError
 from agl.runs.folders import CONFIG, RUNS, STORE, known_run
-from agl.store.sqlite.file import check_schema
+from agl.store.sqlite.file import check_schema, unavailable
 from agl.types import Run
 
 _PLACES = ("file", "working_directory")
@@ -78,10 +78,13 @@ def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
     try:
         connection.execute("PRAGMA query_only=ON")
-        check_schema(connection, str(file))
-    except BaseException:
+        if not check_schema(connection, str(file)):
+            raise StoreUnavailableError(f"store {str(file)!r}: it has no tables; nothing is stored")
+    except BaseException as error:
         connection.close()
-        raise
+        if isinstance(error, sqlite3.OperationalError) or not isinstance(error, sqlite3.Error):
+            raise
+        raise unavailable(str(file), error) from error
     return connection
 
 

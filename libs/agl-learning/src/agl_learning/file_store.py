@@ -16,10 +16,7 @@ from agl.store.operation_table import Operation
 from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.file import (
-    APPLICATION_ID,
     MEMORY,
-    SCHEMA_VERSION,
-    other_version,
     unreadable,
 )
 from agl.store.sqlite.lookups import SqliteLookups
@@ -28,13 +25,6 @@ from agl.types import Rollout
 T = TypeVar("T")
 CACHE_KIB = 64 * 1024
 """A long trace fits; with SQLite's 2 MiB each look at it would read it several times."""
-
-
-def schema_of(connection: sqlite3.Connection) -> int | None:
-    """The version of the schema of a file that is open; None where it is no store."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return version if application == APPLICATION_ID else None
 
 
 def file_of(store: LightningStore) -> Path | None:
@@ -172,10 +162,5 @@ class FileStore(LightningStore):
             self._let_go()
             connection = open_to_read(self._file, is_shared=True)
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            if (version := schema_of(connection)) != SCHEMA_VERSION:
-                connection.close()
-                if version is None:
-                    raise StoreUnavailableError(f"store {self.path!r}: not a store of agl")
-                raise other_version(self.path, version)
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]

@@ -40,17 +40,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         StoreUnavailableError: It is no store, or of another version of agl, or damaged.
     """
     try:
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables and application != APPLICATION_ID:
-            raise StoreUnavailableError(
-                f"store {path!r}: an SQLite database, but not a store of agl "
-                f"(application_id {application}). Give the path of a new file"
-            )
-        check_schema(connection, path)
-        if tables and version != SCHEMA_VERSION:
-            raise other_version(path, version)
+        tables = check_schema(connection, path)
         if tables and path != MEMORY and Path(path).stat().st_size <= _CHECKED_BYTES:
             found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
@@ -64,22 +54,30 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         raise unavailable(path, error) from error
 
 
-def other_version(path: str, version: int) -> StoreUnavailableError:
-    """The error of a file with another version of the schema."""
-    made_by = "a newer agl" if version > SCHEMA_VERSION else "an older agl"
-    return StoreUnavailableError(
-        f"store {path!r}: made by {made_by} (schema {version}, this one has {SCHEMA_VERSION}); it "
-        "was left as it is. Open it with the agl that made it, or give the path of a new file; "
-        "'agl export' there and 'agl import' here take its rollouts along"
-    )
+def check_schema(connection: sqlite3.Connection, path: str) -> int:
+    """Refuse what is no store of this version of agl; the number of tables, 0 in a new file.
 
-
-def check_schema(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse views, triggers and virtual tables: code that SQLite would run, and no store has."""
+    Views, triggers and virtual tables are code that SQLite would run, and no store has them.
+    """
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != APPLICATION_ID:
+        raise StoreUnavailableError(
+            f"store {path!r}: an SQLite database, and no store of agl. Give the path of a new file"
+        )
     where = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL %'"
     for kind, name in connection.execute(f"SELECT type, name FROM sqlite_master WHERE {where}"):
         what = f"has the {kind} {name!r}, which SQLite would run whenever the store is used"
         raise StoreUnavailableError(f"store {path!r}: {what}. Do not use this file")
+    if tables and version != SCHEMA_VERSION:
+        made_by = "a newer agl" if version > SCHEMA_VERSION else "an older agl"
+        raise StoreUnavailableError(
+            f"store {path!r}: made by {made_by} (schema {version}, this one has {SCHEMA_VERSION}); "
+            "it was left as it is. Open it with the agl that made it, or give the path of a new "
+            "file; 'agl export' there and 'agl import' here take its rollouts along"
+        )
+    return tables
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailableError:
