@@ -96,8 +96,9 @@ def _loader() -> Any:
             event: Any = cast(Any, self).peek_event()
             node: Any = super().compose_node(parent, index)
             if not isinstance(event, yaml.AliasEvent):
-                inner = node.value if isinstance(node, yaml.CollectionNode) else ()
-                parts = chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+                inner: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
+                is_pairs = isinstance(node, yaml.MappingNode)
+                parts: Any = chain.from_iterable(inner) if is_pairs else inner
                 sizes[node] = 1 + sum(map(sizes.__getitem__, parts))
             else:
                 self.num_aliased += sizes.get(node, inf)  # a circle has no end
