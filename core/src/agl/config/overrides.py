@@ -97,8 +97,7 @@ def _loader() -> Any:
             node: Any = super().compose_node(parent, index)
             if not isinstance(event, yaml.AliasEvent):
                 inner: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
-                is_pairs = isinstance(node, yaml.MappingNode)
-                parts: Any = chain.from_iterable(inner) if is_pairs else inner
+                parts: Any = chain.from_iterable(inner) if node.id == "mapping" else inner
                 sizes[node] = 1 + sum(map(sizes.__getitem__, parts))
             else:
                 self.num_aliased += sizes.get(node, inf)  # a circle has no end
