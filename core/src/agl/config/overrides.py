@@ -96,8 +96,8 @@ def _loader() -> Any:
             event: Any = cast(Any, self).peek_event()
             node: Any = super().compose_node(parent, index)
             if not isinstance(event, yaml.AliasEvent):
-                inner: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
-                parts: Any = chain.from_iterable(inner) if node.id == "mapping" else inner
+                own: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
+                parts: Any = chain.from_iterable(own) if isinstance(node, yaml.MappingNode) else own
                 sizes[node] = 1 + sum(map(sizes.__getitem__, parts))
             else:
                 self.num_aliased += sizes.get(node, inf)  # a circle has no end
