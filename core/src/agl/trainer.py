@@ -19,7 +19,6 @@ from agl.errors import ConfigError, StoppedError
 from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
-from agl.execution.deadlock import IN_VAIN
 from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
@@ -335,8 +334,6 @@ class Trainer:
         except StoppedError as stopped:
             run.note_stopped(stopped)
         except BaseException as raised:
-            if raised.args == (IN_VAIN,):
-                run.reason = IN_VAIN
             # Without a budget nothing more can be learned, and what was learned is there.
             is_failure = gateway is None or gateway.spent_budget() is None
             if store.refusal is not None and isinstance(raised, Exception):

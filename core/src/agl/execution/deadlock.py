@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from agl.execution.base import AlgorithmBundle
 from agl.execution.coroutines import UnaskedCancellationError
@@ -12,7 +12,6 @@ from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.types import Rollout
-from agl.utils.text import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +19,8 @@ LOOK_SECONDS = 0.25
 """How often it is looked whether an algorithm waits in vain."""
 CLEAN_UP_SECONDS = 30.0
 """An algorithm that was cancelled gets so long to end, or the grace where that is longer."""
-IN_VAIN = "all runners had ended, and the algorithm waited for rollouts that nobody would run"
-"""With this an algorithm is cancelled that waits in vain."""
+NAMED = 3
+"""How many rollouts a warning names at most."""
 
 
 async def run_algorithm(
@@ -33,10 +32,11 @@ async def run_algorithm(
 ) -> bool:
     """Run the algorithm to its own end, or until it has waited in vain for too long.
 
-    It waits in vain while a ``wait_for_rollouts`` of its without a timeout is open and
-    ``no_runners`` is set. ``stop`` is then set for it, and after the grace it is cancelled with
-    ``IN_VAIN``, and left behind if it does not end by that. One whose waits have timeouts goes on,
-    with ``stop`` set: it may give up and save, or train in between.
+    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set. A wait
+    that it begins then has no timeout: it would wait again and again.
+    ``stop`` is then set for it, and after the grace it is cancelled, and left behind if it does not
+    end by that. One that only asks now and then whether rollouts have ended (``get_rollout_by_id``,
+    a wait with ``timeout=0``) goes on: it may train in between, which nobody can tell from a pause.
 
     Args:
         algorithm: What to run.
@@ -51,22 +51,26 @@ async def run_algorithm(
     Raises:
         UnaskedCancellationError: It ended by a ``CancelledError`` that nobody asked for.
     """
-    watched = _WatchedStore(store, stop, no_runners)
+    watched = _WatchedStore(store, no_runners)
     task = asyncio.ensure_future(algorithm(watched, stop))
-    none_since, why = math.inf, None
     try:
         while not task.done():
             await asyncio.wait([task], timeout=LOOK_SECONDS)
-            if task.done() or not no_runners.is_set():
+            wait = watched.wait_in_vain()
+            if wait is None or task.done():
                 continue
-            none_since = min(none_since, time.monotonic())
-            for began, rollout_ids in watched.waits[:1]:
-                watched.tell(rollout_ids)
-                if time.monotonic() - max(began, none_since) >= grace_seconds():
-                    why = IN_VAIN
-                    return False
+            seconds, grace = watched.seconds_in_vain(wait), grace_seconds()
+            if wait.is_endless or seconds >= grace / 2:
+                stop.set()
+            if seconds >= grace:
+                logger.warning(
+                    "All runners have ended; the algorithm waits for rollouts that nobody will "
+                    "run (%s), and is stopped.",
+                    _names(wait.rollout_ids),
+                )
+                return False
     finally:
-        task.cancel(why)
+        task.cancel()
         await asyncio.wait([task], timeout=max(grace_seconds(), CLEAN_UP_SECONDS))
         if not task.done():
             logger.error("The algorithm was cancelled and does not end; it is left behind.")
@@ -78,37 +82,50 @@ async def run_algorithm(
     return True
 
 
+@dataclass(eq=False)
+class _Wait:
+    rollout_ids: Sequence[str]
+    is_endless: bool
+    """It has no timeout, so the algorithm does nothing else until it is cancelled."""
+    began: float
+
+
 class _WatchedStore(StandInStore):
-    """The algorithm's store, which notes what it waits for."""
+    """The algorithm's store, which notes what it waits for in vain."""
 
-    def __init__(
-        self, store: LightningStore, stop: ExecutionEvent, no_runners: ExecutionEvent
-    ) -> None:
+    def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
         super().__init__(store)
-        self._stop, self._no_runners = stop, no_runners
-        self.waits: list[tuple[float, Sequence[str]]] = []
-        """When the open ones without a timeout began, and what they wait for."""
+        self._no_runners = no_runners
+        self._open_waits: list[_Wait] = []
+        self._none_since = 0.0
 
-    def tell(self, rollout_ids: Sequence[str]) -> None:
-        """Say once that nobody will run these, and set ``stop``."""
-        if not self._stop.is_set():
-            logger.warning(
-                "All runners have ended; the algorithm waits for rollouts that nobody will run "
-                "(%s), and is told to stop.",
-                shorten(", ".join(rollout_ids)),
-            )
-            self._stop.set()
+    def wait_in_vain(self) -> _Wait | None:
+        """The open wait that has lasted longest; None when none is open, or runners are left."""
+        if not self._no_runners.is_set():
+            return None
+        self._none_since = self._none_since or time.monotonic()
+        return next(iter(self._open_waits), None)
+
+    def seconds_in_vain(self, wait: _Wait) -> float:
+        """How long it has waited since the last runner ended."""
+        return time.monotonic() - max(wait.began, self._none_since)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        wait = time.monotonic(), list(rollout_ids)
-        self.waits += [wait] if timeout is None else []
+        if timeout != 0 and self._no_runners.is_set():
+            timeout = None  # one that waits again and again waits in vain, too
+        wait = _Wait(list(rollout_ids), timeout is None, time.monotonic())
+        self._open_waits.append(wait)
         try:
-            ended = await self._store.wait_for_rollouts(rollout_ids=wait[1], timeout=timeout)
+            return await self._store.wait_for_rollouts(
+                rollout_ids=wait.rollout_ids, timeout=timeout
+            )
         finally:
-            if timeout is None:
-                self.waits.remove(wait)
-        if timeout and len(ended) < len(wait[1]) and self._no_runners.is_set():
-            self.tell(wait[1])
-        return ended
+            self._open_waits.remove(wait)
+
+
+def _names(rollout_ids: Iterable[str]) -> str:
+    names = sorted(rollout_ids)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
