@@ -21,20 +21,8 @@ WINGS = (
     "store/access",
     "store/sqlite",
 )
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_440
-"""Lines. The kernel is to come down to 10,800, and all to 17,500. They go down, and went up once:
-for what a server refuses before it looks at a token (``serving/guard.py``), for Unix sockets and
-repetitions with another body, for templates that reach no code behind their values,
-for secrets that are hidden by value (``utils/secrets.py``), for tokens
-by role (``store/access``, ``http/grants.py``), for runs (``runs``, ``store/run_rules.py``), and for
-hooks that add spans before a rollout ends, for hooks by name (``build_hooks``), for values that
-nobody can read again, and for claims,
-stops and signs of life that a cold reading found lost, and for wrong names and keywords, which are
-refused with the right one (``utils/catalogue.py``), for what a run came to, which ``Trainer.fit``
-returns (``runs/result.py``), and for lines and tables that fit a terminal, and are whole where
-there is none (``utils/logs.py``, ``cli/shared.py``).
-Since then, what only reads a store went to agl-inspect, fresh processes to agl-sandbox, and to
-agl-learning ledgers, model calls, training rows and credit rules."""
+MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_100, 25_300
+"""Lines. The kernel is to come down to 10,800, and all to 17,500."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
@@ -47,8 +35,7 @@ def test_top_level_has_few_rooms() -> None:
 def test_kernel_and_wings_do_not_grow() -> None:
     lines = {
         path.relative_to(AGL).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for path in AGL.rglob("*.py*")
-        if path.suffix in (".py", ".pyi")
+        for path in AGL.rglob("*.py")
     }
     wings = {
         wing: sum(count for path, count in lines.items() if path.startswith(f"{wing}/"))

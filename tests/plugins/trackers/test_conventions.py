@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from agl.utils.secrets import learn_environment
 from agl_learning.records import ModelCall
 from agl_trackers.conventions import call_attributes, clean
 
@@ -51,8 +52,9 @@ def test_tokens_are_counted_where_nobody_said_how_many() -> None:
 
 
 def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = "a key of ours, 0123456789"
+    secret = "a-key-of-ours-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
+    learn_environment()
     tool = {"type": "function", "function": {"name": "ask", "description": f"With {secret}"}}
     asked = [{"role": "user", "content": f"Use {secret}"}]
     found = call_attributes(call(messages=asked, tools=[tool]), [])
@@ -61,7 +63,8 @@ def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_in_lists_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = "a key of ours, 0123456789"
+    secret = "a-key-of-ours-0123456789"
     monkeypatch.setenv("SOME_API_KEY", secret)
+    learn_environment()
     assert clean({"keys": [secret], "pair": (f"Use {secret}", 1)})["pair"][1] == 1
     assert secret not in str(clean({"keys": [secret], "pair": (f"Use {secret}", 1)}))
