@@ -288,7 +288,9 @@ def agent_of(name: str, folder: Path) -> agl.LitAgent[Any]:
     @agl.rollout
     async def coroutine(task: int) -> Any:
         agl.emit_message("begins")
-        while is_awaited(task):  # noqa: ASYNC110 (files of other processes)
+        tracer = agl.get_active_tracer()
+        # Spans are written within a tenth of a second; what is stored has a number.
+        while is_awaited(task) or not all(one.sequence_id for one in tracer.get_last_trace()):  # noqa: ASYNC110 (files of other processes)
             await asyncio.sleep(0.02)
         result = strike(task)
         if asyncio.iscoroutine(result):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agl.execution.base import AlgorithmBundle
@@ -12,6 +12,7 @@ from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.types import Rollout
+from agl.utils.text import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +20,6 @@ LOOK_SECONDS = 0.25
 """How often it is looked whether an algorithm waits in vain."""
 CLEAN_UP_SECONDS = 30.0
 """An algorithm that was cancelled gets so long to end, or the grace where that is longer."""
-NAMED = 3
-"""How many rollouts a warning names at most."""
 
 
 async def run_algorithm(
@@ -56,17 +55,17 @@ async def run_algorithm(
     try:
         while not task.done():
             await asyncio.wait([task], timeout=LOOK_SECONDS)
-            wait = watched.wait_in_vain()
-            if wait is None or task.done():
+            found = watched.wait_in_vain()
+            if found is None or task.done():
                 continue
-            seconds, grace = watched.seconds_in_vain(wait), grace_seconds()
+            (wait, seconds), grace = found, grace_seconds()
             if wait.is_endless or seconds >= grace / 2:
                 stop.set()
             if seconds >= grace:
                 logger.warning(
                     "All runners have ended; the algorithm waits for rollouts that nobody will "
                     "run (%s), and is stopped.",
-                    _names(wait.rollout_ids),
+                    shorten(", ".join(wait.rollout_ids)),
                 )
                 return False
     finally:
@@ -96,19 +95,16 @@ class _WatchedStore(StandInStore):
     def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
         super().__init__(store)
         self._no_runners = no_runners
-        self._open_waits: list[_Wait] = []
+        self._waits: list[_Wait] = []
         self._none_since = 0.0
 
-    def wait_in_vain(self) -> _Wait | None:
-        """The open wait that has lasted longest; None when none is open, or runners are left."""
+    def wait_in_vain(self) -> tuple[_Wait, float] | None:
+        """The open wait that has lasted longest, and seconds since no runner is left; or None."""
         if not self._no_runners.is_set():
             return None
-        self._none_since = self._none_since or time.monotonic()
-        return next(iter(self._open_waits), None)
-
-    def seconds_in_vain(self, wait: _Wait) -> float:
-        """How long it has waited since the last runner ended."""
-        return time.monotonic() - max(wait.began, self._none_since)
+        now = time.monotonic()
+        self._none_since = self._none_since or now
+        return next(((one, now - max(one.began, self._none_since)) for one in self._waits), None)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -116,16 +112,8 @@ class _WatchedStore(StandInStore):
         if timeout != 0 and self._no_runners.is_set():
             timeout = None  # one that waits again and again waits in vain, too
         wait = _Wait(list(rollout_ids), timeout is None, time.monotonic())
-        self._open_waits.append(wait)
+        self._waits.append(wait)
         try:
-            return await self._store.wait_for_rollouts(
-                rollout_ids=wait.rollout_ids, timeout=timeout
-            )
+            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
         finally:
-            self._open_waits.remove(wait)
-
-
-def _names(rollout_ids: Iterable[str]) -> str:
-    names = sorted(rollout_ids)
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+            self._waits.remove(wait)

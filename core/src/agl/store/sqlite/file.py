@@ -55,10 +55,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: str) -> int:
-    """Refuse what is no store of this version of agl; the number of tables, 0 in a new file.
-
-    Views, triggers and virtual tables are code that SQLite would run, and no store has them.
-    """
+    """Refuse what is no store of this version of agl; the number of tables, 0 in a new file."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -66,6 +63,7 @@ def check_schema(connection: sqlite3.Connection, path: str) -> int:
         raise StoreUnavailableError(
             f"store {path!r}: an SQLite database, and no store of agl. Give the path of a new file"
         )
+    # Views, triggers and virtual tables are code that SQLite would run, and no store has them.
     where = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL %'"
     for kind, name in connection.execute(f"SELECT type, name FROM sqlite_master WHERE {where}"):
         what = f"has the {kind} {name!r}, which SQLite would run whenever the store is used"
