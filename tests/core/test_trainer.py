@@ -140,8 +140,13 @@ def test_baseline_keeps_rewards_and_counts_failures() -> None:
             raise RuntimeError("no")
         return float(task)
 
-    baseline = agl.Baseline(max_queue_length=2)
-    agl.Trainer(algorithm=baseline, strategy=shm()).fit(agent, [1, 2], val_dataset=[3])
+    class OfAnother(agl.InMemoryLightningStore):  # as 0.3's, with rewards in spans only
+        async def get_rollout_by_id(self, rollout_id: str) -> Any:
+            found = await super().get_rollout_by_id(rollout_id)
+            return found and found.changed(reward=None)
+
+    baseline, store = agl.Baseline(max_queue_length=2), OfAnother()
+    agl.Trainer(algorithm=baseline, store=store, strategy=shm()).fit(agent, [1, 2], val_dataset=[3])
     assert sorted(baseline.rewards.values(), key=str) == [1.0, 3.0, None]
 
 

@@ -135,7 +135,7 @@ class Baseline(FastAlgorithm):
         spans = await self.get_store().query_spans(ended.rollout_id, "latest")
         for span in spans:
             logger.debug("%s %s", who, self._describe(span))
-        reward = ended.reward
+        reward = agl.find_final_reward(spans) if ended.status == "succeeded" else None
         failure = infrastructure_failure(spans)
         if failure is not None and self.infrastructure_failures != "keep":
             logger.warning("%s Reward %s left out: a model call failed: %s", who, reward, failure)
