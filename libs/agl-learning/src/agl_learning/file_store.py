@@ -15,10 +15,7 @@ from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import (
-    MEMORY,
-    unreadable,
-)
+from agl.store.sqlite.file import MEMORY, unreadable
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
 
