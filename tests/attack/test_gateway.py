@@ -94,7 +94,7 @@ async def test_a_backend_sends_nobody_elsewhere(elsewhere: EchoLLM, status: int)
     assert not {"Location", "location", "Set-Cookie", "set-cookie"} & headers.keys()
     assert "the provider's key" not in said
     async with aiohttp.ClientSession() as session:  # who follows it arrives there
-        await session.post(f"{backend.url}/v1/chat/completions", json=asked)
+        (await session.post(f"{backend.url}/v1/chat/completions", json=asked)).release()
     await proxy.stop()
     await asyncio.to_thread(backend.stop)
     if status in (307, 308):

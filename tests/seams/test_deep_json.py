@@ -181,7 +181,7 @@ async def test_odd_tool_calls_of_the_model_make_its_message_malformed(tool_calls
 
         body = {"model": llm.model, "messages": [USER]}
         async with aiohttp.ClientSession() as session:
-            await session.post(f"{llm.endpoint}/chat/completions", json=body)
+            (await session.post(f"{llm.endpoint}/chat/completions", json=body)).release()
         return 1.0
 
     collected = await run(agent, {"tool_calls": tool_calls})

@@ -314,7 +314,7 @@ async def test_calls_that_the_store_refuses_fail_the_attempt(meanwhile):
                     await proxy.restart()
                 else:
                     async with aiohttp.ClientSession() as session:
-                        await session.post(f"{llm.endpoint.removesuffix('/v1')}/end")
+                        (await session.post(f"{llm.endpoint.removesuffix('/v1')}/end")).release()
             return 1.0
 
         ended = await run(agent, store, proxy.as_resource())
