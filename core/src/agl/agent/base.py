@@ -224,21 +224,14 @@ def _as_written(method: Callable[..., Any]) -> RolloutMethod:
     if is_usual or not set(names) <= {"resources", "rollout", "rollout_id"}:
         return method
 
-    def arguments(resources: NamedResources, rollout: Rollout) -> list[Any]:
-        values = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
-        return [values[name] for name in names]
-
-    if inspect.iscoroutinefunction(method):
-
-        async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-            return await method(task, *arguments(resources, rollout))
-
-        return call_async
-
     def call(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        return method(task, *arguments(resources, rollout))
+        values = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
+        return method(task, *(values[name] for name in names))
 
-    return call
+    async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        return await call(task, resources, rollout)
+
+    return call_async if inspect.iscoroutinefunction(method) else call
 
 
 def _method_names(mode: RolloutMode | None) -> tuple[str, ...]:

@@ -1,10 +1,12 @@
 """Running an algorithm, and ending it once it is deadlocked: it waits, and no runner is left."""
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from agl.execution.base import AlgorithmBundle
 from agl.execution.coroutines import UnaskedCancellationError
@@ -31,16 +33,13 @@ async def run_algorithm(
 ) -> bool:
     """Run the algorithm to its own end, or until it has waited in vain for too long.
 
-    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set. A wait
-    that it begins then has no timeout: it would wait again and again.
-    ``stop`` is then set for it, and after the grace it is cancelled, and left behind if it does not
-    end by that. One that only asks now and then whether rollouts have ended (``get_rollout_by_id``,
-    a wait with ``timeout=0``) goes on: it may train in between, which nobody can tell from a pause.
+    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set, which
+    then sets ``stop``. A wait with a timeout ends early once such waits have lasted half the grace
+    together; after the whole grace the algorithm is cancelled, and left behind if it does not end
+    by that. One that only looks (``get_rollout_by_id``, ``timeout=0``) goes on: it may train.
 
     Args:
-        algorithm: What to run.
-        store: Where it works.
-        stop: Says that the run ends.
+        algorithm: What to run, with ``store`` and ``stop``.
         no_runners: Set when no rollout will be run any more.
         grace_seconds: How long it may wait in vain; asked again each time.
 
@@ -52,22 +51,25 @@ async def run_algorithm(
     """
     watched = _WatchedStore(store, no_runners)
     task = asyncio.ensure_future(algorithm(watched, stop))
+    seconds, looked = 0.0, math.inf
     try:
         while not task.done():
             await asyncio.wait([task], timeout=LOOK_SECONDS)
-            found = watched.wait_in_vain()
-            if found is None or task.done():
+            wait, now = watched.wait_in_vain(), time.monotonic()
+            seconds += max(0.0, now - looked)
+            looked = now if wait else math.inf
+            if wait is None or task.done():
                 continue
-            (wait, seconds), grace = found, grace_seconds()
-            if wait.is_endless or seconds >= grace / 2:
-                stop.set()
-            if seconds >= grace:
+            stop.set()
+            if seconds >= grace_seconds():
                 logger.warning(
                     "All runners have ended; the algorithm waits for rollouts that nobody will "
                     "run (%s), and is stopped.",
                     shorten(", ".join(wait.rollout_ids)),
                 )
                 return False
+            if seconds >= grace_seconds() / 2 and wait.timeout is not None:
+                watched.end_early(wait)
     finally:
         task.cancel()
         await asyncio.wait([task], timeout=max(grace_seconds(), CLEAN_UP_SECONDS))
@@ -81,12 +83,11 @@ async def run_algorithm(
     return True
 
 
-@dataclass(eq=False)
-class _Wait:
+class _Wait(NamedTuple):
     rollout_ids: Sequence[str]
-    is_endless: bool
-    """It has no timeout, so the algorithm does nothing else until it is cancelled."""
-    began: float
+    timeout: float | None
+    limit: asyncio.Timeout
+    loop: asyncio.AbstractEventLoop
 
 
 class _WatchedStore(StandInStore):
@@ -96,24 +97,32 @@ class _WatchedStore(StandInStore):
         super().__init__(store)
         self._no_runners = no_runners
         self._waits: list[_Wait] = []
-        self._none_since = 0.0
 
-    def wait_in_vain(self) -> tuple[_Wait, float] | None:
-        """The open wait that has lasted longest, and seconds since no runner is left; or None."""
-        if not self._no_runners.is_set():
-            return None
-        now = time.monotonic()
-        self._none_since = self._none_since or now
-        return next(((one, now - max(one.began, self._none_since)) for one in self._waits), None)
+    def wait_in_vain(self) -> _Wait | None:
+        """The open wait that has lasted longest; None if none is open, or runners are left."""
+        waits = self._waits if self._no_runners.is_set() else ()
+        return next((wait for wait in waits if wait.timeout != 0), None)
+
+    def end_early(self, wait: _Wait) -> None:
+        """End it as if its timeout was over; by its own loop, if that is not closed by now."""
+        with contextlib.suppress(RuntimeError):
+            wait.loop.call_soon_threadsafe(self._end, wait)
+
+    def _end(self, wait: _Wait) -> None:
+        if wait in self._waits and wait.limit.when() is None:
+            wait.limit.reschedule(0.0)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
-        if timeout != 0 and self._no_runners.is_set():
-            timeout = None  # one that waits again and again waits in vain, too
-        wait = _Wait(list(rollout_ids), timeout is None, time.monotonic())
-        self._waits.append(wait)
+        limit, loop = asyncio.timeout(None), asyncio.get_running_loop()
+        self._waits.append(wait := _Wait(rollout_ids, timeout, limit, loop))
         try:
-            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+            async with limit:
+                return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
         finally:
             self._waits.remove(wait)

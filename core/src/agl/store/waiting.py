@@ -112,11 +112,10 @@ class EndWaiters:
         finally:
             with self._lock:
                 for rollout_id in registered:
-                    tickets = self._by_rollout.get(rollout_id)
-                    if tickets is not None:
-                        tickets.discard(ticket)
-                        if not tickets:
-                            del self._by_rollout[rollout_id]
+                    tickets = self._by_rollout.get(rollout_id, set[EndTicket]())
+                    tickets.discard(ticket)
+                    if not tickets:
+                        self._by_rollout.pop(rollout_id, None)
 
     def settle(self, ticket: EndTicket, rollout_ids: Iterable[str]) -> None:
         """These need no waiting: they had ended before, or are unknown."""

@@ -319,12 +319,13 @@ class Collector:
             patience = self.patience_seconds
             if until is not None:
                 patience = max(0.0, min(patience, until - time.monotonic()))
+            began = time.monotonic()
             ended = await self._wait_for(rollout_ids, patience)
             if len(ended) == len(rollout_ids):
                 return {rollout.rollout_id: rollout for rollout in ended}, late
             if until is not None and time.monotonic() >= until:
                 late |= await self._cancel(rollout_ids)
-            elif len(ended) == done:
+            elif len(ended) == done and time.monotonic() - began > patience / 2:
                 logger.warning(
                     "%d of %d rollouts have not ended, and none did in the last %.0f seconds. "
                     "Are runners connected, and do rollouts have a time limit?",
