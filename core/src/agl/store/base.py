@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agl.errors import NotSupportedError
-from agl.store.access.issuing import IssuesTokens
+from agl.store.access.tokens import IssuesTokens
 from agl.store.answers import (
     AttemptEnd as AttemptEnd,
     LightningStoreCapabilities as LightningStoreCapabilities,

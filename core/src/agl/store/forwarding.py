@@ -24,6 +24,9 @@ class ForwardingStore(LightningStore, ABC):
     def tokens(self, tokens: Tokens) -> None:
         self.target.tokens = tokens
 
+    def otlp_traces_endpoint(self) -> str:
+        return self.target.otlp_traces_endpoint()
+
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Call a method of ``target`` with what was given; every forwarded one passes here."""
         return await operation.ask(self.target, arguments)
@@ -65,9 +68,6 @@ class StandInStore(ForwardingStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self._store.capabilities
-
-    def otlp_traces_endpoint(self) -> str:
-        return self._store.otlp_traces_endpoint()
 
 
 def _itself(store: LightningStore) -> LightningStore:

@@ -46,9 +46,6 @@ class LightningStoreThreaded(ForwardingStore):
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self._store.capabilities, "thread_safe": True, "async_safe": True}
 
-    def otlp_traces_endpoint(self) -> str:
-        return self._store.otlp_traces_endpoint()
-
     async def close(self) -> None:
         """Close the store, and end the facade's thread if it has one."""
         if self._closed:

@@ -246,15 +246,14 @@ def own(path: str) -> LockFile:
                 f"store {path!r}: cannot be opened for writing: {error.strerror}; check its "
                 "permissions"
             ) from error
-        _close_to_others(path)
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _close_to_others(path: str) -> None:
-    """An earlier version left what it made to the umask, and keys may be in it."""
+def close_store_to_others(path: str) -> None:
+    """Take from other users what they may do with a store, as keys may be in it."""
     file = os.path.realpath(path)
     modes = [close_to_others(name) for name in (file, f"{file}-wal", f"{file}-shm")]
     if modes[0] is not None:

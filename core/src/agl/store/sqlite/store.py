@@ -19,6 +19,7 @@ from agl.store.sqlite import operations as ops
 from agl.store.sqlite.file import (
     MEMORY,
     OpenedFile,
+    close_store_to_others,
     failure_of,
     own,
     prepare,
@@ -230,6 +231,7 @@ class _Parts:
                 connection.execute(f"PRAGMA {pragma}")
             self.has_deadlines = bool(connection.execute(SQL["has_deadlines"]).fetchone()[0])
             if path != MEMORY:
+                close_store_to_others(path)
                 self._opened = OpenedFile(path)
             self.writer = SqliteWriter(
                 path,
