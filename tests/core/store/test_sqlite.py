@@ -636,23 +636,17 @@ async def test_file_of_another_version_is_refused_and_unharmed(path, version, ma
     assert path.read_bytes() == before
 
 
-async def test_damaged_file_is_refused_and_unharmed(path):
+@pytest.mark.parametrize("is_cut_off", [True, False])
+async def test_damaged_file_is_refused_and_unharmed(path, is_cut_off):
     store = SqliteLightningStore(path)
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 500)] * 200)
     await store.close()
-    content = bytearray(path.read_bytes())
-    content[8192 : 8192 * 4] = os.urandom(8192 * 3)
+    page, whole = 8192, path.read_bytes()
+    content = whole[:page] + os.urandom(3 * page) + whole[4 * page :]
+    content = whole[: 5 * page] if is_cut_off else content
     path.write_bytes(content)
     refused(path, "damaged")
-    assert path.read_bytes() == bytes(content)
-
-
-async def test_truncated_file_is_refused(path):
-    store = SqliteLightningStore(path)
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 500)] * 200)
-    await store.close()
-    path.write_bytes(path.read_bytes()[: 8192 * 5])
-    refused(path, "damaged")
+    assert path.read_bytes() == content
 
 
 async def test_second_owner_is_refused(path):

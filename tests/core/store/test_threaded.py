@@ -61,13 +61,6 @@ async def test_closed_facade_says_so():
         await store.enqueue_rollout("task")
 
 
-async def test_errors_come_through():
-    store = LightningStoreThreaded(LoopBoundStore())
-    with pytest.raises(ValueError, match="ro-none"):
-        await store.start_attempt("ro-none")
-    await store.close()
-
-
 class Counter(LightningStore):
     """A store as one wrote them for 0.3: a few methods, and nothing said about threads."""
 

@@ -73,3 +73,17 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: Any)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"tiny_model needs 'torch'.*agl-torch"):
         tiny_model(tmp_path, conversation)
+
+
+def test_what_is_no_list_of_conversations_and_no_folder_is_refused(tmp_path: Path) -> None:
+    one = conversation(random.Random(0))
+    for given, got in (
+        ([], "got none"),
+        (one, "got {'role': 'user'"),
+        (lambda _: [], r"got \[\] as"),
+    ):
+        with pytest.raises(ConfigError, match=f"conversations: {got}.*expected lists of messages"):
+            tiny_model(tmp_path, given)  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"/file' is a file\. Give the path of a folder"):
+        tiny_model(tmp_path / "file" / "model", [one])

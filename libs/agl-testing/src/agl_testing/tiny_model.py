@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError, install_line
+from agl.utils.text import shorten
 
 Conversation = Sequence[dict[str, Any]]
 """OpenAI chat messages: a whole rollout as the model sees it, answers and calls of tools too."""
@@ -60,11 +61,30 @@ def tiny_model(
         The folder.
 
     Raises:
-        ConfigError: torch or transformers is not installed.
+        ConfigError: torch or transformers is not installed, a file is where the folder shall be, or
+            ``conversations`` are none.
     """
     folder = Path(folder)
     if (folder / "config.json").is_file():
         return folder
+    if file := next(filter(Path.is_file, (folder, *folder.parents)), None):
+        raise ConfigError(
+            f"tiny_model: cannot make the folder {str(folder)!r}: {str(file)!r} is a file. Give "
+            "the path of a folder, or of one that can be made"
+        )
+
+    def draw(chance: random.Random) -> Conversation:
+        return conversations(chance) if callable(conversations) else chance.choice(conversations)
+
+    chance = random.Random(0)
+    read = [draw(chance) for _ in range(NUM_READ)] if callable(conversations) else conversations
+    for each in read or [()]:
+        if not each or isinstance(each, str | dict):
+            got = f"{shorten(repr(each))} as one of them" if read else "none"
+            raise ConfigError(
+                f"tiny_model: conversations: got {got}; expected lists of messages. Give "
+                "[[{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hi'}], ...]"
+            )
     try:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -73,12 +93,6 @@ def tiny_model(
             f"tiny_model needs {error.name!r}, which is not installed. Run: "
             f"{install_line('agl-torch')}"
         ) from error
-
-    def draw(chance: random.Random) -> Conversation:
-        return conversations(chance) if callable(conversations) else chance.choice(conversations)
-
-    chance = random.Random(0)
-    read = [draw(chance) for _ in range(NUM_READ)] if callable(conversations) else conversations
     tokenizer = _tokenizer(read, words)
     torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
     config = LlamaConfig(
