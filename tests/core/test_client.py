@@ -340,6 +340,17 @@ async def test_a_store_that_says_nothing_is_given_up():
         await mute.close()
 
 
+async def test_call_that_ends_with_its_client_says_so():
+    with bind("127.0.0.1", 0) as sock:
+        sock.setblocking(False)
+        client = LightningStoreClient(f"http://127.0.0.1:{sock.getsockname()[1]}")
+        asked = asyncio.create_task(client.statistics())
+        with (await asyncio.get_running_loop().sock_accept(sock))[0]:
+            await client.close()
+            with pytest.raises(StoreUnavailableError, match="its client was closed before GET /st"):
+                await asked
+
+
 SERVE = """
 import asyncio, sys
 from agl.http.server import LightningStoreServer

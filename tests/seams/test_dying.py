@@ -19,14 +19,27 @@ from agl.utils.workers import worker_name
 
 from .scene import HEAD, Scene, wait_until
 
+STOPPED, KILLED = (f"os.kill(os.getpid(), signal.{name})" for name in ("SIGSTOP", "SIGKILL"))
 
-def test_agent_that_exits_with_code_0_is_a_death_like_any_other(scene: Scene) -> None:
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("os._exit(0)", "exit code 0"),
+        (STOPPED, "SIGSTOP"),
+        (f"os.kill(os.getppid(), signal.SIGSTOP); {KILLED}", "SIGKILL"),
+    ],
+    ids=["exits with code 0", "freezes", "dies with its supervisor frozen"],
+)
+def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(
+    scene: Scene, ends: str, why: str
+) -> None:
     code, results, errors = scene.run(
-        """
+        f"""
         @agl.rollout
         def agent(task: int) -> float:
             if task == 0:
-                os._exit(0)
+                {ends}
             return 1.0
 
         trainer(algorithm_of(range(3))).fit(agent)
@@ -34,7 +47,7 @@ def test_agent_that_exits_with_code_0_is_a_death_like_any_other(scene: Scene) ->
     )
     assert code == 0, errors
     assert results == [["0", "failed", "lost"], *([str(n), "succeeded", "None"] for n in (1, 2))]
-    assert "exit code 0" in errors
+    assert why in errors
 
 
 def test_attempt_of_an_agent_that_exits_with_code_0_runs_again(scene: Scene) -> None:
@@ -128,23 +141,6 @@ def test_command_fails_when_no_runner_can_start(scene: Scene) -> None:
     assert scene.left() == []
 
 
-def test_frozen_runner_is_replaced(scene: Scene) -> None:
-    code, results, errors = scene.run(
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            if task == 0:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            return 1.0
-
-        trainer(algorithm_of(range(2))).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [["0", "failed", "lost"], ["1", "succeeded", "None"]]
-    assert "SIGSTOP" in errors
-
-
 def test_runners_stop_and_go_on_with_the_terminal(scene: Scene) -> None:
     process = scene.start(
         """
@@ -168,26 +164,6 @@ def test_runners_stop_and_go_on_with_the_terminal(scene: Scene) -> None:
     assert process.wait(timeout=250) == 0, scene.errors.read_text()
     assert "is replaced" not in scene.errors.read_text()
     assert scene.output.read_text().count("succeeded") == 2
-
-
-def test_frozen_supervisor_goes_on_and_replaces_runners(scene: Scene) -> None:
-    code, results, errors = scene.run(
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            if task == 0:
-                os.kill(os.getppid(), signal.SIGSTOP)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return 1.0
-
-        trainer(algorithm_of(range(2))).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [["0", "failed", "lost"], ["1", "succeeded", "None"]]
-
-
-STOPPED, KILLED = (f"os.kill(os.getpid(), signal.{name})" for name in ("SIGSTOP", "SIGKILL"))
 
 
 @pytest.mark.parametrize("also", ["pass", STOPPED, KILLED], ids=["only", "stopped", "killed"])

@@ -8,10 +8,12 @@ import pytest
 
 import agl
 from agl.emitter import find_final_reward, reward_attributes
+from agl.runs.result import result_of
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes as Key
 from agl.store.forwarding import ForwardingStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.final_rewards import FinalReward, final_rewards, reward_text
+from agl_learning.prompt_runs import PromptRuns
 
 pytestmark = pytest.mark.plugins
 
@@ -110,6 +112,18 @@ async def test_the_final_reward_of_all_kinds_of_store_is_one(store: Any, case: s
         assert find_final_reward(await store.query_spans(rollout_id)) == expected
         rollouts = await store.query_rollouts()
         assert (await final_rewards(store, rollouts))[rollout_id] == FinalReward(expected)
+
+
+async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store: Any) -> None:
+    rollout_id = await fill(store, [ours(0.4)])
+    about = {"run": "r", "kind": "evaluation", "split": "search", "position": 0, "task": 0}
+    prompts = {"prompts": {**about, "algorithm": "apo", "candidate": "seed"}}
+    await store.update_rollout(rollout_id, metadata=prompts)
+    assert (await result_of(store, "", None)).rewards == {rollout_id: 0.4}
+    found = PromptRuns()
+    await found.take(store, await store.query_rollouts())
+    (run,) = found.runs.values()
+    assert run.candidates["seed"].evaluations[rollout_id].reward == 0.4
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout"])

@@ -242,11 +242,9 @@ class LightningStoreClient(LightningStore):
             async with asyncio.timeout(2.0):
                 body = {} if path == "/turn" else {"limit": 0}
                 content, _ = await self._transport.post(path, body, key=key, abandoned=True)
-                is_turn = path == "/turn"
-                claimed = (
-                    _read(content, _turn).claimed if is_turn else _read(content, _many_claimed)
-                )
-                await give_back(self, claimed)
+                answer: TypeAdapter[Any] = _many_claimed if body else _turn
+                found = _read(content, answer)
+                await give_back(self, found if body else found.claimed)
 
     # --- spans
 
@@ -323,31 +321,23 @@ class LightningStoreClient(LightningStore):
         for span in spans:
             if isinstance(span, Span):
                 check_span(span)
+        claim: Any = {"limit": limit, "worker_id": worker_id, "key": key}
         if not await self._transport.has("turn"):
-            return await super().turn(
-                spans,
-                finish=finish,
-                limit=limit,
-                worker_id=worker_id,
-                wait_seconds=wait_seconds,
-                key=key,
-            )
+            return await super().turn(spans, finish=finish, wait_seconds=wait_seconds, **claim)
         begin = time.monotonic()
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
         body: dict[str, Any] = {"spans": [_fields(span) for span in spans], "finish": finish}
         if limit > 0:
-            who = {"limit": limit, "worker_id": worker_id, "key": key}
-            body["claim"] = {**who, "wait_seconds": held}
+            body["claim"] = {**claim, "wait_seconds": held}
         ids = {one.rollout_id for one in (*spans, *([finish] if finish else []))}
         answer = await self._claim("/turn", body, _turn, self._claims.of(ids))
         claimed: Sequence[AttemptedRollout] = self._plain(answer.claimed)
         left = end - time.monotonic()
         if not claimed and limit > 0 and left > 0:
             await _pause_if_early(begin, left)
-            claimed = await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=end - time.monotonic(), key=key
-            )
+            left = end - time.monotonic()
+            claimed = await self.dequeue_many_rollouts(wait_seconds=left, **claim)
         return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
 
     # --- the ledger

@@ -178,7 +178,11 @@ class Transport:
                 return await self._try(request)
             except _NoAnswer as error:
                 if self._num_closes != num_closes:
-                    raise StoreUnavailableError(f"store at {self.address}: client closed") from None
+                    raise StoreUnavailableError(
+                        f"store at {self.address}: its client was closed before {method} "
+                        f"{request.path} was answered, and the server may have carried that out. "
+                        "Await your calls before you call close() of the client"
+                    ) from None
                 if failure is None:
                     begin = time.monotonic()
                     end = begin + sum(self.retry_delays)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from agl.emitter import find_final_reward
 from agl.errors import AglError, MissingPluginError
 from agl.plugins.registry import load_from_library
 from agl.runs.folders import known_run
@@ -149,14 +150,25 @@ async def result_of(
             said = public_failure(error).message
             known = causes.get(key, FailureCause(*key, 0, said, rollout.rollout_id))
             causes[key] = replace(known, number=known.number + 1)
-        if rollout.reward is not None and not result.steps:
-            rewards[rollout.rollout_id] = rollout.reward
+        reward = None if result.steps else (await with_reward(store, rollout)).reward
+        if reward is not None:
+            rewards[rollout.rollout_id] = reward
     return replace(
         result,
         rollouts=dict(statuses.most_common()),
         rewards=rewards,
         failures=sorted(causes.values(), key=lambda cause: -cause.number),
     )
+
+
+async def with_reward(store: LightningStore, rollout: Rollout) -> Rollout:
+    """The rollout with its reward, which a store of 0.3 has among its spans alone."""
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    if attempt is None or "reward" in attempt.model_fields_set:
+        return rollout
+    given = find_final_reward(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
+    counts = given if rollout.status == "succeeded" else None
+    return rollout.changed(attempt=attempt.changed(reward=given), reward=counts)
 
 
 async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:

@@ -128,11 +128,10 @@ class Tracer(ParallelWorkerBase, ABC):
         """Call ``func`` under a trace context without ids, from synchronous code."""
         import asyncio
 
-        async def run() -> Any:
-            async with self.trace_context():
-                return func(*args, **kwargs)
+        async def call() -> Any:
+            return func(*args, **kwargs)
 
-        return asyncio.run(run())
+        return asyncio.run(self.trace_run_async(call))
 
     async def trace_run_async(
         self, func: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any

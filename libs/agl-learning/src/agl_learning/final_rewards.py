@@ -8,7 +8,7 @@ in no mean, spread, curve or order of rewards.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agl.emitter import find_final_reward
+from agl.runs.result import with_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout
 
@@ -47,9 +47,7 @@ async def final_rewards(
 
 
 async def final_reward(store: LightningStore, rollout: Rollout) -> FinalReward:
-    """What a rollout of a store was given; a store of 0.3 keeps no rewards, but in spans."""
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    if attempt is None or "reward" in attempt.model_fields_set:
-        return FinalReward.of(rollout.status, attempt and attempt.reward)
-    spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
-    return FinalReward.of(rollout.status, find_final_reward(spans))
+    """What a rollout of a store was given."""
+    rollout = await with_reward(store, rollout)
+    given = rollout.attempt.reward if isinstance(rollout, AttemptedRollout) else None
+    return FinalReward.of(rollout.status, given)

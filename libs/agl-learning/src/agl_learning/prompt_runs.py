@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from agl.runs.result import NOTE
+from agl.runs.result import NOTE, with_reward
+from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collected import COUNTED
 
@@ -180,8 +181,8 @@ class PromptRuns:
     unreadable: int = 0
     """Records of another form than ours."""
 
-    def take(self, rollouts: Iterable[Rollout]) -> None:
-        """Read records; rollouts that are none are passed over."""
+    async def take(self, store: LightningStore, rollouts: Iterable[Rollout]) -> None:
+        """Read records of a store; rollouts that are none are passed over."""
         for rollout in rollouts:
             given: Any = (rollout.metadata or {}).get(FIELD)
             if not isinstance(given, dict):
@@ -190,6 +191,7 @@ class PromptRuns:
             if NOTE in (rollout.metadata or {}):
                 self.notes[rollout.rollout_id] = rollout.status
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
+            rollout = await with_reward(store, rollout)
             try:
                 run = PromptRun(str(values["run"]), str(values["algorithm"]))
                 self.runs.setdefault(run.key, run).read(rollout, values)

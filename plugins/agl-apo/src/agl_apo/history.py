@@ -50,7 +50,7 @@ async def read_histories(store: LightningStore) -> list[History]:
 
     found = PromptRuns()
     async for rollout in each_rollout(store):
-        found.take([rollout])
+        await found.take(store, [rollout])
     return [_history(run) for run in found.runs.values()]
 
 

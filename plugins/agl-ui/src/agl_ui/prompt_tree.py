@@ -42,13 +42,14 @@ async def prompt_runs(place: Place) -> Known:
         known.total = first.total
         waiting = list(known.open)
         for at in range(0, len(waiting), PAGE):
-            known.take(await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]))
+            some = await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])
+            await known.take(place.store, some)
         until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
             page = await page_behind(place.store, known.last, known.num_read, limit=PAGE)
             if not page:
                 break
-            known.take(page)
+            await known.take(place.store, page)
             known.num_read += len(page)
             known.last = page[-1].rollout_id
         place.reading += before < known.num_read < known.total

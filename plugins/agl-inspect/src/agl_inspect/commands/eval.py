@@ -15,6 +15,7 @@ from agl.cli.training import RunToBe, new_run
 from agl.config.file import CheckedConfig, ConfigFile, check_config, load_config, load_config_of_run
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
+from agl.runs.result import with_reward
 from agl_inspect.runs.known import find_run
 from agl_learning.stores import each_rollout
 
@@ -173,7 +174,8 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
         one.rollouts += 1
         if rollout.status == "succeeded":
             one.succeeded += 1
-            one.rewards += [] if rollout.reward is None else [rollout.reward]
+            reward = (await with_reward(store, rollout)).reward
+            one.rewards += [] if reward is None else [reward]
             continue
         attempts = await store.query_attempts(rollout.rollout_id)
         error = attempts[-1].error if attempts else None

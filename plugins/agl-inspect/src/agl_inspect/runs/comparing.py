@@ -6,6 +6,7 @@ from typing import Any
 
 from agl.cli.shared import note, print_table
 from agl.runs.differences import flat
+from agl.runs.result import with_reward
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_inspect.runs.known import Where, read_store_of, rounded
@@ -90,9 +91,9 @@ async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
     rollouts = (await listed(store, Wanted(run=run.run_id, step=step))).rollouts
     for rollout in rollouts:
         held.statuses[rollout.status] += 1
-        if rollout.reward is not None:
+        if (reward := (await with_reward(store, rollout)).reward) is not None:
             task = task_text(rollout.mode, rollout.input)
-            held.rewards.setdefault(task, []).append(rollout.reward)
+            held.rewards.setdefault(task, []).append(reward)
     async for part in each_part(store, run=run.run_id, step=step, lost=False):
         held.calls["trained"] += sum(item.kind == "call" for item in part.trained)
         held.calls.update(each.reason for each in part.excluded if each.kind == "call")
