@@ -38,7 +38,8 @@ def rows(page: str, *tables: int) -> list[str]:
 class Walk:
     """Files of which something is called after ``begin`` and before ``end``, by first call.
 
-    What is made is not yet called, and what a coroutine resumes was called before.
+    What is made is not yet called, what a coroutine resumes was called before, and a writer that
+    was given nothing yet ends what was before.
     """
 
     def __init__(self, begin: str, end: str, threads: str, *, with_callers: bool = False) -> None:
@@ -50,14 +51,16 @@ class Walk:
     def __call__(self, frame: FrameType) -> None:
         name = frame.f_code.co_qualname
         is_resumed = frame.f_lineno != frame.f_code.co_firstlineno
-        if name.endswith("__init__") or is_resumed or self.ended.is_set():
+        thread = threading.current_thread().name
+        is_before = thread == "agl-store-writer" and "store/sqlite/store.py" not in self.files
+        if name.endswith("__init__") or is_resumed or is_before or self.ended.is_set():
             return
         if name == self.begin and not self.begun:
             self.begun = True
             self._note(frame, self.with_callers)
         elif name == self.end and self.begun:
             self.ended.set()
-        elif self.begun and self.threads.match(threading.current_thread().name):
+        elif self.begun and self.threads.match(thread):
             self._note(frame)
 
     def _note(self, frame: FrameType, with_callers: bool = False) -> None:

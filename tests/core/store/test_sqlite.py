@@ -675,11 +675,8 @@ def test_owner_in_another_process_is_named(path):
     asyncio.run(SqliteLightningStore(path).close())
 
 
-def test_missing_folder_is_named(path):
+def test_missing_folder_and_folder_in_place_of_the_file_are_named(path):
     refused(path.parent / "none" / "agl.db", "no folder")
-
-
-def test_folder_in_place_of_the_file(path):
     path.mkdir()
     refused(path, "not a file")
 
