@@ -10,7 +10,7 @@ from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
 from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Span
+from agl.types import RolloutConfig, Span
 
 
 @pytest.fixture
@@ -72,6 +72,24 @@ async def test_a_task_that_cannot_be_read_fails_and_holds_up_no_other(
     assert f"rollout '{queued[2]}': " in caplog.text
     assert (await store.query_rollouts(status_in=["queuing"])).total == 0
     assert not store._has_queued()
+    await store.close()
+
+
+@pytest.mark.parametrize("text", ['"word":2', '"about":2'])
+async def test_an_attempt_that_cannot_be_read_fails_and_others_time_out(
+    path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, config = SqliteLightningStore(path), RolloutConfig(timeout_seconds=0.1)
+    ids = [(await store.start_rollout({"word": n}, config=config)).rollout_id for n in (2, 3)]
+    for number, rollout_id in enumerate(ids, 2):
+        await store.update_attempt(rollout_id, "latest", metadata={"about": number})
+    await store.close()
+    overwrite(path, text, b'"')
+    store = SqliteLightningStore(path, scan_interval_seconds=0.05)
+    (ended,) = await store.wait_for_rollouts(rollout_ids=ids[1:], timeout=30)
+    assert ended.status == "failed"
+    assert (await store.query_rollouts(status_in=["preparing", "running"])).total == 0
+    assert f"of rollout '{ids[0]}' cannot be read, and has failed" in caplog.text
     await store.close()
 
 

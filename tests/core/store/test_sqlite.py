@@ -519,7 +519,7 @@ def test_second_owner_is_refused_by_every_name(path, other_name):
         process.kill()
 
 
-@pytest.mark.parametrize("other_name", [by_symlink, by_hard_link])
+@pytest.mark.parametrize("other_name", [Path, by_symlink, by_hard_link])
 async def test_second_owner_in_the_same_process_is_refused_by_every_name(path, other_name):
     store = SqliteLightningStore(path)
     refused(other_name(path), "open in this process already|hard links")
@@ -647,14 +647,6 @@ async def test_damaged_file_is_refused_and_unharmed(path, is_cut_off):
     path.write_bytes(content)
     refused(path, "damaged")
     assert path.read_bytes() == content
-
-
-async def test_second_owner_is_refused(path):
-    store = SqliteLightningStore(path)
-    refused(path, "open in this process already")
-    await store.enqueue_rollout("task")
-    await store.close()
-    await SqliteLightningStore(path).close()
 
 
 def test_owner_in_another_process_is_named(path):

@@ -84,6 +84,7 @@ async def end_one(store: agl.LightningStore, failure: Failure | None) -> Any:
 
 
 GATEWAY_GONE = Failure(boundary="model", type="GatewayError", message="it was killed")
+AGENT_FAILED = Failure(boundary="agent", type="ValueError", message="no")
 
 
 async def test_a_single_request_whose_gateway_was_killed_runs_again_in_its_place() -> None:
@@ -114,17 +115,20 @@ async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place() -> N
     assert of_lost == of_next
 
 
-async def test_a_rollout_whose_gateway_stays_away_runs_three_times_and_no_more() -> None:
+@pytest.mark.parametrize(("error", "tries"), [(GATEWAY_GONE, 3), (AGENT_FAILED, 1)])
+async def test_a_rollout_whose_gateway_stays_away_runs_three_times_and_no_more(
+    error: Failure, tries: int
+) -> None:
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
     resources = await store.add_resources({})
     collecting = asyncio.create_task(
         collector.collect(["a"], 1, "train", resources.resources_id, {}, key="step-1")
     )
-    for _ in range(3):
-        await end_one(store, GATEWAY_GONE)
+    for _ in range(tries):
+        await end_one(store, error)
     collected = await collecting
-    assert (collected.num_failed, len(collected.ended), len(collected.lost)) == (1, 1, 2)
+    assert (collected.num_failed, len(collected.ended), len(collected.lost)) == (1, 1, tries - 1)
 
 
 async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
@@ -147,18 +151,6 @@ async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
         await agl.save_ledger(store, collected.ledger, counted)
     await agl.save_ledger(store, collected.ledger, collected.rollouts)
     assert (await store.query_ledger_parts()).total == 2
-
-
-async def test_a_rollout_whose_agent_failed_does_not_run_again() -> None:
-    store = agl.InMemoryLightningStore()
-    collector = Collector(store, None, NoRows(), agl.RolloutConfig())
-    resources = await store.add_resources({})
-    collecting = asyncio.create_task(
-        collector.collect(["a"], 1, "train", resources.resources_id, {}, key="step-1")
-    )
-    await end_one(store, Failure(boundary="agent", type="ValueError", message="no"))
-    collected = await collecting
-    assert (collected.num_failed, len(collected.lost)) == (1, 0)
 
 
 async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled() -> None:

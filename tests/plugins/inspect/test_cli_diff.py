@@ -120,9 +120,11 @@ def test_programs_get_both_sides(
     assert [(side["trained"], side["credit"]) for side in told["rollouts"]] == [(None, None)] * 2
 
 
-def test_rollouts_of_two_tasks_are_refused_until_it_is_asked_for(
+def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(
     ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    code, _, err = run(capsys, tmp_path, ids[0], ids[0])
+    assert (code, "give two" in err) == (2, True)
     code, _, err = run(capsys, tmp_path, ids[0], ids[3])
     assert code == 2
     assert "are of two tasks" in err
@@ -130,14 +132,6 @@ def test_rollouts_of_two_tasks_are_refused_until_it_is_asked_for(
     code, out, _ = run(capsys, tmp_path, ids[0], ids[3], "--any-task")
     assert code == 0
     assert "the first 1 messages are the same" in out
-
-
-def test_one_rollout_is_not_compared_with_itself(
-    ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(capsys, tmp_path, ids[0], ids[0])
-    assert code == 2
-    assert "give two" in err
 
 
 def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(

@@ -87,13 +87,8 @@ RESOURCES_COLUMNS: Final = "resources_id, create_time, update_time, version, bod
 
 def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
     """From ``RESOURCES_COLUMNS``."""
-    return ResourcesUpdate(
-        resources_id=row[0],
-        create_time=row[1],
-        update_time=row[2],
-        version=row[3],
-        resources=from_json(row[4]),
-    )
+    about = dict(zip(RESOURCES_COLUMNS.split(", ")[:-1], row, strict=False))
+    return ResourcesUpdate(**about, resources=from_json(row[-1]))
 
 
 RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, body"

@@ -104,12 +104,16 @@ class Tables(WriteBehind):
                     self._queue[row[0]] = rollout_of(row)
                 except ValueError as error:
                     logger.error("%s. It cannot be claimed, and has failed", error)
-                    number = number_of(row[0])
-                    self._keep("move_rollout", number, ("failed", now, None, None, number))
+                    self._fail(row[0], now)
                     self.effects.dequeued += 1
-                    self.effects.ended.append(row[0])
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
         return next(iter(self._queue.values()), None)
+
+    def _fail(self, rollout_id: str, now: float) -> None:
+        number = number_of(rollout_id)
+        self._keep("move_rollout", number, ("failed", now, None, None, number))
+        self._rollouts.pop(rollout_id, None)
+        self.effects.ended.append(rollout_id)
 
     def rollout_id_of_key(self, key: str) -> str | None:
         row = self.one("rollout_id_of_key", key)
@@ -235,10 +239,17 @@ class Tables(WriteBehind):
         return cast(StoredAttempt, self.attempt(open_ids[newest], newest)).attempt
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
+        """Attempts whose deadline has passed; those that cannot be read have failed."""
         found: list[tuple[Rollout, StoredAttempt]] = []
         for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
-            rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
-            found.append((cast(Rollout, rollout), cast(StoredAttempt, stored)))
+            try:
+                rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
+                found.append((cast(Rollout, rollout), cast(StoredAttempt, stored)))
+            except ValueError as error:
+                what = "attempt %r of rollout %r cannot be read, and has failed: %s"
+                logger.error(what, attempt_id, rollout_id, error)
+                self.connection.execute(SQL["fail_attempt"], (now, number_of(attempt_id)))
+                self._fail(rollout_id, now)
         return found
 
     def insert_attempt(
@@ -351,15 +362,8 @@ class Tables(WriteBehind):
         self._num_resources += update.version == 1
         self._touched += 1
         body = json_of(update.resources, f"resources {update.resources_id!r}")
-        row = (
-            self._num_resources,
-            update.resources_id,
-            update.create_time,
-            update.update_time,
-            update.version,
-            self._touched,
-            body,
-        )
+        about = update.resources_id, update.create_time, update.update_time, update.version
+        row = (self._num_resources, *about, self._touched, body)
         self.connection.execute(SQL["save_resources"], row)
         if not update.resources_id.startswith(rules.IMPORTED):
             self.latest_resources_id = update.resources_id
