@@ -529,12 +529,15 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
     assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"
 
 
-@pytest.mark.parametrize(("concurrency", "level"), [(1, "note"), (8, "warning")])
-def test_agent_that_blocks_the_loop_of_others_is_named_with_its_line(
-    doctor: Doctor, concurrency: int, level: str
+@pytest.mark.parametrize(
+    ("concurrency", "algorithm", "level"),
+    [(1, "QueuesAll", "note"), (8, "QueuesAll", "warning"), (1, "Serves", "note")],
+)
+def test_agent_that_blocks_the_loop_is_named_with_its_line(
+    doctor: Doctor, concurrency: int, algorithm: str, level: str
 ) -> None:
     given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
-    code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    code, diagnosis = doctor(*given, f"algorithm.type=doctor_agents:{algorithm}")
     assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})
     line = AGENT[: AGENT.index("time.sleep(0.8)")].count("\n") + 1
     assert f"doctor_agents.py:{line} held the event loop" in diagnosis["findings"][0]["message"]

@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 PATIENCE_WHEN_ALONE = 10
 """A coroutine that is alone on its loop may block it for so many times ``blocked_seconds``."""
 HOLD_SECONDS = 0.4
-"""An agent that holds the loop for longer, while others wait, is named."""
+"""An agent that holds the loop for longer is named, in a warning if others wait."""
 HELD = (
-    "%s held the event loop of coroutine agents for %.1f s, and the other rollouts of this runner "
-    "waited. Await there, or make the agent a plain function"
+    "%s held the event loop of coroutine agents for %.1f s, and other rollouts of this runner "
+    "have to wait for that. Await there, or make the agent a plain function"
 )
 
 
@@ -35,9 +35,9 @@ class AgentHost:
         self.threads = AgentThreads()
         self._blocked_seconds = blocked_seconds
         self._calls = calls
-        self._holds: dict[AgentLoop, tuple[object, float, float, str]] = {}
-        """Loop -> call that holds it, for how long, CPU seconds at its begin, place if long."""
-        self._has_told = False
+        self._holds: dict[AgentLoop, tuple[object, float, float, str, int]] = {}
+        """Loop -> call that holds it, seconds, CPU seconds at its begin, place if long, level."""
+        self._told = 0
         self._loops: list[AgentLoop] = []
         """The last one is for the next coroutine."""
         self._watching: asyncio.Task[None] | None = None
@@ -89,25 +89,26 @@ class AgentHost:
             self._end_unused()
 
     def _note_hold(self, loop: AgentLoop, holder: object, where: str) -> None:
-        """Log the first hold when it is over.
+        """Log the first hold of each kind when it is over.
 
         An import, which happens once, does not count, nor does work that waits for a processor.
         """
-        known, seconds, worked, place = self._holds.pop(loop, (None, 0.0, 0.0, ""))
-        if holder is not known and place and not self._has_told:
-            self._has_told = True
-            logger.warning(HELD, place, seconds)
+        known, seconds, worked, place, level = self._holds.pop(loop, (None, 0.0, 0.0, "", 0))
+        if holder is not known and place and level > self._told:
+            self._told = level
+            logger.log(level, HELD, place, seconds)
         if holder is None:
             return
         if holder is not known:
-            seconds, worked, place = 0.0, loop.cpu_seconds(), ""
+            seconds, worked, place, level = 0.0, loop.cpu_seconds(), "", logging.DEBUG
         seconds += LOOK_SECONDS
-        if not place and seconds >= HOLD_SECONDS and len(self._calls_on(loop)) > 1:
+        level = logging.WARNING if len(self._calls_on(loop)) > 1 else level
+        if not place and seconds >= HOLD_SECONDS:
             cpu_seconds = loop.cpu_seconds() - worked
             is_idle, is_busy = cpu_seconds < seconds / 20, cpu_seconds >= HOLD_SECONDS
             if (is_idle or is_busy) and "importlib._bootstrap" not in where:
                 place = place_of(where)
-        self._holds[loop] = holder, seconds, worked, place
+        self._holds[loop] = holder, seconds, worked, place, level
 
     def _end_blocked(self, loop: AgentLoop, silence: float, culprit: object, where: str) -> None:
         calls = self._calls_on(loop)

@@ -75,8 +75,8 @@ class Trial:
     """Of all rollouts of the first one's task that have one."""
     constant_prompts: list[str] = field(default_factory=list[str])
     """Names of those that the rollout got, and that are the same for every task."""
-    holds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
-    """Where a rollout held the event loop that others waited for, and for how many seconds."""
+    holds: dict[str, tuple[float, bool]] = field(default_factory=dict[str, tuple[float, bool]])
+    """Where a rollout held the event loop -> for how many seconds, and whether others waited."""
     shares_process: bool = False
     """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
@@ -149,7 +149,7 @@ class _Holds(logging.Filter):
 
     def __enter__(self) -> None:
         self._level = self._logger.level
-        self._logger.setLevel(logging.WARNING)
+        self._logger.setLevel(logging.DEBUG)
         self._logger.addFilter(self)
 
     def __exit__(self, *_: object) -> None:
@@ -158,7 +158,8 @@ class _Holds(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == agent_host.HELD:
-            self._trial.holds.append(cast("tuple[str, float]", record.args))
+            place, seconds = cast("tuple[str, float]", record.args)
+            self._trial.holds[place] = seconds, record.levelno > logging.DEBUG
         return False
 
 
