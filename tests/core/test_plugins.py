@@ -208,9 +208,10 @@ def test_check_says_who_is_slow_to_import(install: Any, monkeypatch: pytest.Monk
 
 
 PRINTS = """
-    import agl
+    import agl, ctypes, os
 
     print("hello from the plugin")
+    os.write(1, b"raw"), ctypes.CDLL(None).printf(b"from C")
 
     class X(agl.Hook):
         def __init__(self):
@@ -233,7 +234,7 @@ PRINTS = """
     ],
 )
 def test_what_is_printed_while_it_is_loaded_is_no_data(
-    install: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, group: str, target: str,
+    install: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path, group: str, target: str,
     arguments: list[str],
 ) -> None:  # fmt: skip
     from agl.cli import main
@@ -244,9 +245,9 @@ def test_what_is_printed_while_it_is_loaded_is_no_data(
     (tmp_path / "tasks.jsonl").write_text("{}")
     with pytest.raises(SystemExit, match="0"):
         main([str(file) if argument == "FILE" else argument for argument in arguments])
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert json.loads(out)
-    assert "hello from the plugin" in err
+    assert all(said in err for said in ("hello from the plugin", "raw", "from C"))
 
 
 def test_what_agents_print_while_another_thread_loads_a_plugin_stays_on_stdout() -> None:

@@ -1,6 +1,7 @@
 """Logging set-up for scripts; libraries only ever use ``logging.getLogger``."""
 
 import contextlib
+import ctypes
 import functools
 import logging
 import os
@@ -24,12 +25,19 @@ LINE = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Generator[None]:
-    """What is printed within the block goes to stderr: stdout is for data.
+    """What is printed within the block, by C libraries too, goes to stderr: stdout is for data.
 
     Only in the main thread, where commands load plugins: elsewhere agents may print meanwhile.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, TypeError):  # a closed one; Windows
+            stack.callback(os.close, before := os.dup(1))
+            stack.callback(os.dup2, before, 1)
+            os.dup2(2, 1)
+            stack.callback(ctypes.CDLL(None).fflush, None)  # what C has printed and not written
         yield
 
 

@@ -257,18 +257,9 @@ class Tables(WriteBehind):
     ) -> None:
         attempt = stored.attempt
         number = number_of(attempt.attempt_id)
-        row = (
-            number,
-            number_of(attempt.rollout_id),
-            attempt.attempt_id,
-            attempt.sequence_id,
-            attempt.status,
-            attempt.worker_id,
-            attempt.start_time,
-            deadline,
-            stored.next_sequence,
-            key,
-        )
+        about = attempt.attempt_id, attempt.sequence_id, attempt.status, attempt.worker_id
+        times = attempt.start_time, deadline
+        row = (number, number_of(attempt.rollout_id), *about, *times, stored.next_sequence, key)
         self._keep("insert_attempt", number, row)
         if key is not None:
             self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
