@@ -9,6 +9,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -235,6 +236,24 @@ def test_a_body_that_stops_ends_its_connection(serve: Callable[..., Sender], mon
         sock.sendall(b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
         assert b" 408 " in sock.recv(65536).split(b"\r\n")[0]
         assert sock.recv(1) == b""
+
+
+def test_a_reader_that_stops_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    is_over = threading.Event()
+
+    async def app(scope, receive, send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(2):
+                await send({"type": "http.response.body", "body": bytes(2**24), "more_body": True})
+            is_over.set()
+
+    thread = ServerThread(app)
+    with socket.create_connection(("127.0.0.1", thread.start()), timeout=30) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert is_over.wait(30)
+    thread.stop()
 
 
 def test_bodies_together_have_a_limit(serve: Callable[..., Sender], monkeypatch) -> None:

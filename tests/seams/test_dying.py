@@ -50,25 +50,6 @@ def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(
     assert why in errors
 
 
-def test_attempt_of_an_agent_that_exits_with_code_0_runs_again(scene: Scene) -> None:
-    code, results, errors = scene.run(
-        """
-        config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
-
-        @agl.rollout
-        def agent(task: int) -> float:
-            if not (HERE / "exited").exists():
-                (HERE / "exited").touch()
-                os._exit(0)
-            return 1.0
-
-        trainer(algorithm_of(range(2)), n_runners=2).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [[str(task), "succeeded", "None"] for task in range(2)]
-
-
 @pytest.mark.parametrize("healthy", [0, 4])
 def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene: Scene, healthy: int) -> None:
     code, results, errors = scene.run(

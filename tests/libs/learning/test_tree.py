@@ -50,20 +50,17 @@ def test_detached_spans_move_to_the_tightest_span_around_them(trace) -> None:
     assert shape(tree) == ("root", [("agent", [("tool", ["call"])]), "later"])
 
 
-def test_repair_stops_when_one_child_is_left(trace) -> None:
-    trace.span("outer", start_time=0.0, end_time=10.0)
-    trace.span("inner", start_time=1.0, end_time=2.0)
-    tree = build_tree(trace.spans)
-    repair(tree)
-    assert shape(tree) == (VIRTUAL_ROOT, [("outer", ["inner"])])
-
-
-def test_spans_of_equal_times_stay_side_by_side(trace) -> None:
+@pytest.mark.parametrize(
+    ("begin", "end", "children"), [(1.0, 2.0, [("a", ["b"])]), (0.0, 10.0, ["a", "b"])]
+)
+def test_repair_stops_when_one_child_is_left_and_at_equal_times(
+    trace, begin: float, end: float, children: list[object]
+) -> None:
     trace.span("a", start_time=0.0, end_time=10.0)
-    trace.span("b", start_time=0.0, end_time=10.0)
+    trace.span("b", start_time=begin, end_time=end)
     tree = build_tree(trace.spans)
     repair(tree)
-    assert shape(tree) == (VIRTUAL_ROOT, ["a", "b"])
+    assert shape(tree) == (VIRTUAL_ROOT, children)
 
 
 @pytest.mark.parametrize(

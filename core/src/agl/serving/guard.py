@@ -31,7 +31,8 @@ SINGLE = frozenset(
 )
 """Headers of which two could be read as either."""
 HEAD_SECONDS, BODY_SECONDS, LAST_SECONDS = 20.0, 60.0, 5.0
-"""How long the head of a request may take, a body may be silent, and a refused one is read."""
+"""How long the head of a request may take, a body may be silent, and a refused one is read. Who
+takes nothing of an answer for as long as a body may be silent loses the connection."""
 FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded")
 """What a page may post to anybody without asking first; files too, which some servers take."""
 
@@ -117,6 +118,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._received = 0  # since the request began, or a part of its body came
         self._begun = self._heard = 0.0  # when the head, and the last part of it all, came
         self._looking: asyncio.TimerHandle | None = None
+        self._unread, self._unread_seconds = 0, 0.0  # bytes that nobody takes, and since when
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -146,7 +148,13 @@ class GuardedProtocol(HttpToolsProtocol):
         now, period = self.loop.time(), min(HEAD_SECONDS, BODY_SECONDS)
         is_begun = bool(self._received) or self.cycle is None or not self._in_head
         limit, since = (HEAD_SECONDS, self._begun) if self._in_head else (BODY_SECONDS, self._heard)
-        if is_begun and now - since > limit * 0.99 and not self.flow.read_paused:
+        unread = self.transport.get_write_buffer_size() if self.flow.write_paused else 0
+        is_stuck = unread > 0 and unread == self._unread
+        self._unread_seconds = self._unread_seconds + period if is_stuck else 0.0
+        self._unread = unread
+        if self._unread_seconds >= BODY_SECONDS:  # else its answer would lie here for ever
+            self.transport.abort()
+        elif is_begun and now - since > limit * 0.99 and not self.flow.read_paused:
             self._refuse(408, "the request did not come in time")
         else:
             self._looking = self.loop.call_later(period, self._look)

@@ -271,19 +271,10 @@ class Tables(WriteBehind):
         attempt = stored.attempt
         what = f"attempt {attempt.attempt_id!r}: its metadata"
         number = number_of(attempt.attempt_id)
-        row = (
-            attempt.status,
-            attempt.worker_id,
-            attempt.end_time,
-            attempt.last_heartbeat_time,
-            deadline,
-            stored.next_sequence,
-            json_or_none(attempt.metadata, what),
-            json_or_none(attempt.error, what),
-            attempt.reward,
-            stored.reward_place,
-            number,
-        )
+        about = attempt.status, attempt.worker_id, attempt.end_time, attempt.last_heartbeat_time
+        bodies = json_or_none(attempt.metadata, what), json_or_none(attempt.error, what)
+        reward = attempt.reward, stored.reward_place
+        row = (*about, deadline, stored.next_sequence, *bodies, *reward, number)
         self._keep("save_attempt", number, row)
         old = self._attempts.get(attempt.attempt_id)
         if old is None or old.attempt.worker_id != attempt.worker_id:
