@@ -16,6 +16,7 @@ import pytest
 
 from agl.errors import (
     ConfigError,
+    InvalidRecordError,
     InvalidTransitionError,
     NotSupportedError,
     StoreError,
@@ -172,6 +173,9 @@ async def test_errors_come_back_as_themselves(client):
         await client.enqueue_rollout({"x": float("nan")})
     with pytest.raises(StoreError, match="not JSON"):
         await client.enqueue_rollout(object())
+    fields = Span.from_attributes(rollout_id=rollout.rollout_id, attributes={}).model_dump()
+    with pytest.raises(InvalidRecordError, match="not JSON"):
+        await client.add_many_spans([Span(**fields, unknown=float("nan"))])
     assert (await client.statistics())["total_rollouts"] == 1
 
 

@@ -7,14 +7,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from textwrap import dedent
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry import trace as trace_api
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 import agl
 from agl.errors import TracerError
+from agl.tracer.routing import ROUTER
 
 
 class CountingStore(agl.InMemoryLightningStore):
@@ -259,6 +260,19 @@ async def test_store_that_stays_away_fails_the_trace() -> None:
     assert [span.name for span in tracer.get_last_trace()] == ["lost"]
 
 
+async def test_span_that_cannot_be_kept_costs_no_other(memory_store: agl.LightningStore) -> None:
+    tracer, context = agl.OtelTracer(), await ids(memory_store)
+
+    async def record() -> None:
+        async with tracer.trace_context(**context):
+            cast(Any, ROUTER.current_sink()).add(ReadableSpan("broken"))
+            make_span("whole")
+
+    with pytest.raises(TracerError, match="'broken' has no context"):
+        await record()
+    assert await names(memory_store, context) == ["whole"]
+
+
 async def test_error_of_the_agent_goes_before_that_of_the_store(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -350,7 +364,10 @@ def in_process(code: str, **environment: str) -> str:
     return result.stdout
 
 
-def test_provider_that_is_set_already_is_kept_and_its_exporters_see_everything() -> None:
+@pytest.mark.parametrize(
+    "begin", ["trace.set_tracer_provider(TracerProvider())", "agl.OtelTracer().init_worker(0)"]
+)
+def test_provider_that_is_set_already_is_kept_and_exporters_see_everything(begin: str) -> None:
     output = in_process(
         """
         import asyncio
@@ -359,10 +376,10 @@ def test_provider_that_is_set_already_is_kept_and_its_exporters_see_everything()
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-        theirs, exporter = TracerProvider(), InMemorySpanExporter()
-        theirs.add_span_processor(SimpleSpanProcessor(exporter))
-        trace.set_tracer_provider(theirs)
         import agl
+        BEGIN
+        set_already, exporter = trace.get_tracer_provider(), InMemorySpanExporter()
+        set_already.add_span_processor(SimpleSpanProcessor(exporter))
 
         async def main():
             tracer = agl.OtelTracer()
@@ -375,9 +392,9 @@ def test_provider_that_is_set_already_is_kept_and_its_exporters_see_everything()
             print([span.name for span in tracer.get_last_trace()])
 
         asyncio.run(main())
-        assert trace.get_tracer_provider() is theirs
+        assert trace.get_tracer_provider() is set_already
         print([span.name for span in exporter.get_finished_spans()])
-        """
+        """.replace("BEGIN", begin)
     )
     annotation = "agentlightning.annotation"
     assert output.splitlines() == [
@@ -424,6 +441,7 @@ def test_forked_process_starts_afresh() -> None:
         """
         import asyncio, os, sys
         import agl
+        from agl.tracer.routing import new_trace_id
 
         async def child():
             tracer = agl.OtelTracer()
@@ -444,16 +462,20 @@ def test_forked_process_starts_afresh() -> None:
                     except agl.errors.TracerError:
                         print("refused", flush=True)
                     import contextvars
+                    print(new_trace_id())
                     print(contextvars.Context().run(asyncio.run, child()), flush=True)
                     os._exit(0)
                 os.waitpid(pid, 0)
                 agl.emit_message("after")
+                print(new_trace_id())
             print([agl.get_message_value(span) for span in tracer.get_last_trace()])
 
         asyncio.run(main())
         """
     )
-    assert output.splitlines() == ["refused", "['child']", "['before', 'after']"]
+    refused, one_id, child, other_id, parent = output.splitlines()
+    assert [refused, child, parent] == ["refused", "['child']", "['before', 'after']"]
+    assert one_id != other_id
 
 
 def test_provider_of_the_tests_is_agls_own() -> None:

@@ -28,6 +28,7 @@ LEFT_OUT = re.compile(
     r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
+NOT_MET = ("__init__", "SpanBuffer._tick", "SpanBuffer._write_soon")  # what timers call
 
 
 def rows(page: str, *tables: int) -> list[str]:
@@ -53,7 +54,7 @@ class Walk:
         is_resumed = frame.f_lineno != frame.f_code.co_firstlineno
         thread = threading.current_thread().name
         is_before = thread == "agl-store-writer" and "store/sqlite/store.py" not in self.files
-        if name.endswith("__init__") or is_resumed or is_before or self.ended.is_set():
+        if name.endswith(NOT_MET) or is_resumed or is_before or self.ended.is_set():
             return
         if name == self.begin and not self.begun:
             self.begun = True

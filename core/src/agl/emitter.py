@@ -24,7 +24,8 @@ from agl.semconv import (
 )
 from agl.tracer.base import recording_tracer
 from agl.tracer.operation import OperationContext as OperationContext, operation as operation
-from agl.types import Attributes, SpanCoreFields, SpanLike, TraceStatus
+from agl.types import Attributes, SpanCoreFields, SpanLike
+from agl.types.spans import OK
 from agl.utils.attributes import to_attributes, to_json_text
 from agl.utils.otel import make_link_attributes
 from agl.utils.rewards import (
@@ -63,9 +64,10 @@ def emit_reward(
         ValueError: A reward is not finite, or ``primary_key`` does not fit.
         TracerError: There is no active tracer.
     """
-    return emit_annotation(
-        {**reward_attributes(reward, primary_key), **(attributes or {})}, propagate=propagate
-    )
+    body = reward_attributes(reward, primary_key)
+    if attributes:
+        body = to_attributes({**body, **attributes}, strict=True)
+    return _emit(AGL_ANNOTATION, body, None, propagate)
 
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:
@@ -207,11 +209,12 @@ def reward_attributes(
 def _emit(
     name: str, body: Attributes, attributes: Mapping[str, Any] | None, propagate: bool
 ) -> SpanCoreFields:
-    attributes = {**body, **to_attributes(attributes or {})}
+    attributes = {**body, **to_attributes(attributes)} if attributes else body
     tracer = recording_tracer(f"emit {name.rpartition('.')[2]} span", propagate=propagate)
-    if resolve_bool_env_var(LightningEnvVar.AGL_EMITTER_DEBUG, fallback=False):
+    debug = LightningEnvVar.AGL_EMITTER_DEBUG
+    if logger.isEnabledFor(logging.INFO) and resolve_bool_env_var(debug, fallback=False):
         logger.info("emit %s: %s", name, attributes)
-    return tracer.create_span(name, attributes, status=TraceStatus(status_code="OK"))
+    return tracer.create_span(name, attributes, status=OK)
 
 
 # --- reading

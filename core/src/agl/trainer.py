@@ -14,7 +14,6 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
-from agl.algorithm.replay import Replay
 from agl.errors import ConfigError, StoppedError
 from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
@@ -213,7 +212,7 @@ class Trainer:
             )
         return self._run(agent, algorithm, (train_dataset, val_dataset))
 
-    def replay(self, agent: LitAgent[Any], step: int) -> Replay:
+    def replay(self, agent: LitAgent[Any], step: int) -> Any:
         """Train a stored step of the run that ``run`` or ``run_dir`` names again, and compare.
 
         The agent is not run; nothing of the run is changed. See ``Algorithm.replay``.

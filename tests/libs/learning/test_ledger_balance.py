@@ -3,28 +3,11 @@
 import pytest
 
 from agl.errors import LedgerError
-from agl.types import Advantage, Credit, Exclusion
+from agl.types import Advantage, Exclusion
 from agl.types.reasons import EXCLUSION_REASONS
 from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall, TrainingRow
 
-
-def call(call_id: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> ModelCall:
-    return ModelCall(call_id=call_id, rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=1)
-
-
-def row(*call_ids: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> TrainingRow:
-    size = len(call_ids)
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        token_ids=[1] * size,
-        logprobs=[-1.0] * size,
-        call_ids=list(call_ids),
-        call_ranges=[(n, n + 1) for n in range(size)],
-        credits=[Credit(reward=1.0, rule="final", because="it is so")] * size,
-        model_versions=[None] * size,
-    )
+from .test_ledger import call, row
 
 
 def exclusion(call_id: str, reason: str = "no_reward", rollout_id: str = "ro-1") -> Exclusion:

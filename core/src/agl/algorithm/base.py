@@ -14,7 +14,6 @@ from agl.types import Dataset, NamedResources, Resource, ResourcesUpdate
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
     from agl.algorithm.gateway import Gateway
-    from agl.algorithm.replay import Replay
     from agl.store.base import LightningStore
 
 
@@ -116,10 +115,11 @@ class Algorithm(ABC):
             store: The trainer's; it may be one that is served elsewhere.
         """
 
-    async def replay(self, step: int) -> "Replay":
+    async def replay(self, step: int) -> Any:
         """Train a step of the run in ``get_run_folder()`` again, from what that and the store have.
 
-        Called in place of ``run``. Neither folder nor store may be changed.
+        Called in place of ``run``; neither folder nor store may be changed. Returns a ``Replay`` of
+        agl-learning.
 
         Args:
             step: Which, from 1.

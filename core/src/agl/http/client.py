@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
 from agl.http import wire
 from agl.http.calls import CALLS, AnyRollout
-from agl.http.transport import RETRY_DELAYS, Transport
+from agl.http.transport import RETRY_DELAYS, Transport, encode
 from agl.store.access.held import ClaimTokens, TokenSlot
 from agl.store.access.tokens import Role, Tokens, with_token, without_token
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
@@ -230,8 +229,12 @@ class LightningStoreClient(LightningStore):
             # The server's memory of requests ends with it; a key is stored with what is claimed.
             claim["key"] = claim["key"] or request
         wait_seconds = max(claim.get("wait_seconds", 0.0), 0.0)
+        spans = body.pop("spans", None)
+        content = encode(body)
+        if spans is not None:
+            content = b'{"spans":%b,%b' % (wire.spans_json(spans), content[1:])
         try:
-            return await self._post(path, body, answer, wait_seconds, request, claims)
+            return await self._post(path, content, answer, wait_seconds, request, claims)
         except asyncio.CancelledError:
             await self._abandon(request, path)
             raise
@@ -258,7 +261,8 @@ class LightningStoreClient(LightningStore):
         receipts: list[wire.SpanReceipt] = []  # of a runner's spans for 200 attempts: in parts
         for ids, claims in self._claims.portions(span.rollout_id for span in spans):
             some = [span for span in spans if span.rollout_id in ids]
-            receipts += await self._post("/spans/batch", some, _receipts, claims=claims)
+            body = wire.spans_json(some)
+            receipts += await self._post("/spans/batch", body, _receipts, claims=claims)
         return unpacked(wire.with_numbers(spans, receipts))
 
     async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
@@ -267,7 +271,7 @@ class LightningStoreClient(LightningStore):
         for span in spans:
             if span.sequence_id == UNASSIGNED:
                 number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
-                span = span.model_copy(update={"sequence_id": number})
+                span = span.changed(sequence_id=number)
             claims = self._claims.of([span.rollout_id])
             stored = await self._post("/spans", span, _maybe_span, claims=claims)
             added += [stored] if stored else []
@@ -327,7 +331,7 @@ class LightningStoreClient(LightningStore):
         begin = time.monotonic()
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
-        body: dict[str, Any] = {"spans": [_fields(span) for span in spans], "finish": finish}
+        body: dict[str, Any] = {"spans": spans, "finish": finish}
         if limit > 0:
             body["claim"] = {**claim, "wait_seconds": held}
         ids = {one.rollout_id for one in (*spans, *([finish] if finish else []))}
@@ -377,11 +381,6 @@ def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
         raise StoreError(
             f"the store's answer was not understood; is it an agl store? {error}"
         ) from None
-
-
-def _fields(span: Span | PackedSpan) -> Any:
-    """What is sent of a span; a packed one has been checked."""
-    return pydantic_core.from_json(span.body) if isinstance(span, PackedSpan) else span
 
 
 async def _pause_if_early(begin: float, left: float) -> None:

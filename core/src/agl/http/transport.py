@@ -121,7 +121,7 @@ class Transport:
 
         Args:
             path: Under ``/v1/agl``.
-            body: Models, and what JSON knows.
+            body: Models, and what JSON knows; or bytes of JSON.
             wait_seconds: How long the server was asked to hold the request.
             key: The idempotency key; None for a new one.
             abandoned: Whether it asks what another request of that key, which nobody waits for any
@@ -140,7 +140,8 @@ class Transport:
             headers[ABANDONED] = "1"
         if (writer := run_rules.WRITER.get()) is not None:
             headers[WRITER] = f"{writer[1]} {writer[0]}"
-        return await self._ask(_Request("POST", path, {}, _encode(body), headers, wait_seconds))
+        content = body if isinstance(body, bytes) else encode(body)
+        return await self._ask(_Request("POST", path, {}, content, headers, wait_seconds))
 
     async def has(self, feature: str) -> bool:
         """Whether the server lists ``feature``; asks it the first time."""
@@ -342,7 +343,8 @@ def _shown(claims: Sequence[str]) -> dict[str, str]:
     return {ATTEMPTS: ",".join(claims)} if claims else {}
 
 
-def _encode(body: Any) -> bytes:
+def encode(body: Any) -> bytes:
+    """JSON of models and of what JSON knows; an ``InvalidRecordError`` for anything else."""
     try:
         return json.dumps(body, default=_plain, allow_nan=False).encode()
     except (TypeError, ValueError) as error:

@@ -83,6 +83,12 @@ class SpanReceipt(BaseModel):
     sequence_id: int
 
 
+def spans_json(spans: Sequence[Span | PackedSpan]) -> bytes:
+    """Of spans that were checked: in others, pydantic would make null of NaN."""
+    bodies = [s.body if isinstance(s, PackedSpan) else s.model_dump_json() for s in spans]
+    return f"[{','.join(bodies)}]".encode()
+
+
 def with_numbers(
     spans: Sequence[Span | PackedSpan], receipts: Sequence[SpanReceipt]
 ) -> list[Span | PackedSpan]:
@@ -96,7 +102,7 @@ def with_numbers(
         if isinstance(span, PackedSpan):
             added.append(span._replace(sequence_id=number))
         else:
-            added.append(span.model_copy(update={"sequence_id": number}))
+            added.append(span.changed(sequence_id=number))
     return added
 
 

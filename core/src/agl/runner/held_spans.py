@@ -21,7 +21,6 @@ class HeldSpans(StandInStore):
     ) -> None:
         super().__init__(store)
         self._place = place
-        self._holding = False
         self.spans: list[Span] = []
         """Those that are to be stored yet, in their order."""
         self.received: list[Span] = []
@@ -29,11 +28,11 @@ class HeldSpans(StandInStore):
 
     def hold(self) -> None:
         """Keep the spans that come from now on."""
-        self._holding = True
+        self.is_holding = True
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        spans = [one if one.writer else one.model_copy(update=_BY_AGENT) for one in spans]
-        if self._holding:
+        spans = [one if one.writer else one.changed(writer="agent") for one in spans]
+        if self.is_holding:
             self.spans += spans
             return spans
         added: list[Span] = []
@@ -45,9 +44,6 @@ class HeldSpans(StandInStore):
 
     add_span = LightningStore.add_span
     add_otel_span = LightningStore.add_otel_span
-
-
-_BY_AGENT = {"writer": "agent"}
 
 
 def placed(spans: list[Span], in_order: bool) -> list[Span]:

@@ -21,7 +21,7 @@ from agl.runner.heartbeat import Heartbeat, LaunchMode
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode, TaskInput
+from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import learn_environment
 from agl.utils.workers import worker_name
@@ -290,9 +290,8 @@ class LitAgentRunner(Runner[T]):
         resources_id = None
         if resources is not None:
             resources_id = (await store.add_resources(resources)).resources_id
-        task: TaskInput = input
         rollout = await store.start_rollout(
-            task, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
+            input, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
         )
         with self._heartbeat().beating(), self._attempts.hosting():
             none = Claims(store, self.get_worker_id(), ThreadingEvent(), left=0)

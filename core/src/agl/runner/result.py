@@ -126,8 +126,7 @@ class Outcome:
             trace_id=trace_id,
         )
         now = time.time()
-        about = {"writer": "runner", "start_time": now, "end_time": now}
-        return [span.model_copy(update=about)]
+        return [span.changed(writer="runner", start_time=now, end_time=now)]
 
 
 def _failure_of(error: BaseException, bare: Failure) -> Failure:

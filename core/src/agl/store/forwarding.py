@@ -52,6 +52,9 @@ class StandInStore(ForwardingStore):
         store: The store; it is also what is pickled.
     """
 
+    is_holding = False
+    """Whether it keeps new spans here for now, so that nobody waits for them to be added."""
+
     def __init__(self, store: LightningStore) -> None:
         self._store = store
 

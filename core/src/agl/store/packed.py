@@ -56,7 +56,7 @@ def span_of(body: str | bytes, sequence_id: int) -> Span:
     span = Span.model_validate_json(body)
     if span.sequence_id == sequence_id:
         return span
-    return span.model_copy(update={"sequence_id": sequence_id})
+    return span.changed(sequence_id=sequence_id)
 
 
 def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
@@ -75,7 +75,7 @@ def signed(span: AnySpan, role: str) -> AnySpan:
     if span.writer is None or role == "attempt":
         if isinstance(span, PackedSpan):
             return span.with_field('"writer":"agent"')._replace(writer="agent")
-        return span.model_copy(update={"writer": "agent"})
+        return span.changed(writer="agent")
     raise NotAllowedError(
         f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
         f"write as {span.writer!r}; leave 'writer' out"
@@ -89,7 +89,7 @@ def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:
         return span
     if isinstance(span, PackedSpan):
         return span.with_field('"late":true')._replace(attributes={})
-    return span.model_copy(update={"late": True})
+    return span.changed(late=True)
 
 
 def check_span(span: Span) -> None:

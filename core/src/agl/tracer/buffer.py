@@ -8,6 +8,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
+from agl.store.forwarding import StandInStore
 from agl.store.packed import add_accepted, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
@@ -18,6 +19,9 @@ BATCH_SIZE = 64
 """Most spans in one write; so many waiting ones are written at once."""
 BATCH_SECONDS = 0.1
 """A span waits at most so long for others before it is written."""
+STILL_OPEN = TraceStatus(
+    status_code="ERROR", description="still open when its trace context was left"
+)
 
 
 class SpanBuffer:
@@ -35,10 +39,11 @@ class SpanBuffer:
         self._target = target
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
+        self._ended: list[ReadableSpan] = []
         self._spans: dict[str, Span] = {}
         self._pending: list[Span] = []
         self._writing: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = self._loop.call_later(BATCH_SECONDS, self._tick)
         self._error: Exception | None = None
         self._refused: list[Exception] = []
         """Why the store does not take some spans at all."""
@@ -46,47 +51,47 @@ class SpanBuffer:
     def spans(self) -> list[Span]:
         """All spans so far; those that are stored have their numbers."""
         with self._lock:
+            self._convert()
             return list(self._spans.values())
 
     def add(self, span: ReadableSpan) -> None:
         """Take a span that has ended; in any thread."""
-        self._keep(self._convert(span))
+        with self._lock:
+            self._ended.append(span)
+            waiting = len(self._ended)
+        if waiting == BATCH_SIZE and self._target is not None:
+            self._loop.call_soon_threadsafe(self._write_soon)
 
     def add_unended(self, spans: list[ReadableSpan]) -> None:
         """Take spans that are still open when the trace context is left."""
-        status = TraceStatus(
-            status_code="ERROR", description="still open when its trace context was left"
-        )
-        for span in spans:
-            changes = {"end_time": time.time(), "status": status}
-            self._keep(self._convert(span).model_copy(update=changes))
+        with self._lock:
+            self._ended += spans
+            self._convert()
 
-    def _convert(self, span: ReadableSpan) -> Span:
+    def _convert(self) -> None:
+        """Make spans of what has ended: not when it ends, as agents share event loops."""
         target = self._target
         ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
-        return _without_secrets(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
-
-    def _keep(self, span: Span) -> None:
-        with self._lock:
+        all_ended, self._ended = self._ended, []
+        for ended in all_ended:
+            try:
+                span = _without_secrets(storable(Span.from_opentelemetry(ended, *ids, UNASSIGNED)))
+            except Exception as error:
+                self._refused.append(error)
+                continue
+            if ended.end_time is None:
+                span = span.changed(end_time=time.time(), status=STILL_OPEN)
             self._spans[span.span_id] = span
-            if self._target is None:
-                return
-            self._pending.append(span)
-            waiting = len(self._pending)
-        if waiting == BATCH_SIZE:
-            self._loop.call_soon_threadsafe(self._write_soon)
-        elif waiting == 1:
-            self._loop.call_soon_threadsafe(self._write_later)
+            if target is not None:
+                self._pending.append(span)
 
-    def _write_later(self) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(BATCH_SECONDS, self._write_soon)
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(BATCH_SECONDS, self._tick)
+        self._write_soon()
 
     def _write_soon(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._error is None and (self._writing is None or self._writing.done()):
+        is_free = self._error is None and (self._writing is None or self._writing.done())
+        if is_free and self._target is not None and (self._ended or self._pending):
             self._start_writing()
 
     def _start_writing(self) -> "asyncio.Task[None]":
@@ -99,25 +104,21 @@ class SpanBuffer:
         assert target is not None
         while True:
             with self._lock:
+                self._convert()
                 batch = self._pending[:BATCH_SIZE]
                 del self._pending[: len(batch)]
             if not batch:
                 return
             try:
-                await self._store(batch)
+                added, refused = await add_accepted(target.store.add_many_spans, batch)
             except Exception as error:
                 with self._lock:
                     self._pending[:0] = batch
                 self._error = error
                 return
-
-    async def _store(self, batch: list[Span]) -> None:
-        """Store a batch; of one that is refused, those spans that are not."""
-        assert self._target is not None
-        added, refused = await add_accepted(self._target.store.add_many_spans, batch)
-        self._refused += refused
-        with self._lock:
-            self._spans.update((span.span_id, span) for span in added)
+            self._refused += refused
+            with self._lock:
+                self._spans.update((span.span_id, span) for span in added)
 
     async def finish(self) -> None:
         """Write what is left.
@@ -126,17 +127,19 @@ class SpanBuffer:
             TracerError: The store does not take it. Where it refused a record, that refusal is the
                 cause, and all other spans are stored.
         """
+        self._timer.cancel()
         if self._target is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         # Shielded, so that a second cancellation does not cut a write in two.
         if self._writing is not None and not self._writing.done():
             await asyncio.shield(self._writing)
         what = f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}"
-        while self._pending:
+        while self._ended or self._pending:
             self._error = None  # a write that failed in the background is tried once more
-            await asyncio.shield(self._start_writing())
+            if isinstance(self._target.store, StandInStore) and self._target.store.is_holding:
+                await self._write()  # to which nothing can happen
+            else:
+                await asyncio.shield(self._start_writing())
             if self._error is not None:
                 raise TracerError(
                     f"{what}: {len(self._pending)} of {len(self._spans)} spans could not be "

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import trace as trace_api
-from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
@@ -16,7 +16,8 @@ from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer, as_stat
 from agl.tracer.buffer import SpanBuffer
 from agl.tracer.routing import ROUTER, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
-from agl.types.spans import seconds
+from agl.types.records import construct
+from agl.types.spans import OK, seconds
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -130,11 +131,13 @@ class OtelTracer(Tracer, trace_api.Tracer):
     ) -> SpanCoreFields:
         """See ``Tracer.create_span``; without the context of a block, in which nothing happens."""
         moment = time.time() if timestamp is None else timestamp
-        span = self._start(name, attributes, moment)
-        recording = _OtelRecording(span)
-        recording.record_status(status or TraceStatus(status_code="OK"))
-        span.end(_nanoseconds(moment))
-        return recording.get_recorded_span()
+        nanoseconds, outcome = _nanoseconds(moment), _sdk_status(status or OK)
+        span = ROUTER.hand_over(name, attributes or {}, outcome, nanoseconds)
+        if span is None:
+            span = self._start(name, attributes, moment)
+            span.set_status(outcome)
+            span.end(nanoseconds)
+        return _recorded(span)
 
     @contextlib.contextmanager
     def operation_context(
@@ -198,19 +201,27 @@ class _OtelRecording:
     def record_status(
         self, status_code: Code | TraceStatus, description: str | None = None
     ) -> None:
-        status = as_status(status_code, description)
-        # The SDK takes a description only with ERROR.
-        description = status.description if status.status_code == "ERROR" else None
-        self._span.set_status(Status(StatusCode[status.status_code], description))
+        self._span.set_status(_sdk_status(as_status(status_code, description)))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return SpanCoreFields(
-            name=self._span.name,
-            status=TraceStatus.from_opentelemetry(self._span.status),
-            attributes=dict(cast(Any, self._span.attributes) or {}),
-            start_time=seconds(self._span.start_time),
-            end_time=seconds(self._span.end_time),
-        )
+        return _recorded(self._span)
+
+
+def _sdk_status(status: TraceStatus) -> Status:
+    # The SDK takes a description only with ERROR.
+    description = status.description if status.status_code == "ERROR" else None
+    return Status(StatusCode[status.status_code], description)
+
+
+def _recorded(span: ReadableSpan) -> SpanCoreFields:
+    fields = {
+        "name": span.name,
+        "status": TraceStatus.from_opentelemetry(span.status),
+        "attributes": dict(span.attributes or {}),
+        "start_time": seconds(span.start_time),
+        "end_time": seconds(span.end_time),
+    }
+    return construct(SpanCoreFields, fields)
 
 
 def _nanoseconds(unix_seconds: float) -> int:

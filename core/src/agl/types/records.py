@@ -55,7 +55,7 @@ class Record(BaseModel):
         every step of a rollout.
         """
         given = self.__pydantic_fields_set__ | changes.keys()
-        return construct(type(self), self.__dict__ | changes, given)
+        return construct(type(self), self.__dict__ | changes, given, self.__pydantic_extra__)
 
 
 R = TypeVar("R", bound=Record)
@@ -64,12 +64,14 @@ _set_given, _set_extra, _set_private = (
 )
 
 
-def construct(kind: type[R], values: dict[str, Any], given: set[str]) -> R:
+def construct(
+    kind: type[R], values: dict[str, Any], given: set[str] | None = None, extra: Any = None
+) -> R:
     """A record of all these values, not validated; ``given`` are those not left at defaults."""
     record = object.__new__(kind)
     object.__setattr__(record, "__dict__", values)  # records are frozen
-    _set_given(record, given)
-    _set_extra(record, None)
+    _set_given(record, set(values) if given is None else given)
+    _set_extra(record, extra)
     _set_private(record, None)
     return record
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import ConfigDict, Field
 
 from agl.semconv import AGL_VIRTUAL
-from agl.types.records import Record
+from agl.types.records import Record, construct
 
 if TYPE_CHECKING:
     from opentelemetry import trace as trace_api
@@ -31,8 +31,9 @@ UNASSIGNED = 0
 
 
 class _SpanPart(Record):
-    # 0.3 keeps unknown keys of spans and their parts; so do we: nothing disappears.
-    model_config = ConfigDict(extra="allow")
+    # 0.3 keeps unknown keys of spans and their parts; so do we: nothing disappears. Nor does NaN
+    # among them become null: it makes JSON that is refused.
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
 
 
 class SpanContext(_SpanPart):
@@ -46,12 +47,13 @@ class SpanContext(_SpanPart):
     @classmethod
     def from_opentelemetry(cls, src: "trace_api.SpanContext") -> "SpanContext":
         """From OpenTelemetry's object; ids become lower-case hex."""
-        return cls(
-            trace_id=f"{src.trace_id:032x}",
-            span_id=f"{src.span_id:016x}",
-            is_remote=src.is_remote,
-            trace_state=dict(src.trace_state.items()) if src.trace_state else {},
-        )
+        values = {
+            "trace_id": f"{src.trace_id:032x}",
+            "span_id": f"{src.span_id:016x}",
+            "is_remote": src.is_remote,
+            "trace_state": dict(src.trace_state.items()) if src.trace_state else {},
+        }
+        return construct(cls, values, extra={})
 
 
 class TraceStatus(_SpanPart):
@@ -63,7 +65,11 @@ class TraceStatus(_SpanPart):
     @classmethod
     def from_opentelemetry(cls, src: "SdkStatus") -> "TraceStatus":
         """From OpenTelemetry's object."""
-        return cls(status_code=src.status_code.name, description=src.description)
+        code = src.status_code.name
+        return OK if code == "OK" else cls(status_code=code, description=src.description)
+
+
+OK = TraceStatus(status_code="OK")
 
 
 class Event(_SpanPart):
@@ -78,7 +84,9 @@ class Event(_SpanPart):
     def from_opentelemetry(cls, src: "SdkEvent") -> "Event":
         """From OpenTelemetry's object; nanoseconds become seconds."""
         return cls(
-            name=src.name, attributes=_attributes(src.attributes), timestamp=seconds(src.timestamp)
+            name=src.name,
+            attributes=span_attributes(src.attributes),
+            timestamp=seconds(src.timestamp),
         )
 
 
@@ -93,7 +101,7 @@ class Link(_SpanPart):
         """From OpenTelemetry's object."""
         return cls(
             context=SpanContext.from_opentelemetry(src.context),
-            attributes=_attributes(src.attributes),
+            attributes=span_attributes(src.attributes),
         )
 
 
@@ -109,7 +117,7 @@ class OtelResource(Record):
         global _last_resource
         last = _last_resource  # threads share it
         if last is None or last[0] is not src:
-            made = cls(attributes=_attributes(src.attributes), schema_url=src.schema_url)
+            made = cls(attributes=span_attributes(src.attributes), schema_url=src.schema_url)
             last = _last_resource = src, made
         return last[1]
 
@@ -184,24 +192,27 @@ class Span(_SpanPart):
             )
         context = SpanContext.from_opentelemetry(src.context)
         parent = SpanContext.from_opentelemetry(src.parent) if src.parent else None
-        return cls(
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            sequence_id=sequence_id,
-            trace_id=context.trace_id,
-            span_id=context.span_id,
-            parent_id=parent.span_id if parent else None,
-            name=src.name,
-            status=TraceStatus.from_opentelemetry(src.status),
-            attributes=_attributes(src.attributes),
-            events=[Event.from_opentelemetry(event) for event in src.events],
-            links=[Link.from_opentelemetry(link) for link in src.links],
-            start_time=seconds(src.start_time),
-            end_time=seconds(src.end_time),
-            context=context,
-            parent=parent,
-            resource=OtelResource.from_opentelemetry(src.resource),
-        )
+        values = {
+            "rollout_id": rollout_id,
+            "attempt_id": attempt_id,
+            "sequence_id": sequence_id,
+            "trace_id": context.trace_id,
+            "span_id": context.span_id,
+            "parent_id": parent.span_id if parent else None,
+            "name": str(src.name),
+            "status": TraceStatus.from_opentelemetry(src.status),
+            "attributes": span_attributes(src.attributes),
+            "events": [Event.from_opentelemetry(event) for event in src.events],
+            "links": [Link.from_opentelemetry(link) for link in src.links],
+            "start_time": seconds(src.start_time),
+            "end_time": seconds(src.end_time),
+            "context": context,
+            "parent": parent,
+            "resource": OtelResource.from_opentelemetry(src.resource),
+            "writer": None,
+            "late": False,
+        }
+        return construct(cls, values, extra={})
 
     @classmethod
     def from_attributes(
@@ -235,7 +246,7 @@ class Span(_SpanPart):
             span_id=span_id,
             parent_id=parent_id,
             name=name or AGL_VIRTUAL,
-            status=status or TraceStatus(status_code="OK"),
+            status=status or OK,
             attributes=attributes,
             events=[],
             links=[],
@@ -279,7 +290,8 @@ def seconds(timestamp: int | float | None) -> float | None:
     return timestamp / 1e9 if timestamp > 1e12 else float(timestamp)
 
 
-def _attributes(attributes: Mapping[str, Any] | None) -> Attributes:
+def span_attributes(attributes: Mapping[str, Any] | None) -> Attributes:
+    """Those of OpenTelemetry as a span keeps them."""
     found: Attributes = {}
     for key, value in (attributes or {}).items():
         if value is not None:  # newer SDKs let it through, and AgentOps sets it

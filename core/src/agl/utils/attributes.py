@@ -178,11 +178,8 @@ def _lists(value: Any) -> Any:
 
 def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The attributes named ``prefix`` or beginning with ``prefix`` and a dot, keys unchanged."""
-    return {
-        key: value
-        for key, value in attributes.items()
-        if key == prefix or key.startswith(f"{prefix}.")
-    }
+    within = f"{prefix}."
+    return {k: v for k, v in attributes.items() if k == prefix or k.startswith(within)}
 
 
 def attributes_under(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:

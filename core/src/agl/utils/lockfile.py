@@ -123,12 +123,8 @@ if hasattr(os, "register_at_fork"):
 def _owner(number: str) -> str:
     import psutil
 
-    if number.isdecimal() and psutil.pid_exists(int(number)):
-        return f"process {number}"
-    return (
-        f"another process: not the one that locked it ({number or 'unknown'}), which has ended, "
-        "but one that it started, or one of another container"
-    )
+    is_there = number.isdecimal() and psutil.pid_exists(int(number))
+    return f"process {number}" if is_there else f"a process that {number or 'another'} left"
 
 
 if sys.platform == "win32":

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attributes, SpanContext, SpanLike
+from agl.types.records import Record
 from agl.utils.attributes import (
     attributes_under,
     filter_attributes as filter_attributes,
@@ -16,10 +15,8 @@ from agl.utils.attributes import (
 SpanT = TypeVar("SpanT")
 
 
-class LinkMatch(BaseModel):
+class LinkMatch(Record):
     """One condition of a link: the other span has ``value_match`` under ``key_match``."""
-
-    model_config = ConfigDict(frozen=True)
 
     key_match: str
     """An attribute key, or ``trace_id`` or ``span_id`` for the ids of the span itself."""

@@ -11,13 +11,12 @@ from agl.utils.otel import extract_links_from_attributes
 from agl.utils.text import parse_json
 
 AttemptKey = TypeVar("AttemptKey")
-Span_ = TypeVar("Span_", bound=SpanLike)
 
 PRIMARY_REWARD = "primary"
 """Name of a reward that was given as a single number."""
 MAX_REWARD = 1e12
 """A larger one cannot be read: the squares of gradients, which grow with it, must fit 32 bits."""
-_LAST, _GRADES = (1 << 54) - 1, 2 << 54  # a reward without a number; where grades begin
+_LAST, GRADES = (1 << 54) - 1, 2 << 54  # a reward without a number; where grades begin
 
 
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
@@ -125,15 +124,12 @@ def place_of_reward(span: SpanLike) -> int:
     late, writer = getattr(span, "late", False), getattr(span, "writer", None)
     attributes: Mapping[str, Any] = span.attributes or {}
     is_grade = bool(attributes.get(Key.GRADED)) and not late and writer in (None, "runner")
-    if not (is_grade or is_reward_span(span) or reward_problem(span)):
-        return 0
+    try:
+        if not (is_grade or _read_rewards(span)):
+            return 0
+    except ValueError:  # it cannot be read
+        pass
     return ((1 + is_grade) << 54) + (getattr(span, "sequence_id", UNASSIGNED) or _LAST)
-
-
-def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
-    """Those of an attempt's spans whose rewards count: all, or the grade, the runner's last."""
-    grades = [one for one in spans if place_of_reward(one) > _GRADES]
-    return sorted(grades, key=place_of_reward)[-1:] or spans
 
 
 def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:

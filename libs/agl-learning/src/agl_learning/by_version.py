@@ -18,9 +18,9 @@ from agl_learning.start import run_folder
 from agl_learning.versions import Version
 
 if TYPE_CHECKING:
-    from agl.algorithm.replay import Replay
     from agl_learning.collected import Collected
     from agl_learning.journal import Entry
+    from agl_learning.replay import Replay
     from agl_learning.session import Session
 
 OF_TRAINING = "train/"

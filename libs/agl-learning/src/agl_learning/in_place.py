@@ -15,11 +15,11 @@ from agl_learning.start import folder_of
 from agl_learning.weighing import WeighingOptions, weigh
 
 if TYPE_CHECKING:
-    from agl.algorithm.replay import Replay
     from agl_learning.collected import Collected
     from agl_learning.estimated import Foreseen
     from agl_learning.ledger import Ledger
     from agl_learning.records import TrainingRow
+    from agl_learning.replay import Replay
     from agl_learning.weighing import Weighed
 
     Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]

@@ -13,7 +13,7 @@ from agl_learning.fine_tuning import FineTuning
 from agl_learning.options import Count, NotNegative
 
 if TYPE_CHECKING:
-    from agl.algorithm.replay import Replay
+    from agl_learning.replay import Replay
 
 logger = logging.getLogger("agl.learning")
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from agl.algorithm.infrastructure import infrastructure_failure
 from agl.errors import ConfigError, DamagedRecordError
 from agl.types import Attempt, Exclusion, ExclusionReason, Rollout, Span
-from agl.utils.rewards import find_final_rewards, graded_only, reward_problem
+from agl.utils.rewards import find_final_rewards, reward_problem
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.collected import Ended
+from agl_learning.grades import graded_only
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import ran
 from agl_learning.records import TrainedModel, TrainingRow

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.replay import Compared, Replay
 from agl.errors import ConfigError
 from agl_learning.durable import collected_under, options_that_shape
 from agl_learning.ledger import each_part, ledger_parts
+from agl_learning.replay import Compared, Replay
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.emitter import get_reward_value
 from agl.types import Span, Triplet
-from agl.utils.rewards import graded_only
 from agl_adapters.credit.rewards import calls_before, places
 from agl_learning.calls.reading import by_attempt, recorded_calls
 from agl_learning.calls.sources import gateway, litellm
 from agl_learning.calls.tree import ordered
+from agl_learning.grades import graded_only
 from agl_learning.records import ModelCall
 
 

@@ -10,7 +10,6 @@ from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span, Triplet
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
-from agl.utils.rewards import graded_only
 from agl_adapters.credit.rewards import places
 from agl_learning.calls.matching import compile_match, selects
 from agl_learning.calls.reading import (
@@ -23,6 +22,7 @@ from agl_learning.calls.reading import (
 )
 from agl_learning.calls.sources.fields import make_call
 from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
+from agl_learning.grades import graded_only
 from agl_learning.rows import image_urls
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]

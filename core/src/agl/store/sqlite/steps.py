@@ -223,6 +223,7 @@ def insert_new(
     if next_sequence > 1:  # else it has none
         known = tables.known_spans(attempt.attempt_id, [span.span_id for span in spans])
     new: list[AnySpan] = []
+    newest: AnySpan | None = None
     for span in spans:
         if span.span_id in known:
             continue
@@ -234,7 +235,9 @@ def insert_new(
             next_sequence = max(next_sequence, span.sequence_id + 1)
         new.append(span)
         if (place := place_of_reward(span)) and place >= reward_place:
-            attempt, reward_place = attempt.changed(reward=get_reward_value(span)), place
+            newest, reward_place = span, place
+    if newest is not None:
+        attempt = attempt.changed(reward=get_reward_value(newest))
     tables.insert_spans(attempt.attempt_id, new)
     return new, StoredAttempt(attempt, next_sequence, reward_place)
 
@@ -242,4 +245,4 @@ def insert_new(
 def _numbered(span: AnySpan, number: int) -> AnySpan:
     if isinstance(span, PackedSpan):
         return PackedSpan._make((*span[:2], number, *span[3:]))  # half of _replace's time
-    return span.model_copy(update={"sequence_id": number})
+    return span.changed(sequence_id=number)

@@ -16,9 +16,9 @@ from agl_inspect.runs.known import Where, copy_store, file_of, find_run
 from agl_learning.stores import open_store, store_options
 
 if TYPE_CHECKING:
-    from agl.algorithm.replay import Compared, Replay
     from agl.config.file import ConfigFile
     from agl.types import Run
+    from agl_learning.replay import Compared, Replay
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""
