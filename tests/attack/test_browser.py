@@ -238,8 +238,10 @@ def test_a_body_that_stops_ends_its_connection(serve: Callable[..., Sender], mon
         assert sock.recv(1) == b""
 
 
-def test_a_reader_that_stops_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+@pytest.mark.parametrize("more", [b"", b"GET / HT"])
+def test_a_reader_that_stops_ends_its_connection(more: bytes, monkeypatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.4)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.2)
     is_over = threading.Event()
 
     async def app(scope, receive, send) -> None:
@@ -251,7 +253,7 @@ def test_a_reader_that_stops_ends_its_connection(monkeypatch: pytest.MonkeyPatch
 
     thread = ServerThread(app)
     with socket.create_connection(("127.0.0.1", thread.start()), timeout=30) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + more)
         assert is_over.wait(30)
     thread.stop()
 

@@ -18,20 +18,9 @@ from agl.utils.otel import (
     query_linked_spans,
 )
 
+from .test_guides import run_one
+
 PROMPT = agl.PromptTemplate(template="Be brief. {question}", engine="f-string")
-
-
-async def run_one(
-    agent: agl.LitAgent[Any], task: Any = None, **options: Any
-) -> tuple[agl.Rollout, list[agl.Span]]:
-    """One rollout by a runner of its own; the rollout and its spans, as the store has them."""
-    store = agl.InMemoryLightningStore()
-    runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=agent, store=store):
-        rollout = await runner.step(task, **options)
-    spans = list(await store.query_spans(rollout.rollout_id))
-    await store.close()
-    return rollout, spans
 
 
 async def test_agent_emits_every_kind_of_feedback() -> None:

@@ -9,6 +9,8 @@ from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import RefusedError
 from agl_testing.echo_llm import RawReply, logprob
 
+from .test_dialect_messages import think_and_look
+
 openai = pytest.importorskip("openai")
 
 SCHEMA = {
@@ -23,23 +25,6 @@ CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHE
 
 def ask(given: object = "hello big world", **fields: object) -> dict:
     return {"model": "echo", "input": given, **fields}
-
-
-def think_and_look(request: dict) -> dict:
-    calls = [
-        {
-            "id": f"call_{room}",
-            "type": "function",
-            "function": {"name": "look", "arguments": json.dumps({"room": room})},
-        }
-        for room in ("kitchen", "hall")
-    ]
-    return {
-        "role": "assistant",
-        "content": "let me look",
-        "reasoning_content": "which rooms are there",
-        "tool_calls": calls,
-    }
 
 
 @pytest.fixture

@@ -17,10 +17,7 @@ class UnaskedCancellationError(AglError, RuntimeError):
     """A coroutine ended as if it had been cancelled."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "it ended by a CancelledError, though nobody cancelled it: it raised that itself, or a "
-            "hook, a tracer, the store or other code that it called did"
-        )
+        super().__init__("its code raised a CancelledError, though nobody cancelled it")
 
 
 class BackgroundCoroutine:

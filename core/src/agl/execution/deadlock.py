@@ -33,8 +33,8 @@ async def run_algorithm(
 ) -> bool:
     """Run the algorithm to its own end, or until it has waited in vain for too long.
 
-    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set, which
-    then sets ``stop``. A wait with a timeout ends early once such waits have lasted half the grace
+    It waits in vain while a ``wait_for_rollouts`` of its is open and ``no_runners`` is set. Then
+    ``stop`` is set. A wait with a timeout ends early once such waits have lasted half the grace
     together; after the whole grace the algorithm is cancelled, and left behind if it does not end
     by that. One that only looks (``get_rollout_by_id``, ``timeout=0``) goes on: it may train.
 
@@ -68,8 +68,8 @@ async def run_algorithm(
                     shorten(", ".join(wait.rollout_ids)),
                 )
                 return False
-            if seconds >= grace_seconds() / 2 and wait.timeout is not None:
-                watched.end_early(wait)
+            if seconds >= grace_seconds() / 2:
+                watched.end_early()
     finally:
         task.cancel()
         await asyncio.wait([task], timeout=max(grace_seconds(), CLEAN_UP_SECONDS))
@@ -103,10 +103,11 @@ class _WatchedStore(StandInStore):
         waits = self._waits if self._no_runners.is_set() else ()
         return next((wait for wait in waits if wait.timeout != 0), None)
 
-    def end_early(self, wait: _Wait) -> None:
-        """End it as if its timeout was over; by its own loop, if that is not closed by now."""
-        with contextlib.suppress(RuntimeError):
-            wait.loop.call_soon_threadsafe(self._end, wait)
+    def end_early(self) -> None:
+        """End waits that have timeouts as if these were over; by their loops, if still open."""
+        for wait in [one for one in self._waits if one.timeout]:
+            with contextlib.suppress(RuntimeError):
+                wait.loop.call_soon_threadsafe(self._end, wait)
 
     def _end(self, wait: _Wait) -> None:
         if wait in self._waits and wait.limit.when() is None:

@@ -84,7 +84,7 @@ class SpanReceipt(BaseModel):
 
 
 def spans_json(spans: Sequence[Span | PackedSpan]) -> bytes:
-    """Of spans that were checked: in others, pydantic would make null of NaN."""
+    """A JSON array of spans that ``check_span`` took."""
     bodies = [s.body if isinstance(s, PackedSpan) else s.model_dump_json() for s in spans]
     return f"[{','.join(bodies)}]".encode()
 

@@ -151,10 +151,7 @@ class Heartbeat:
         # With a short ``unresponsive_seconds`` there are many beats; the numbers change slowly.
         if now - self._last_stats >= min(self._interval, 1.0):
             self._last_stats = now
-            if self._launch_mode == "thread":
-                stats = self.stats()
-            else:  # reading them may take milliseconds, nvidia-smi more
-                stats = await asyncio.to_thread(self.stats)
+            stats = await asyncio.to_thread(self.stats)  # it may take milliseconds, or more
             await self._store.update_worker(self._worker_id, heartbeat_stats=stats)
         running = {item.rollout.rollout_id: item for item in self._running()}
         if not running:

@@ -7,6 +7,9 @@ from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.types import Span
 
+MOST_HELD = 256
+"""If more are held, they are stored at once: one turn with many would keep the loop for long."""
+
 
 class HeldSpans(StandInStore):
     """Passes everything on, until ``hold``: then spans are kept, to go with the final status.
@@ -34,7 +37,9 @@ class HeldSpans(StandInStore):
         spans = [one if one.writer else one.changed(writer="agent") for one in spans]
         if self.is_holding:
             self.spans += spans
-            return spans
+            if len(self.spans) <= MOST_HELD:
+                return spans
+            spans, self.spans = self.spans, []
         added: list[Span] = []
         while spans:
             count, in_order = await self._place(spans)

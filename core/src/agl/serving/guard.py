@@ -148,16 +148,16 @@ class GuardedProtocol(HttpToolsProtocol):
         now, period = self.loop.time(), min(HEAD_SECONDS, BODY_SECONDS)
         is_begun = bool(self._received) or self.cycle is None or not self._in_head
         limit, since = (HEAD_SECONDS, self._begun) if self._in_head else (BODY_SECONDS, self._heard)
-        unread = self.transport.get_write_buffer_size() if self.flow.write_paused else 0
-        is_stuck = unread > 0 and unread == self._unread
+        self._unread, before = self.transport.get_write_buffer_size(), self._unread
+        is_stuck = 0 < self._unread == before
         self._unread_seconds = self._unread_seconds + period if is_stuck else 0.0
-        self._unread = unread
         if self._unread_seconds >= BODY_SECONDS:  # else its answer would lie here for ever
             self.transport.abort()
-        elif is_begun and now - since > limit * 0.99 and not self.flow.read_paused:
+            return
+        self._looking = self.loop.call_later(period, self._look)
+        is_late = is_begun and now - since > limit * 0.99
+        if is_late and not (self.flow.read_paused or self.transport.is_closing()):
             self._refuse(408, "the request did not come in time")
-        else:
-            self._looking = self.loop.call_later(period, self._look)
 
     def on_headers_complete(self) -> None:
         self._in_head = False

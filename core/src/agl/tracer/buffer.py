@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -39,50 +40,52 @@ class SpanBuffer:
         self._target = target
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._ended: list[ReadableSpan] = []
+        self._ended: deque[Span] = deque()
         self._spans: dict[str, Span] = {}
         self._pending: list[Span] = []
         self._writing: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(BATCH_SECONDS, self._tick)
+        self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._refused: list[Exception] = []
         """Why the store does not take some spans at all."""
+        if target is not None:
+            self._tick()
 
     def spans(self) -> list[Span]:
         """All spans so far; those that are stored have their numbers."""
         with self._lock:
-            self._convert()
+            self._sort_in()
             return list(self._spans.values())
 
     def add(self, span: ReadableSpan) -> None:
-        """Take a span that has ended; in any thread."""
-        with self._lock:
-            self._ended.append(span)
-            waiting = len(self._ended)
-        if waiting == BATCH_SIZE and self._target is not None:
+        """Take a span that has ended; in any thread, also in a ``__del__`` that interrupts us."""
+        if record := self._record(span):
+            self._ended.append(record)
+        if len(self._ended) == BATCH_SIZE and self._target is not None:
             self._loop.call_soon_threadsafe(self._write_soon)
 
     def add_unended(self, spans: list[ReadableSpan]) -> None:
         """Take spans that are still open when the trace context is left."""
-        with self._lock:
-            self._ended += spans
-            self._convert()
+        self._ended.extend(filter(None, map(self._record, spans)))
 
-    def _convert(self) -> None:
-        """Make spans of what has ended: not when it ends, as agents share event loops."""
+    def _record(self, span: ReadableSpan) -> Span | None:
         target = self._target
         ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
-        all_ended, self._ended = self._ended, []
-        for ended in all_ended:
-            try:
-                span = _without_secrets(storable(Span.from_opentelemetry(ended, *ids, UNASSIGNED)))
-            except Exception as error:
-                self._refused.append(error)
-                continue
-            if ended.end_time is None:
-                span = span.changed(end_time=time.time(), status=STILL_OPEN)
+        try:
+            record = _without_secrets(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
+        except Exception as error:
+            self._refused.append(error)
+            return None
+        if span.end_time is None:
+            record = record.changed(end_time=time.time(), status=STILL_OPEN)
+        return record
+
+    def _sort_in(self) -> None:
+        """Note what has ended, under the lock, which ``add`` never takes."""
+        for _ in range(len(self._ended)):
+            span = self._ended.popleft()
             self._spans[span.span_id] = span
-            if target is not None:
+            if self._target is not None:
                 self._pending.append(span)
 
     def _tick(self) -> None:
@@ -91,7 +94,7 @@ class SpanBuffer:
 
     def _write_soon(self) -> None:
         is_free = self._error is None and (self._writing is None or self._writing.done())
-        if is_free and self._target is not None and (self._ended or self._pending):
+        if is_free and (self._ended or self._pending):
             self._start_writing()
 
     def _start_writing(self) -> "asyncio.Task[None]":
@@ -104,7 +107,7 @@ class SpanBuffer:
         assert target is not None
         while True:
             with self._lock:
-                self._convert()
+                self._sort_in()
                 batch = self._pending[:BATCH_SIZE]
                 del self._pending[: len(batch)]
             if not batch:
@@ -119,6 +122,9 @@ class SpanBuffer:
             self._refused += refused
             with self._lock:
                 self._spans.update((span.span_id, span) for span in added)
+            if not self._ended and not self._pending:
+                return
+            await asyncio.sleep(0)  # a store that never suspends must not keep the loop
 
     async def finish(self) -> None:
         """Write what is left.
@@ -127,7 +133,8 @@ class SpanBuffer:
             TracerError: The store does not take it. Where it refused a record, that refusal is the
                 cause, and all other spans are stored.
         """
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._target is None:
             return
         # Shielded, so that a second cancellation does not cut a write in two.
@@ -136,8 +143,9 @@ class SpanBuffer:
         what = f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}"
         while self._ended or self._pending:
             self._error = None  # a write that failed in the background is tried once more
-            if isinstance(self._target.store, StandInStore) and self._target.store.is_holding:
-                await self._write()  # to which nothing can happen
+            is_held = isinstance(self._target.store, StandInStore) and self._target.store.is_holding
+            if is_held and len(self._ended) + len(self._pending) <= BATCH_SIZE:
+                await self._write()  # keeps them in memory, and never suspends
             else:
                 await asyncio.shield(self._start_writing())
             if self._error is not None:
@@ -147,8 +155,8 @@ class SpanBuffer:
                 ) from self._error
         if self._refused:
             raise TracerError(
-                f"{what}: the store refused {len(self._refused)} of {len(self._spans)} spans; the "
-                f"others are stored. {self._refused[0]}"
+                f"{what}: {len(self._refused)} spans could not be stored; the other "
+                f"{len(self._spans)} are. {self._refused[0]}"
             ) from self._refused[0]
 
 

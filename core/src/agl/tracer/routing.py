@@ -28,7 +28,6 @@ from opentelemetry.trace import Status
 from agl.errors import TracerError
 from agl.semconv import LightningResourceAttributes
 from agl.types import Attributes
-from agl.types.spans import span_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class SpanSink(Protocol):
 _SINK: Final = otel_context.create_key("agl-span-sink")
 _UNTRACED: Final = object()
 _random = random.Random()
-"""Of ids: as long as ``secrets`` asks the system, another thread takes the interpreter."""
+"""Makes ids without a system call, which would release the GIL and wait for it again."""
 
 
 class SpanRouter(SpanProcessor):
@@ -71,7 +70,7 @@ class SpanRouter(SpanProcessor):
 
     def _reset(self) -> None:
         _random.seed()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a ``__del__`` that ends a span may interrupt us
         self._open: dict[int, tuple[SpanSink, frozenset[threading.Thread]]] = {}
         self._began: dict[SpanKey, tuple[SdkSpan, SpanSink]] = {}
         self._agent_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -149,18 +148,20 @@ class SpanRouter(SpanProcessor):
     ) -> ReadableSpan | None:
         """Give a span of one moment to the current sink, in half the time that the SDK takes.
 
-        None where the SDK has to make it: others listen, or there is no sink.
+        None where the SDK has to make it: others listen, a value is a list, or there is no sink.
         """
         provider, sink = self._provider, self.current_sink()
         if sink is None or not isinstance(provider, _OwnProvider) or provider.has_listeners:
             return None
+        kinds = {*map(type, attributes.values())}
+        if {*map(type, (name, *attributes))} != {str} or kinds - {str, bool, int, float}:
+            return None  # the SDK has its own way with other values
         parent = trace_api.get_current_span().get_span_context()
         above = parent if parent.is_valid else None
         ids = above.trace_id if above else sink.trace_id, _random.getrandbits(64) or 1
         own = trace_api.SpanContext(*ids, is_remote=False, trace_state=parent.trace_state)
         about: Any = {"status": status, "start_time": moment, "end_time": moment}
-        kept = span_attributes(attributes)
-        span = ReadableSpan(name, own, above, provider.resource, kept, **about)
+        span = ReadableSpan(name, own, above, provider.resource, dict(attributes), **about)
         sink.add(span)
         return span
 
@@ -233,7 +234,7 @@ def _own_provider() -> TracerProvider:
 
 
 class _IdGenerator(IdGenerator):
-    """Ids from the operating system; all roots of a trace context share its trace id.
+    """Ids of a generator of our own; all roots of a trace context share its trace id.
 
     The SDK's own generator draws from ``random``: an agent that seeds it would get the same span
     ids again, and one that relies on its seed would see other numbers under a tracer.

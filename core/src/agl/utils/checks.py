@@ -62,17 +62,6 @@ def check_numbers(
             raise ConfigError(f"{owner}: {name} must be {' and '.join(bounds)}; got {value!r}")
 
 
-def check_name(owner: str, /, **values: object) -> None:
-    """Refuse what cannot name anything.
-
-    Raises:
-        ConfigError: It is no text, or an empty one.
-    """
-    for name, value in values.items():
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigError(f"{owner}: {name} must be a name; got {value!r}")
-
-
 def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
     """Refuse what is none of the known values.
 
@@ -99,11 +88,7 @@ def check_dataset(where: str, dataset: Any) -> None:
     if dataset is None:
         return
     if isinstance(dataset, str | bytes):
-        found = (
-            f"{dataset!r}. The tasks of a file are agl.config.datasets.load_dataset(path); an "
-            "address of a server, as 0.1 took it, is none: runners of a store elsewhere are "
-            "started with AGL_CURRENT_ROLE=runner"
-        )
+        found = f"{dataset!r}. The tasks of a file are agl.config.datasets.load_dataset(path)"
     elif isinstance(dataset, Mapping):
         keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
         found = f"a {kind.__name__} with the keys {keys}. Give one of its values"

@@ -124,7 +124,11 @@ def _owner(number: str) -> str:
     import psutil
 
     is_there = number.isdecimal() and psutil.pid_exists(int(number))
-    return f"process {number}" if is_there else f"a process that {number or 'another'} left"
+    return (
+        f"process {number}"
+        if is_there
+        else f"another process than {number or 'the one'} that locked it and ended"
+    )
 
 
 if sys.platform == "win32":

@@ -31,7 +31,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from agl.errors import ConfigError
 from agl.plugins.build import plan_component
-from agl.utils.checks import check_choice, check_name, check_numbers
+from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import did_you_mean
 from agl_learning.credit import CreditRule
 
@@ -41,6 +41,19 @@ NotNegative = Annotated[float, Ge(0)]
 AboveZero = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Le(1)]
 """Which part of a whole."""
+
+
+def check_name(owner: str, /, **values: object) -> None:
+    """Refuse what cannot name anything.
+
+    Raises:
+        ConfigError: It is no text, or an empty one.
+    """
+    for name, value in values.items():
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{owner}: {name} must be a name; got {value!r}")
+
+
 Name = Annotated[str, check_name]
 """Of something: not empty."""
 

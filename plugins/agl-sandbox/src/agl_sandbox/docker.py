@@ -18,7 +18,7 @@ from agl.errors import ConfigError
 from agl.execution.family import describe_exit
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
-from agl.utils.checks import check_name, check_numbers
+from agl.utils.checks import check_numbers
 from agl_sandbox import probe, shipping
 from agl_sandbox.forked import encode
 from agl_sandbox.forker import CallFailedError, ClosedError, converse
@@ -78,7 +78,9 @@ class DockerSandbox(JsonSandbox):
         connect: Sequence[str] = (),
         network: str | None = None,
     ) -> None:
-        check_name("isolation 'docker'", image=image, docker=docker, python=python)
+        for name, value in {"image": image, "docker": docker, "python": python}.items():
+            if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"isolation 'docker': {name} must be a name; got {value!r}")
         check = partial(check_numbers, "isolation 'docker'")
         check(whole=True, least=1, memory_mb=memory_mb, processes=processes, disk_mb=disk_mb)
         check(optional=True, above=0, cpus=cpus)

@@ -31,7 +31,7 @@ MAX_CALL_BYTES = 512 * 1024 * 1024
 """Of all that a child may say in one call."""
 END_SECONDS = 1.0
 """So long a child that has answered, or closed its socket, gets to end by itself."""
-KILL_SECONDS = 10.0
+KILL_SECONDS = 30.0
 """Longest that a call waits for its processes to be gone; then the forker hangs."""
 
 OnMessage = Callable[[Any], Awaitable[Any]]

@@ -11,10 +11,11 @@ from typing import Any, Literal, cast
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import AdapterError, ConfigError
-from agl.utils.checks import check_choice, check_name, check_numbers
+from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
 from agl.utils.text import capped, clean, shorten
 from agl_learning.credit import Ask, Conversation, GroupRule, Score
+from agl_learning.options import check_name
 
 LONGEST_WHY = 2000
 """Characters that are kept of a judge's reason."""
