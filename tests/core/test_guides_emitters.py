@@ -18,9 +18,15 @@ from agl.utils.otel import (
     query_linked_spans,
 )
 
-from .test_guides import run_one
-
 PROMPT = agl.PromptTemplate(template="Be brief. {question}", engine="f-string")
+
+
+async def run_one(agent: Any, task: Any = None, **options: Any) -> tuple[Any, list[agl.Span]]:
+    store = agl.InMemoryLightningStore()
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        rollout = await runner.step(task, **options)
+    return rollout, list(await store.query_spans(rollout.rollout_id))
 
 
 async def test_agent_emits_every_kind_of_feedback() -> None:

@@ -40,9 +40,8 @@ async def test_agent_cancelled_before_its_first_step_is_not_stuck(
     assert waits.attempt.error.boundary in ("lost", "timeout")
 
 
-@pytest.mark.parametrize("kind", [lambda store: store, agl.LightningStoreThreaded])
 async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(
-    run_all: Any, memory_store: Store, kind: Any
+    run_all: Any, memory_store: Store
 ) -> None:
     ended = threading.Event()
 
@@ -51,9 +50,8 @@ async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(
         while not ended.is_set():
             agl.emit_reward(1.0)
 
-    store = kind(memory_store)
-    await store.enqueue_rollout(0, config=agl.RolloutConfig(timeout_seconds=1.0))
-    (rollout,) = await run_all(agent, store, num_rollouts=1)
+    await memory_store.enqueue_rollout(0, config=agl.RolloutConfig(timeout_seconds=1.0))
+    (rollout,) = await run_all(agent, memory_store, num_rollouts=1)
     ended.set()
     assert rollout.attempt.status == "timeout"
 
