@@ -306,6 +306,7 @@ def test_dataset_that_the_algorithm_does_not_take_is_refused(
         (5, "got 5"),
         ((task for task in [1, 2]), "got <generator"),
         (list, "got the class list"),
+        (type("L", (list,), {"__len__": lambda _: -1})(), r"len\(\) of a L raises ValueError"),
     ],
 )
 def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:

@@ -815,7 +815,7 @@ def test_message_names_no_process_that_has_ended(path):
         held.write(str(ended.pid))
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused(path, f"in use by another process than {ended.pid} that locked it")
+        refused(path, f"in use by a process other than {ended.pid} that locked it, which has ended")
 
 
 async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):

@@ -7,9 +7,6 @@ from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.types import Span
 
-MOST_HELD = 256
-"""If more are held, they are stored at once: one turn with many would keep the loop for long."""
-
 
 class HeldSpans(StandInStore):
     """Passes everything on, until ``hold``: then spans are kept, to go with the final status.
@@ -37,9 +34,7 @@ class HeldSpans(StandInStore):
         spans = [one if one.writer else one.changed(writer="agent") for one in spans]
         if self.is_holding:
             self.spans += spans
-            if len(self.spans) <= MOST_HELD:
-                return spans
-            spans, self.spans = self.spans, []
+            return spans
         added: list[Span] = []
         while spans:
             count, in_order = await self._place(spans)

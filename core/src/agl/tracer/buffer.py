@@ -155,8 +155,8 @@ class SpanBuffer:
                 ) from self._error
         if self._refused:
             raise TracerError(
-                f"{what}: {len(self._refused)} spans could not be stored; the other "
-                f"{len(self._spans)} are. {self._refused[0]}"
+                f"{what}: {len(self._refused)} spans could not be stored; the others are. "
+                f"{self._refused[0]}"
             ) from self._refused[0]
 
 

@@ -97,7 +97,14 @@ def check_dataset(where: str, dataset: Any) -> None:
     elif not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
         found = f"{dataset!r}. Of a generator or a set, give list(...)"
     else:
-        return
+        try:
+            len(dataset)
+            return
+        except Exception as error:
+            found = (
+                f"one whose tasks cannot be counted: len() of a {kind.__qualname__} raises "
+                f"{type(error).__name__}: {error}"
+            )
     raise DatasetError(
         f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
     )

@@ -123,12 +123,9 @@ if hasattr(os, "register_at_fork"):
 def _owner(number: str) -> str:
     import psutil
 
-    is_there = number.isdecimal() and psutil.pid_exists(int(number))
-    return (
-        f"process {number}"
-        if is_there
-        else f"another process than {number or 'the one'} that locked it and ended"
-    )
+    if number.isdecimal() and psutil.pid_exists(int(number)):
+        return f"process {number}"
+    return f"a process other than {number or 'the one'} that locked it, which has ended"
 
 
 if sys.platform == "win32":

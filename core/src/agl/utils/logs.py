@@ -32,7 +32,8 @@ def stdout_to_stderr() -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    sys.stdout.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a closed one, or none
+        sys.stdout.flush()
     with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, TypeError):  # a closed one; Windows
             stack.callback(os.close, before := os.dup(1))
