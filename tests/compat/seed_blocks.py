@@ -396,11 +396,7 @@ await store.update_attempt(rollouts[0].rollout_id, "latest", status="succeeded")
     Block(2095, no_program=NO_NAME),
     Block(2111, no_program=NO_NAME),
     Block(2124, no_program=NO_NAME),
-    Block(
-        2159,
-        then="assert isinstance(math_agent, agl.LitAgent)",
-        needs=("openai-agents",),
-    ),
+    Block(2159, then="assert isinstance(math_agent, agl.LitAgent)", needs=("openai-agents",)),
     Block(
         2207,
         given="""
@@ -419,22 +415,17 @@ import asyncio, multiprocessing, threading
 import agentlightning as agl
 multiprocessing.set_start_method("fork")
 served = agl.InMemoryLightningStore()
-async def serve():
-    server = agl.LightningStoreServer(served, "127.0.0.1", $port)
-    await server.start()
-    return server
-server = await serve()
+server = agl.LightningStoreServer(served, "127.0.0.1", $port)
+await server.start()
 for number in range(4):
     await served.enqueue_rollout(number)
-class Math(agl.LitAgent):
-    def rollout(self, task, resources, rollout): return 1.0
-math_agent = Math()
+count = multiprocessing.Value("i")
+@agl.rollout
+def math_agent(task: int) -> float:
+    with count.get_lock(): count.value += 1
+    return 1.0
 class Ended:
-    # An event that is set once a runner has had its turns.
-    calls = 0
-    def is_set(self):
-        self.calls += 1
-        return self.calls > 3
+    def is_set(self): return count.value == 4
 """,
         replaced=(
             ("4747", "$port"),

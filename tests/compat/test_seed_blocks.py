@@ -16,6 +16,7 @@ from seed_blocks import BLOCKS, TRACED, Block
 from agl_testing.echo_llm import EchoLLM
 
 HERE = Path(__file__).parent
+SERVER = {"AGL_SERVER_TOKEN": "a-token-of-the-test-1", "AGL_SERVER_PORT": "0"}
 SEEDS = Path(os.environ.get("AGL_SEEDS", HERE.parents[1].parent / "shared/seeds"))
 """The documents are not ours to copy: the blocks run where they lie."""
 FENCE = re.compile(r"^( *)```python\n(.*?)^\1```", re.M | re.S)
@@ -81,7 +82,7 @@ def test_block_runs_or_is_refused_by_name(block: Block, tmp_path: Path, echo_llm
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "MODEL_URL": echo_llm.url, "AGL_SERVER_TOKEN": "a-token-of-the-test-1"},
+        env={**os.environ, "MODEL_URL": echo_llm.url, **SERVER},
     )
     if block.refused:
         assert run.returncode == 1, run.stdout + run.stderr

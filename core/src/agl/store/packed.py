@@ -211,7 +211,9 @@ def _is_finite(value: Any) -> bool:
 
 def _check_attributes(span: Span, what: str, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
-        if type(value) is str and value.isascii() and key.isascii():
+        kind = type(value)
+        is_plain = value.isascii() if kind is str else kind is float and math.isfinite(value)
+        if is_plain and key.isascii():
             continue  # as nearly all are
         if not _is_finite(value):
             raise _refused(span, f"{what} {key!r}", value, "finite numbers; write others as text")

@@ -37,11 +37,7 @@ class SpanRecordingContext(Protocol):
 
 
 def as_status(status_code: StatusCode | TraceStatus, description: str | None = None) -> TraceStatus:
-    """What ``SpanRecordingContext.record_status`` was given, as one value.
-
-    Raises:
-        ValueError: The code is none of UNSET, OK and ERROR.
-    """
+    """What ``record_status`` was given, as one value; a ValueError if there is no such code."""
     if isinstance(status_code, TraceStatus):
         return status_code
     return TraceStatus(status_code=status_code, description=description)

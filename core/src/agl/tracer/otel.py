@@ -130,13 +130,12 @@ class OtelTracer(Tracer, trace_api.Tracer):
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
         """See ``Tracer.create_span``; without the context of a block, in which nothing happens."""
-        moment = time.time() if timestamp is None else timestamp
-        nanoseconds, outcome = _nanoseconds(moment), _sdk_status(status or OK)
-        span = ROUTER.hand_over(name, attributes or {}, outcome, nanoseconds)
-        if span is None:
-            span = self._start(name, attributes, moment)
-            span.set_status(outcome)
-            span.end(nanoseconds)
+        moment = time.time() if timestamp is None else float(timestamp)
+        if core := ROUTER.hand_over(name, attributes or {}, status or OK, moment):
+            return core
+        span = self._start(name, attributes, moment)
+        span.set_status(_sdk_status(status or OK))
+        span.end(_nanoseconds(moment))
         return _recorded(span)
 
     @contextlib.contextmanager
@@ -214,14 +213,10 @@ def _sdk_status(status: TraceStatus) -> Status:
 
 
 def _recorded(span: ReadableSpan) -> SpanCoreFields:
-    fields = {
-        "name": span.name,
-        "status": TraceStatus.from_opentelemetry(span.status),
-        "attributes": dict(span.attributes or {}),
-        "start_time": seconds(span.start_time),
-        "end_time": seconds(span.end_time),
-    }
-    return construct(SpanCoreFields, fields)
+    status, attributes = TraceStatus.from_opentelemetry(span.status), dict(span.attributes or {})
+    times = {"start_time": seconds(span.start_time), "end_time": seconds(span.end_time)}
+    core = {"name": span.name, "status": status, "attributes": attributes, **times}
+    return construct(SpanCoreFields, core)
 
 
 def _nanoseconds(unix_seconds: float) -> int:

@@ -4,11 +4,12 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import math
 import os
 import random
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context, trace as trace_api
@@ -23,18 +24,16 @@ from opentelemetry.sdk.trace import (
 )
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Status
 
 from agl.errors import TracerError
 from agl.semconv import LightningResourceAttributes
-from agl.types import Attributes
+from agl.types import Attributes, OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
+from agl.types.records import construct
 
 logger = logging.getLogger(__name__)
 
 EMITTER_SCOPE = "agl"
 """Instrumentation scope of the spans of emitters."""
-
-SpanKey = tuple[int, int]
 
 
 class SpanSink(Protocol):
@@ -42,14 +41,17 @@ class SpanSink(Protocol):
 
     trace_id: int
     """For spans that have no parent."""
+    owner: Mapping[str, Any]
+    """The first fields of its records: ``rollout_id``, ``attempt_id`` and ``sequence_id``."""
 
-    def add(self, span: ReadableSpan) -> None:
+    def add(self, span: ReadableSpan | Span) -> None:
         """A span has ended; called in any thread."""
         ...
 
 
 _SINK: Final = otel_context.create_key("agl-span-sink")
 _UNTRACED: Final = object()
+_TEXT, _PLAIN = frozenset({str}), frozenset({str, bool, int, float})
 _random = random.Random()
 """Makes ids without a system call, which would release the GIL and wait for it again."""
 
@@ -72,7 +74,7 @@ class SpanRouter(SpanProcessor):
         _random.seed()
         self._lock = threading.RLock()  # a ``__del__`` that ends a span may interrupt us
         self._open: dict[int, tuple[SpanSink, frozenset[threading.Thread]]] = {}
-        self._began: dict[SpanKey, tuple[SdkSpan, SpanSink]] = {}
+        self._began: dict[tuple[int, int], tuple[SdkSpan, SpanSink]] = {}
         self._agent_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._has_warned = False
         self.num_unattributed = 0
@@ -144,26 +146,33 @@ class SpanRouter(SpanProcessor):
         return sink
 
     def hand_over(
-        self, name: str, attributes: Attributes, status: Status, moment: int
-    ) -> ReadableSpan | None:
-        """Give a span of one moment to the current sink, in half the time that the SDK takes.
+        self, name: str, attributes: Attributes, status: TraceStatus, moment: float
+    ) -> SpanCoreFields | None:
+        """Give a span of one moment to the current sink, in a third of the time that the SDK takes.
 
-        None where the SDK has to make it: others listen, a value is a list, or there is no sink.
+        None where the SDK has to make it: others listen, or it has its own way with a value.
         """
         provider, sink = self._provider, self.current_sink()
         if sink is None or not isinstance(provider, _OwnProvider) or provider.has_listeners:
             return None
-        kinds = {*map(type, attributes.values())}
-        if {*map(type, (name, *attributes))} != {str} or kinds - {str, bool, int, float}:
-            return None  # the SDK has its own way with other values
-        parent = trace_api.get_current_span().get_span_context()
-        above = parent if parent.is_valid else None
-        ids = above.trace_id if above else sink.trace_id, _random.getrandbits(64) or 1
-        own = trace_api.SpanContext(*ids, is_remote=False, trace_state=parent.trace_state)
-        about: Any = {"status": status, "start_time": moment, "end_time": moment}
-        span = ReadableSpan(name, own, above, provider.resource, dict(attributes), **about)
-        sink.add(span)
-        return span
+        kinds, keys = {*map(type, attributes.values())}, {*map(type, attributes)}
+        if not kinds <= _PLAIN or not keys <= _TEXT or type(name) is not str:
+            return None
+        if not math.isfinite(moment) or (status.description and status.status_code != "ERROR"):
+            return None
+        above = trace_api.get_current_span().get_span_context()
+        parent = SpanContext.from_opentelemetry(above) if above.is_valid else None
+        trace_id = parent.trace_id if parent else f"{sink.trace_id:032x}"
+        ids = {"trace_id": trace_id, "span_id": f"{_random.getrandbits(64) or 1:016x}"}
+        state = {"is_remote": False, "trace_state": parent.trace_state if parent else {}}
+        core = {"name": name, "status": status, "start_time": moment, "end_time": moment}
+        own = construct(SpanContext, ids | state, extra={})
+        resource = OtelResource.from_opentelemetry(provider.resource)
+        values = {**sink.owner, **ids, **core, "attributes": dict(attributes), "late": False}
+        values |= {"parent_id": parent and parent.span_id, "context": own, "parent": parent}
+        values |= {"resource": resource, "events": [], "links": [], "writer": None}
+        sink.add(construct(Span, values, extra={}))
+        return construct(SpanCoreFields, {**core, "attributes": dict(attributes)})
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Note whose span it is."""

@@ -1,5 +1,6 @@
 """Rollouts, attempts, workers: the records of work."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
@@ -49,12 +50,9 @@ class Record(BaseModel):
         )
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with other values, which are not validated.
-
-        Does what ``model_copy`` does with fields of the record, at a sixth of its cost: a store
-        makes several copies in every step of a rollout.
-        """
-        given = self.__pydantic_fields_set__ | changes.keys()
+        """A copy with other values, not validated; a sixth of the cost of ``model_copy``."""
+        old = self.__pydantic_fields_set__  # copies share it: nobody changes it in place
+        given = old if changes.keys() <= old else old | changes.keys()
         extra = None if self.__pydantic_extra__ is None else {**self.__pydantic_extra__}
         return construct(type(self), self.__dict__ | changes, given, extra)
 
@@ -65,13 +63,18 @@ _set_given, _set_extra, _set_private = (
 )
 
 
+@functools.cache
+def _all_fields(kind: type[Record]) -> set[str]:
+    return set(kind.model_fields)
+
+
 def construct(
     kind: type[R], values: dict[str, Any], given: set[str] | None = None, extra: Any = None
 ) -> R:
     """A record of all these values, not validated; ``given`` are those not left at defaults."""
     record = object.__new__(kind)
     object.__setattr__(record, "__dict__", values)  # records are frozen
-    _set_given(record, set(values) if given is None else given)
+    _set_given(record, _all_fields(kind) if given is None else given)
     _set_extra(record, extra)
     _set_private(record, None)
     return record

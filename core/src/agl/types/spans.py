@@ -175,17 +175,7 @@ class Span(_SpanPart):
     def from_opentelemetry(
         cls, src: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int
     ) -> "Span":
-        """From a finished span of the OpenTelemetry SDK.
-
-        Args:
-            src: The span.
-            rollout_id: Whose span it is.
-            attempt_id: Whose span it is.
-            sequence_id: Its number, or ``UNASSIGNED``.
-
-        Raises:
-            ValueError: The span has no context.
-        """
+        """From a finished span of the OpenTelemetry SDK; a ValueError if it has no context."""
         if src.context is None:
             raise ValueError(
                 f"span {src.name!r} has no context; only spans that were started can be stored"
