@@ -211,7 +211,7 @@ def _is_finite(value: Any) -> bool:
 
 def _check_attributes(span: Span, what: str, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
-        kind = type(value)
+        kind: type[Any] = type(value)
         is_plain = value.isascii() if kind is str else kind is float and math.isfinite(value)
         if is_plain and key.isascii():
             continue  # as nearly all are
