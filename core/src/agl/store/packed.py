@@ -211,8 +211,8 @@ def _is_finite(value: Any) -> bool:
 
 def _check_attributes(span: Span, what: str, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
-        kind: type[Any] = type(value)
-        is_plain = value.isascii() if kind is str else kind is float and math.isfinite(value)
+        is_text = isinstance(value, str)
+        is_plain = value.isascii() if is_text else isinstance(value, float) and _is_finite(value)
         if is_plain and key.isascii():
             continue  # as nearly all are
         if not _is_finite(value):
