@@ -1,6 +1,7 @@
 """Training with vLLM or SGLang as the server; here ours behind their commands and requests."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -58,8 +59,26 @@ TOLD = {
 }
 COMMANDS = {
     "vllm": ["--max-model-len 48", "--max-num-seqs 7", "--logprobs-mode processed_logprobs"],
-    "sglang": ["--context-length 48", "--max-running-requests 7", "--enable-memory-saver"],
+    "sglang": ["--context-length 48", "--max-running-requests 7"],
 }
+WHOLE_SOFTMAX = {"vllm": "--generation-config vllm", "sglang": "--sampling-defaults openai"}
+"""Else what a request leaves open is as the maker of the model wrote beside the weights."""
+MEMORY = {"vllm": "--enable-sleep-mode", "sglang": "--enable-memory-saver"}
+
+
+@pytest.fixture
+def engine(tmp_path, tokenizer):
+    """Makes a server that gets a model of ours."""
+
+    def build(name, **options):
+        def write(folder):
+            save_model(build_model(), folder)
+            tokenizer.save_pretrained(folder)
+
+        places = (tmp_path / "serving", tmp_path / "log")
+        return EngineServer(name, *places, write, (), 60, {}, **{"shares_gpu": True, **options})
+
+    return build
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
@@ -80,10 +99,27 @@ async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
     assert max(step["logprob_gap"] for step in steps) < 1e-4
     assert steps[0]["grad_norm"] > 0
     folder = tmp_path / "run"
-    told = [one.replace("SERVING", str(folder / "serving")) for one in TOLD[server]]
+    told = [one for one in TOLD[server] if not re.match("sleep|wake|.*memory", one)]
+    told = [one.replace("SERVING", str(folder / "serving")) for one in told]
     assert (folder / "told").read_text().splitlines() == told * len(steps)
     command = (folder / "command").read_text()
     assert all(part in command for part in [*COMMANDS[server], "--dtype float32", "--more 1"])
+    assert WHOLE_SOFTMAX[server] in command
+    assert MEMORY[server] not in command  # without a GPU, vLLM does not start with it
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+async def test_on_the_gpu_of_the_trainer_it_gives_its_memory_back_for_an_update(
+    engine, installed, tmp_path, server
+):
+    installed(server)
+    made = engine(server)
+    async with made.serving():
+        with made.updating():
+            pass
+    told = [one.replace("SERVING", str(tmp_path / "serving")) for one in TOLD[server]]
+    assert (tmp_path / "told").read_text().splitlines() == told
+    assert MEMORY[server] in (tmp_path / "command").read_text()
 
 
 async def test_a_server_that_cannot_read_the_weights_ends_the_run(
@@ -99,22 +135,17 @@ async def test_a_server_that_cannot_read_the_weights_ends_the_run(
 
 
 async def test_an_error_of_training_is_seen_first_and_never_replaced(
-    tmp_path, installed, monkeypatch, tokenizer
+    engine, installed, tmp_path, monkeypatch
 ):
     installed("vllm")
     monkeypatch.setenv("ENGINE_FAKE", "broken")
-    written = []
-
-    def write(folder):
-        save_model(build_model(), folder)
-        tokenizer.save_pretrained(folder)
-        written.append(folder)
-
-    server = EngineServer("vllm", tmp_path / "serving", tmp_path / "log", write, (), 60, {})
+    server = engine("vllm")
     async with server.serving():
+        first = (tmp_path / "serving/model.safetensors").stat().st_mtime_ns
         with pytest.raises(FloatingPointError, match="in training"), server.updating():
             raise FloatingPointError("in training")
-    assert len(written) == 1  # it is not given weights that are half trained
+    # It is not given weights that are half trained.
+    assert (tmp_path / "serving/model.safetensors").stat().st_mtime_ns == first
     assert not any("wake_up" in line for line in (tmp_path / "told").read_text().splitlines())
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
@@ -31,6 +31,23 @@ MEMORY_SHARE = 0.9
 """The part of a card's memory that vLLM takes by itself; SGLang takes about as much."""
 
 
+class Call(NamedTuple):
+    """A request to a server; ``{folder}`` in the body is the folder that was written."""
+
+    path: str
+    body: Mapping[str, Any] = {}
+    is_of_memory: bool = False
+    """Only for a server on a GPU that the trainer is on, too."""
+
+
+class Update(NamedTuple):
+    """How a server is told of new weights."""
+
+    before: Sequence[Call]
+    after: Sequence[Call]
+    """With the weights in the folder."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """How one kind of server is started and told."""
@@ -41,18 +58,22 @@ class Engine:
     """Of the model's folder and the port."""
     options: dict[str, str]
     """Of the algorithm -> of the command."""
-    sleep: Sequence[tuple[str, dict[str, Any]]]
-    """Path and body of the requests before an update."""
-    wake: Sequence[tuple[str, dict[str, Any]]]
-    """And after it; ``{model}`` is the folder."""
+    model: Update
+    """A whole model."""
+    memory_flag: str
+    """Lets it give its memory back."""
     memory_argument: str
     """Which part of a card's memory it takes."""
+    adapter: Update | None = None
+    """An adapter of a model that stays; None for a server that always gets the whole model."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def _vllm_command(model: str, port: int) -> list[str]:
-    # Log-probabilities are those of the softmax that is drawn from, temperature included.
-    more = ["--enable-sleep-mode", "--logprobs-mode", "processed_logprobs"]
+    # Log-probabilities are those of the softmax that is drawn from, temperature included. Without
+    # --generation-config, what a request leaves open (top_k, repetition_penalty) is as the maker of
+    # the model likes it; then the softmax is not the whole one.
+    more = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     return [*vllm_command(model, port), *more]
 
 
@@ -60,9 +81,12 @@ def _sglang_command(model: str, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", model),
         *("--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(port)),
-        "--enable-memory-saver",
+        *("--sampling-defaults", "openai"),
     ]
 
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM's ``--max-lora-rank`` takes."""
 
 ENGINES = {
     "vllm": Engine(
@@ -75,15 +99,30 @@ ENGINES = {
             "max_model_tokens": "--max-model-len",
             "max_batch_size": "--max-num-seqs",
         },
-        sleep=[("/pause?mode=wait", {}), ("/sleep?level=2", {})],
-        wake=[
-            ("/wake_up?tags=weights", {}),
-            ("/collective_rpc", {"method": "reload_weights"}),
-            ("/wake_up?tags=kv_cache", {}),
-            ("/resume", {}),
-        ],
+        # A pause forgets what was computed of earlier prompts, which needs the old weights.
+        model=Update(
+            [Call("/pause?mode=wait"), Call("/sleep?level=2", is_of_memory=True)],
+            [
+                Call("/wake_up?tags=weights", is_of_memory=True),
+                Call("/collective_rpc", {"method": "reload_weights"}),
+                Call("/wake_up?tags=kv_cache", is_of_memory=True),
+                Call("/resume"),
+            ],
+        ),
+        adapter=Update(
+            [Call("/pause?mode=wait"), Call("/sleep?level=1", is_of_memory=True)],
+            [
+                Call("/wake_up", is_of_memory=True),
+                Call(
+                    "/v1/load_lora_adapter",
+                    {"lora_name": MODEL_NAME, "lora_path": "{folder}", "load_inplace": True},
+                ),
+                Call("/resume"),
+            ],
+        ),
+        memory_flag="--enable-sleep-mode",
         memory_argument="--gpu-memory-utilization",
-        environment={"VLLM_SERVER_DEV_MODE": "1"},
+        environment={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
     ),
     "sglang": Engine(
         lambda: importlib.util.find_spec("sglang") is not None,
@@ -95,13 +134,19 @@ ENGINES = {
             "max_model_tokens": "--context-length",
             "max_batch_size": "--max-running-requests",
         },
-        sleep=[("/pause_generation", {"mode": "abort"}), ("/release_memory_occupation", {})],
-        wake=[
-            ("/resume_memory_occupation", {"tags": ["weights"]}),
-            ("/update_weights_from_disk", {"model_path": "{model}"}),
-            ("/resume_memory_occupation", {"tags": ["kv_cache"]}),
-            ("/continue_generation", {}),
-        ],
+        model=Update(
+            [
+                Call("/pause_generation", {"mode": "abort"}),
+                Call("/release_memory_occupation", is_of_memory=True),
+            ],
+            [
+                Call("/resume_memory_occupation", {"tags": ["weights"]}, is_of_memory=True),
+                Call("/update_weights_from_disk", {"model_path": "{folder}"}),
+                Call("/resume_memory_occupation", {"tags": ["kv_cache"]}, is_of_memory=True),
+                Call("/continue_generation"),
+            ],
+        ),
+        memory_flag="--enable-memory-saver",
         memory_argument="--mem-fraction-static",
     ),
 }
@@ -161,12 +206,17 @@ class EngineServer:
 
     Args:
         name: ``vllm`` or ``sglang``.
-        folder: Of the model, for the server alone.
+        folder: Of the model, or of its adapter, for the server alone.
         log: Gets what the server writes.
         write: Writes the present weights and the tokenizer into a folder.
         arguments: Further ones, for its command.
         timeout_seconds: Until it must be ready.
         options: Of the algorithm, by name; None is left to the server.
+        shares_gpu: Whether the trainer is on the GPU that the server is on: for an update the
+            server then gives its memory back. vLLM refuses to start so without a GPU.
+        base: What ``write`` writes is a LoRA adapter of this model, which stays; only for a server
+            that can load one (``Engine.adapter``).
+        lora_rank: Of the adapter.
     """
 
     def __init__(
@@ -178,11 +228,26 @@ class EngineServer:
         arguments: Sequence[str],
         timeout_seconds: float,
         options: Mapping[str, Any],
+        *,
+        shares_gpu: bool,
+        base: str | Path | None = None,
+        lora_rank: int = 0,
     ) -> None:
         self._name, self._engine = name, ENGINES[name]
         self._folder, self._log, self._write = folder, log, write
         given = [(self._engine.options[name], value) for name, value in options.items()]
         known = [part for name, value in given if value is not None for part in (name, str(value))]
+        self._shares_gpu, self._model = shares_gpu, str(base or folder)
+        if shares_gpu:
+            known.append(self._engine.memory_flag)
+        self._update = self._engine.model
+        if base is not None:
+            assert self._engine.adapter is not None
+            self._update = self._engine.adapter
+            rank = next((one for one in LORA_RANKS if one >= lora_rank), lora_rank)
+            # The adapter has the name that is asked for, so the model under it needs another.
+            known += ["--served-model-name", f"{MODEL_NAME}-base", "--enable-lora"]
+            known += ["--max-lora-rank", str(rank), "--lora-modules", f"{MODEL_NAME}={folder}"]
         self._arguments, self._timeout_seconds = [*known, *arguments], timeout_seconds
         self._url: str | None = None
 
@@ -194,10 +259,9 @@ class EngineServer:
             AlgorithmError: It ended, or was not ready in time.
         """
         self._write(self._folder)
-        model = str(self._folder)
         async with serve_child(
             self._name,
-            lambda port: [*self._engine.command(model, port), *self._arguments],
+            lambda port: [*self._engine.command(self._model, port), *self._arguments],
             self._log,
             timeout_seconds=self._timeout_seconds,
             environment=self._engine.environment,
@@ -220,14 +284,16 @@ class EngineServer:
         if self._url is None:  # a step is replayed
             yield
             return
-        self._tell(self._engine.sleep)
+        self._tell(self._update.before)
         yield
         self._write(self._folder)
-        self._tell(self._engine.wake)
+        self._tell(self._update.after)
 
-    def _tell(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        for path, body in calls:
-            filled = json.dumps(body).replace('"{model}"', json.dumps(str(self._folder)))
+    def _tell(self, calls: Sequence[Call]) -> None:
+        for path, body, is_of_memory in calls:
+            if is_of_memory and not self._shares_gpu:
+                continue
+            filled = json.dumps(body).replace('"{folder}"', json.dumps(str(self._folder)))
             request = urllib.request.Request(
                 f"{self._url}{path}", filled.encode(), {"content-type": "application/json"}
             )

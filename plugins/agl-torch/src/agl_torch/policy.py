@@ -205,6 +205,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                     "max_model_tokens": self.max_model_tokens,
                     "max_batch_size": self.max_batch_size,
                 },
+                shares_gpu=model.device.type != "cpu",
             )
         if checkpoint is not None:
             restore(checkpoint, self._learner, self._random)
