@@ -22,18 +22,6 @@ from agl_gateway import LLMProxy
 from agl_testing.echo_llm import EchoLLM
 
 
-async def test_it_stops_and_starts_again_on_its_port(bench) -> None:
-    port = bench.proxy.port
-    assert bench.proxy.is_running()
-    await bench.proxy.restart()
-    assert bench.proxy.port == port
-    assert (await bench.post(bench.ask()))[0] == 200
-    await bench.proxy.stop()
-    assert not bench.proxy.is_running()
-    assert len(await bench.spans()) == 1
-    await bench.proxy.stop()
-
-
 async def test_a_port_in_use_is_refused(bench) -> None:
     other = LLMProxy(open=True, port=bench.proxy.port, store=bench.store)
     with pytest.raises(ConfigError, match=f"port {bench.proxy.port} .*is in use"):
@@ -181,29 +169,6 @@ async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench)
     status, _ = await bench.post(bench.ask(), endpoint)
     assert (status, proxy.as_resource().endpoint) == (200, endpoint)
     await proxy.stop()
-
-
-async def test_an_added_model_is_served_beside_the_list_until_it_is_removed(bench) -> None:
-    proxy, llm = bench.proxy, bench.llm
-    (policy,) = bench.models(llm.url, "policy")
-    proxy.add_model(policy)
-    assert proxy.as_resource().model == "echo"  # the only one of the list
-    assert (await bench.post(bench.ask(model="policy")))[0] == 200
-    proxy.update_model_list(bench.models(llm.url, "judge"))
-    assert proxy.model_names == ["judge", "policy"]
-    with pytest.raises(ConfigError, match=r"an algorithm serves .* 'policy' now"):
-        proxy.update_model_list([policy])
-    with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
-        proxy.add_model(policy)
-    with pytest.raises(ConfigError, match="'judge' stands in model_list"):
-        proxy.add_model(*bench.models(llm.url, "judge"))
-    proxy.remove_model("judge")  # is not ours
-    proxy.remove_model("policy")
-    assert proxy.model_names == ["judge"]
-    assert (await bench.post(bench.ask(model="policy")))[0] == 404
-    proxy.update_model_list([])
-    proxy.add_model(policy)
-    assert proxy.as_resource().model == "policy"
 
 
 async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(

@@ -225,35 +225,6 @@ async def test_backends_are_replaced_under_load_without_an_error(bench) -> None:
 # --- pause, resume, drain
 
 
-async def test_a_paused_model_lets_its_calls_wait_and_another_answers(bench) -> None:
-    bench.proxy.update_model_list(bench.models(bench.llm.url, "policy", "judge"))
-    await bench.proxy.pause("policy")
-    waiting = asyncio.create_task(bench.post({**bench.ask(), "model": "policy"}))
-    assert (await bench.post({**bench.ask(), "model": "judge"}))[0] == 200
-    await asyncio.sleep(0.1)
-    assert not waiting.done()
-    assert [request["model"] for request in bench.llm.requests] == ["judge"]
-    await bench.proxy.resume("policy")
-    assert (await waiting)[0] == 200
-
-
-async def test_drain_returns_when_the_last_call_in_flight_has_ended(bench, held) -> None:
-    bench.llm.reply = held
-    call = asyncio.create_task(bench.post(bench.ask(stream=True)))
-    await held.asked()
-    await bench.proxy.pause()
-    late = asyncio.create_task(bench.post(bench.ask("late")))
-    draining = asyncio.create_task(bench.proxy.drain())
-    await asyncio.sleep(0.1)
-    assert not draining.done()
-    held.let_go()
-    await draining
-    assert len(bench.llm.requests) == 1
-    await bench.proxy.resume()
-    assert [status for status, _ in await asyncio.gather(call, late)] == [200, 200]
-    await bench.proxy.drain()
-
-
 async def test_a_refusing_pause_says_when_to_come_back_and_the_client_does(bench) -> None:
     openai = pytest.importorskip("openai")
     await bench.proxy.pause(refuse=True)
