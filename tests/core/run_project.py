@@ -1,18 +1,15 @@
 """A project whose configuration ``agl run`` trains: agent, algorithm, tasks and file."""
 
-import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.cli.runs import one_of, runs_here
-from agl.plugins.registry import components
 from agl.runs.folders import shown_status
 
 AGENT = """
@@ -55,24 +52,7 @@ strategy: shm
 """
 
 
-class Result(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Agl = Callable[..., Result]
-
-
-@pytest.fixture(name="agl")
-def call_agl(capsys: pytest.CaptureFixture[str]) -> Agl:
-    def call(*arguments: str) -> Result:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return Result(caught.value.code, captured.out, captured.err)
-
-    return call
+Agl = Callable[..., Any]
 
 
 @pytest.fixture(name="project")
@@ -86,11 +66,6 @@ def make_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[P
     yield tmp_path
     for module in ("runs_agent", "runs_learn"):
         sys.modules.pop(module, None)
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 def begin(agl: Agl, *overrides: str) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import re
 import socket
 import subprocess
@@ -13,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-from agl.plugins.registry import components
 
 AGENT = """
 import agl
@@ -64,17 +61,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("cli_agent", None)
-
-
-@pytest.fixture(autouse=True)
-def _loggers_as_before() -> Generator[None]:
-    """A command sets up the log; its handlers must not outlive the captured stderr."""
-    yield
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 def test_help_lists_verbs_and_variables_and_imports_nothing_heavy() -> None:

@@ -20,7 +20,7 @@ from agl.cli.runs import runs_here, runs_in
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
 
-from .run_project import AGENT, LEARN, Agl, begin, call_agl, make_project, stored  # noqa: F401
+from .run_project import AGENT, LEARN, Agl, begin, make_project, stored  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("project")
 

@@ -1,16 +1,13 @@
 """``agl doctor FILE && agl run FILE`` starts every run whose file is right."""
 
 import json
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agl.cli import main
-from agl.plugins.registry import components
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_apo")
@@ -35,20 +32,8 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-def restored_logs() -> Iterator[None]:
-    """The doctor silences loggers for its process."""
-    yield
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["apo", "gepa", "baseline"])
-@pytest.mark.usefixtures("restored_logs")
 def test_doctor_passes_a_right_file_and_its_run_ends_well(
     algorithm: str,
     tmp_path: Path,

@@ -1,14 +1,11 @@
 """The sums per step at the end of ``agl run``."""
 
-import logging
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from agl.plugins.registry import components
 
 Agl = Callable[..., Any]
 
@@ -47,12 +44,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("ledger_agent", None)
-    # The command set up the log; its handlers must not outlive the captured stderr.
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 def test_a_run_ends_with_its_ledger(agl: Agl, project: Path) -> None:

@@ -1,7 +1,6 @@
 """``agl doctor`` on configurations that go wrong, each for real: agent, gateway, model server."""
 
 import json
-import logging
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -11,7 +10,6 @@ from typing import Any, get_args
 import pytest
 
 from agl.cli import main
-from agl.plugins.registry import components
 from agl.types import ExclusionReason, Failure
 from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
 from agl_testing.echo_llm import EchoLLM
@@ -247,11 +245,6 @@ def doctor(
 
     yield run
     sys.modules.pop("doctor_agents", None)
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 def codes(diagnosis: dict[str, Any]) -> dict[str, str]:

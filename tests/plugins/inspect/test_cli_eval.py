@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from agl.cli import main
-
 AGENT = """
 import agl
 
@@ -20,7 +18,7 @@ async def agent(task: dict) -> float:
 
 
 @pytest.fixture
-def evaluate(tmp_path, monkeypatch, capsys):
+def evaluate(agl, tmp_path, monkeypatch):
     (tmp_path / "eval_agent.py").write_text(AGENT)
     (tmp_path / "val.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
     (tmp_path / "agl.yaml").write_text(
@@ -28,14 +26,7 @@ def evaluate(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main(["eval", "agl.yaml", *arguments])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    yield call
+    yield lambda *arguments: agl("eval", "agl.yaml", *arguments)
     sys.modules.pop("eval_agent", None)
 
 

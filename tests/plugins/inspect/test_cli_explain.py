@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
@@ -22,16 +21,12 @@ Explain = Callable[..., tuple[object, str]]
 
 
 @pytest.fixture
-def explain(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Explain:
+def explain(agl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Explain:
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[object, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["explain", *arguments, "--path", "s.db"])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out or captured.err
+        code, out, err = agl("explain", *arguments, "--path", "s.db")
+        return code, out or err
 
     return call
 

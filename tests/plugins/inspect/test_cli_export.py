@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
@@ -23,16 +22,9 @@ Agl = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
-def agl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agl:
+def agl(agl: Agl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agl:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+    return agl
 
 
 def exported(agl: Agl, form: str, *arguments: str) -> list[dict[str, Any]]:

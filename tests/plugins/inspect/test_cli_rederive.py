@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.cli.runs import runs_in
 from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
@@ -97,14 +96,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 
 @pytest.fixture
-def agl(project: Path, capsys: pytest.CaptureFixture[str]) -> Agl:
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+def agl(project: Path, agl: Agl) -> Agl:
+    return agl
 
 
 def rederived(agl: Agl, *how: str) -> dict[str, Any]:

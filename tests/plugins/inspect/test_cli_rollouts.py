@@ -13,7 +13,7 @@ from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, Span
 
 from ...core.conftest import make_distribution  # noqa: F401, TID252
-from ...core.run_project import Agl, call_agl, make_project  # noqa: F401, TID252
+from ...core.run_project import Agl, make_project  # noqa: F401, TID252
 
 
 def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -> None:

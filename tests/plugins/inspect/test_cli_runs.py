@@ -18,7 +18,7 @@ from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart, Span
 from agl_learning.generations import begin_generation
 
-from ...core.run_project import Agl, begin, call_agl, make_project  # noqa: F401, TID252
+from ...core.run_project import Agl, begin, make_project  # noqa: F401, TID252
 
 pytestmark = pytest.mark.usefixtures("project")
 

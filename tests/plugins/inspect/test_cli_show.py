@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli import main
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
@@ -18,16 +17,12 @@ from .test_cli_explain import add, call_span, reward_span, step
 
 
 @pytest.fixture
-def show(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def show(agl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[object, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["show", *arguments, "--path", "s.db"])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out or captured.err
+        code, out, err = agl("show", *arguments, "--path", "s.db")
+        return code, out or err
 
     return call
 

@@ -1,7 +1,6 @@
 """Doctor, run, ledger and explain with a model that is served and trained here."""
 
 import json
-import logging
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from agl.cli import main
-from agl.plugins.registry import components
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
@@ -78,11 +76,6 @@ def agl(
 
     yield call
     sys.modules.pop("grpo_agent", None)
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -15,9 +14,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli import main
 from agl.emitter import reward_attributes
-from agl.plugins.registry import components
 from agl.types import Span
 
 pytest.importorskip("torch")
@@ -88,22 +85,11 @@ def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield home
     sys.modules.pop("replay_agent", None)
-    for name in {"agl", *(c.target.partition(":")[0].split(".")[0] for c in components())}:
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
-        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
-def agl_command(project: Path, capsys: pytest.CaptureFixture[str]) -> Agl:
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return call
+def agl_command(project: Path, agl: Agl) -> Agl:
+    return agl
 
 
 def digests(folder: Path) -> dict[str, str]:
