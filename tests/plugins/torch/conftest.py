@@ -62,6 +62,30 @@ def broken_tokenizer():
     return made
 
 
+TOOL_TEMPLATE = (
+    "{% if tools %}Call a tool as <tool_call>{}</tool_call>: {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}<tool_call>{{ c['function'] | tojson }}</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer():
+    """A token per byte: a character may have several."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<end>", special=True)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", chat_template=TOOL_TEMPLATE
+    )
+
+
 def build_model(seed: int = 0):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -22,7 +22,6 @@ from agl_torch.options import LearnerOptions
 from .conftest import build_model
 from .test_grpo import says_red
 from .test_learner import RULE, make_row
-from .test_schedule import ALGORITHMS
 
 peft = pytest.importorskip("peft")
 
@@ -106,15 +105,6 @@ def test_an_adapter_is_float32_over_weights_in_16_bits():
     types = {one.dtype for one in model.parameters() if one.requires_grad}
     assert types == {torch.float32}
     assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("made", ALGORITHMS)
-def test_options_of_an_adapter_without_one_are_refused(made):
-    assert made(model="none", lora_rank=8, lora_alpha=4).lora_rank == 8
-    with pytest.raises(ConfigError, match="lora_alpha is of an adapter; give lora_rank"):
-        made(model="none", lora_alpha=8)
-    with pytest.raises(ConfigError, match="lora_modules is of an adapter; give lora_rank"):
-        made(model="none", lora_modules=["q_proj"])
 
 
 def test_without_peft_it_says_what_to_install(monkeypatch):

@@ -42,16 +42,6 @@ def test_the_smallest_temperatures_take_the_most_probable_token():
     assert draw_B_V.tolist() == [[0.0, 1.0, 0.0]] * 3
 
 
-async def test_a_template_of_a_requests_own_is_refused(model, tokenizer):
-    with InferenceServer(model, tokenizer, model_name="tiny") as server:
-        own = {"chat_template": "{% for i in range(9) %}x{% endfor %}"}
-        body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 1}
-        status, answer = await post(server, {**body, "chat_template_kwargs": own})
-        assert status == 400
-        assert "chat_template_kwargs.chat_template" in answer["error"]["message"]
-        assert (await post(server, body))[0] == 200
-
-
 async def test_answers_are_made_while_rows_are_scored(model, tokenizer):
     """The output layer sees fewer states while rows are scored: not those of another thread."""
     row = make_row("a", 5)

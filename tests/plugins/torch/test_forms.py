@@ -11,12 +11,6 @@ from agl_torch.server import InferenceServer
 
 pytest.importorskip("llguidance")
 
-TEMPLATE = (
-    "{% if tools %}Call a tool as <tool_call>{}</tool_call>: {{ tools | tojson }}\n{% endif %}"
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
-    "{% for c in m['tool_calls'] or [] %}<tool_call>{{ c['function'] | tojson }}</tool_call>"
-    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
-)
 MESSAGES = [{"role": "user", "content": "weather?"}]
 SCHEMA = {
     "type": "object",
@@ -34,21 +28,6 @@ def held_to(schema):
     return {
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     }
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer():
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken("<end>", special=True)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<end>", chat_template=TEMPLATE
-    )
 
 
 @pytest.fixture(scope="module")

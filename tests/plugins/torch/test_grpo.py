@@ -251,41 +251,27 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
     assert step["calls/excluded/superseded_attempt"] == 1
 
 
-async def test_steps_that_train_nothing_end_with_the_reason(line, grpo):
+@pytest.mark.parametrize(
+    ("does", "options", "message"),
+    [
+        ("nothing", {"max_idle_steps": 2}, r"2 steps in a row.*no model call was recorded"),
+        ("asks", {"max_idle_steps": 1}, r"zero_advantage \(16\); mean reward 0.250"),
+        ("fails", {}, r"2 steps in a row, up to step 2\..*agent: .*Key"),
+        ("fails", {"max_idle_steps": 1}, r"16 rollouts, 0 succeeded; failed with agent: .*Key"),
+    ],
+)
+async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, options, message):
     @agl.rollout
-    async def never_calls(task: str, llm: agl.LLM) -> float:
-        return 1.0
-
-    with pytest.raises(AlgorithmError, match=r"2 steps in a row.*no model call was recorded"):
-        await line(never_calls, grpo(max_idle_steps=2, steps=5), ["one"])
-
-
-async def test_a_short_run_that_trained_nothing_is_an_error_too(line, grpo):
-    @agl.rollout
-    async def broken(task: str, llm: agl.LLM) -> float:
-        raise KeyError("tool")
-
-    with pytest.raises(AlgorithmError, match=r"2 steps in a row, up to step 2\..*agent: .*Key"):
-        await line(broken, grpo(steps=2), ["one"])
-
-
-async def test_equal_rewards_from_the_start_are_an_error_with_their_value(line, grpo):
-    @agl.rollout
-    async def constant(task: str, llm: agl.LLM) -> float:
-        await ask(llm, task)
+    async def agent(task: str, llm: agl.LLM) -> float:
+        if does == "fails":
+            raise KeyError("tool")
+        if does == "asks":
+            await ask(llm, task)
         return 0.25
 
-    with pytest.raises(AlgorithmError, match=r"zero_advantage \(16\); mean reward 0.250"):
-        await line(constant, grpo(max_idle_steps=1, steps=5), ["one"])
-
-
-async def test_rollouts_that_all_fail_end_with_their_failure(line, grpo):
-    @agl.rollout
-    async def broken(task: str, llm: agl.LLM) -> float:
-        raise KeyError("tool")
-
-    with pytest.raises(AlgorithmError, match=r"16 rollouts, 0 succeeded; failed with agent: .*Key"):
-        await line(broken, grpo(max_idle_steps=1), ["one"])
+    steps = 5 if options else 2  # a short run that trained nothing is an error, too
+    with pytest.raises(AlgorithmError, match=message):
+        await line(agent, grpo(steps=steps, **options), ["one"])
 
 
 async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
