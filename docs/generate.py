@@ -131,7 +131,7 @@ def command_line() -> str:
 
 
 SECTIONS = {
-    "Train": "run dev config doctor eval replay serve merge",
+    "Train": "run dev config doctor eval replay serve merge model",
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive agentops migrate",
     "Serve and measure": "store gateway token vllm prometheus bench plugins",

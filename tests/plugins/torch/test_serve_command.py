@@ -1,12 +1,8 @@
-"""``agl serve``: a model on an address, until told to stop."""
+"""What ``agl serve`` refuses; that it serves until told to stop is a test in ``real``."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 
 import pytest
 
@@ -22,44 +18,6 @@ def start(*arguments):
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
-
-
-def ask(url, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=250) as answer:
-        return json.loads(answer.read())
-
-
-def test_it_answers_with_token_ids_and_its_version_until_it_is_told_to_stop(
-    tmp_path, model, tokenizer
-):
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    options = ("--port", "0", "--name", "mine", "--weights-version", "3", "--threads", "1")
-    with start(str(tmp_path), *options) as process:
-        try:
-            line = next(line for line in process.stderr if "is served at" in line)
-            url = line.split()[-1]
-            answer = ask(
-                f"{url}/chat/completions",
-                {
-                    "model": "mine",
-                    "messages": [{"role": "user", "content": "one"}],
-                    "max_tokens": 3,
-                    "return_token_ids": True,
-                },
-            )
-            assert answer["prompt_token_ids"] == [1, 7, 3, 2]
-            assert 1 <= len(answer["choices"][0]["token_ids"]) <= 3
-            assert answer["choices"][0]["weight_versions"][0]["version"] == "3"
-            assert ask(f"{url}/models")["data"][0]["id"] == "mine"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + 30
-            while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-        assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
