@@ -55,33 +55,20 @@ def test_without_vllm_it_says_what_to_install() -> None:
 
 
 async def test_answers_have_token_ids_without_being_asked() -> None:
+    """Streams too; nox -s vllm has the middleware in vLLM's own server."""
     llm = EchoLLM()
     server = ServerThread(ReturnTokenIds(llm), "127.0.0.1")
     server.start()
-    message = {"role": "user", "content": "hello big world"}
-    request = {"model": "echo", "messages": [message]}
+    request = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
     try:
-        async with aiohttp.ClientSession() as http:
-
-            async def ask(**fields: object) -> bytes:
-                url = f"{server.url}/v1/chat/completions"
+        async with aiohttp.ClientSession(raise_for_status=True) as http:
+            url = f"{server.url}/v1/chat/completions"
+            for fields in ({}, {"return_token_ids": False}, {"stream": True}):
                 async with http.post(url, json={**request, **fields}) as response:
-                    assert response.status == 200
-                    return await response.read()
-
-            whole = json.loads(await ask())
-            refused = json.loads(await ask(return_token_ids=False))
-            lines = (await ask(stream=True)).decode().splitlines()
+                    answer = await response.read()
+                assert (b'"token_ids":[' in answer) == ("return_token_ids" not in fields)
             async with http.get(f"{server.url}/v1/models") as response:
-                assert response.status == 200
+                assert await response.read()
     finally:
         server.stop()
-    assert whole["prompt_token_ids"]
-    assert whole["choices"][0]["token_ids"]
-    assert "prompt_token_ids" not in refused
     assert [request.get("return_token_ids") for request in llm.requests] == [True, False, True]
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    streamed = [
-        token for c in chunks for each in c["choices"] for token in each.get("token_ids") or ()
-    ]
-    assert streamed == whole["choices"][0]["token_ids"]
