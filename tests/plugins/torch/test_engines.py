@@ -134,6 +134,20 @@ async def test_a_server_that_cannot_read_the_weights_ends_the_run(
         await line(says_red, grpo(server="vllm"), ["one", "two", "three"])
 
 
+async def test_what_a_server_failed_as_it_died_runs_again(
+    line, grpo, installed, monkeypatch, tmp_path
+):
+    installed("vllm")
+    monkeypatch.setenv("ENGINE_FAKE", "dies at 32")  # at the last call of the second step
+    tasks = ["one", "two", "three"]
+    with pytest.raises(AlgorithmError, match=r"'vllm' ended with exit code 9\b[^$]* run again"):
+        await line(says_red, grpo(server="vllm", steps=3), tasks)
+    monkeypatch.delenv("ENGINE_FAKE")
+    again = grpo(server="vllm", steps=3, resume_from=str(tmp_path / "run"), run_dir=None)
+    await line(says_red, again, tasks)
+    assert [step["rollouts/failed"] for step in metrics(tmp_path)] == [0, 0, 0]
+
+
 async def test_an_error_of_training_is_seen_first_and_never_replaced(
     engine, installed, tmp_path, monkeypatch
 ):

@@ -312,7 +312,11 @@ async def test_a_server_that_died_ends_the_run_and_what_it_failed_runs_again(sto
         @contextlib.asynccontextmanager
         async def serve(self, version):
             async with super().serve(version) as served:
-                yield replace(served, why_silent=lambda: "it was killed" if dies else None)
+
+                async def why_silent():
+                    return "it was killed" if dies else None
+
+                yield replace(served, why_silent=why_silent)
 
     with EchoLLM(answer) as llm:
         options = {"iterations": 1, "rollouts_per_task": 1, "run_dir": str(tmp_path / "run")}

@@ -1,7 +1,7 @@
 """Collections that a killed run goes on with: rollouts under durable keys, noted in the journal."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +128,7 @@ async def run_request(
     request: Request,
     version: int,
     resources: Mapping[str, str],
-    why_silent: Callable[[], str | None],
+    why_silent: Callable[[], Awaitable[str | None]],
     is_budget_spent: Callable[[], bool],
 ) -> "Collected":
     """Run its tasks, as far as no earlier start of the run has.
@@ -163,7 +163,7 @@ async def run_request(
     collected = await collect_request(session, request, version, resources)
     what = f"{mode} rollouts after step {after}"
     _check_done(collected, what, is_budget_spent())
-    if (why := why_silent()) is not None:
+    if (why := await why_silent()) is not None:
         raise AlgorithmError(f"{why}. Go on with the run: {what} that failed run again")
     journal.append(
         "collected",

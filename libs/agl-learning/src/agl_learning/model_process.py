@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agl.errors import AlgorithmError
 from agl.serving.server import bind
-from agl_learning.children import child, tail
+from agl_learning.children import GRACE_SECONDS, child, tail
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served
 
@@ -84,7 +84,15 @@ async def serve_child(
                     )
                 await asyncio.sleep(POLL_SECONDS)
             entry = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"http://{HOST}:{port}/v1"}
-            yield Served(entry, why_silent=why_ended)
+
+            async def why_silent() -> str | None:
+                # Calls fail as soon as it dies, and that it has ended is seen a moment later.
+                if process.returncode is None and not await asyncio.to_thread(_is_healthy, port):
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+                return why_ended()
+
+            yield Served(entry, why_silent=why_silent)
 
 
 def _is_healthy(port: int) -> bool:

@@ -148,12 +148,12 @@ class Team(OnlineTraining):
                 name: await stack.enter_async_context(part.serve(version))
                 for name, part in self._parts.items()
             }
-            yield replace(
-                next(iter(each.values())),
-                why_silent=lambda: next(
-                    filter(None, (one.why_silent() for one in each.values())), None
-                ),
-            )
+
+            async def why_silent() -> str | None:
+                whys = [await one.why_silent() for one in each.values()]
+                return next(filter(None, whys), None)
+
+            yield replace(next(iter(each.values())), why_silent=why_silent)
 
     @contextlib.asynccontextmanager
     async def _published(self, version: "Version") -> AsyncGenerator[dict[str, str]]:

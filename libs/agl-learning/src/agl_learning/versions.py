@@ -1,6 +1,6 @@
 """The states of the model that is trained."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,15 @@ class Version:
     """Of the training that made it; JSON values."""
 
 
+async def _may_answer() -> str | None:
+    """Of a server whose end nobody here would see."""
+
+
 @dataclass(frozen=True)
 class Served:
     """A version that answers requests."""
 
     litellm_params: dict[str, Any]
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
-    why_silent: Callable[[], str | None] = lambda: None
+    why_silent: Callable[[], Awaitable[str | None]] = _may_answer
     """Says why it answers no more, where it was killed, say; None as long as it may answer."""
