@@ -416,10 +416,10 @@ def vllm(session: nox.Session) -> None:
     libraries of pictures and sound, which want another build of torch.
     """
     session.install(TORCH)
-    install(session, CORE, "agl-gateway", "agl-torch[forms,lora]", "agl-testing", *TEST_TOOLS[:4])
+    install(session, CORE, "agl-gateway", "agl-torch[forms,lora,model]", *TEST_TOOLS[:4])
     session.install("--no-deps", VLLM)
     needs = session.run_install("python", "-c", NEEDS, silent=True).split()
-    session.install(TORCH, *needs, OPENAI, ANTHROPIC, "gguf", "accelerate")
+    session.install(TORCH, *needs, OPENAI, ANTHROPIC)
     empty = Path(session.create_tmp()) / "vllm"
     empty.mkdir(exist_ok=True)
     (empty / "pyproject.toml").write_text(
@@ -429,9 +429,8 @@ def vllm(session: nox.Session) -> None:
     )
     session.install("--no-deps", str(empty))
     env = {
-        "AGL_STRICT_PLUGINS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
+        **QUIET, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
     }  # fmt: skip
     options = ("-W", "default", "--timeout=900", "--durations=0", "tests/plugins/vllm/real")
     session.run("pytest", *options, *session.posargs, env=env)

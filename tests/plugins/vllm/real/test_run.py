@@ -101,6 +101,6 @@ async def test_run_whose_vllm_is_killed_in_a_step_goes_on_with_that_step(weights
     steps = [one for one in map(json.loads, text.splitlines()) if "loss/policy" in one]
     assert [step["step"] for step in steps] == [1, 2, 3]
     # What vLLM computes in 16 bits, with the weights of each update, is what the trainer does.
-    assert max(step["logprob_gap"] for step in steps) < 0.05
+    assert max(step["logprob_gap"] for step in steps) < 0.1
     (await agl.load_ledger(line.store)).check()
     assert not servers()
