@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_apo")
@@ -38,14 +37,8 @@ def test_doctor_passes_a_right_file_and_its_run_ends_well(
     algorithm: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    agl: Any,
 ) -> None:
-    def agl(*arguments: str) -> tuple[object, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([*arguments])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out or captured.err
-
     for name, first in (("train", 0), ("val", 100)):
         tasks = [json.dumps({"question": f"{number}?"}) for number in range(first, first + 12)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(tasks))
@@ -60,12 +53,12 @@ def test_doctor_passes_a_right_file_and_its_run_ends_well(
             given = f"base_url: '{llm.url}', api_key: x, {OPTIONS[algorithm]}"
             file += f"agent: planted:agent\nalgorithm: {{type: {algorithm}, {given}}}\n"
         (tmp_path / "agl.yaml").write_text(file)
-        code, said = agl("doctor", "agl.yaml", "--json")
+        code, said, _ = agl("doctor", "agl.yaml", "--json")
         found: dict[str, Any] = json.loads(said)
         assert (code, found["trainable"]) == (0, True), found["findings"]
         assert {one["code"] for one in found["findings"]} == {"no_calls"}
         assert found["findings"][0]["level"] != "error"
         assert found["rollout"]["input"]["question"].endswith("?")
-        code, said = agl("run", "agl.yaml")
-        assert code == 0, said
+        ran = agl("run", "agl.yaml")
+        assert ran.code == 0, ran.err
     sys.modules.pop("planted", None)

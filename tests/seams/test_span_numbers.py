@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl.store.packed import MAX_SEQUENCE_ID
 from agl_testing.otlp import request_of
 
 
@@ -73,6 +74,26 @@ async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> N
         assert len(found) == 5
         numbers += [one.sequence_id for one in found]
     assert numbers == list(range(1, 16))
+
+
+async def test_numbers_cannot_be_used_up(client: agl.LightningStoreClient) -> None:
+    begun = await client.start_rollout("a task")
+
+    def span(number: int) -> agl.Span:
+        made = agl.Span.from_attributes(
+            attributes={},
+            rollout_id=begun.rollout_id,
+            attempt_id=begun.attempt.attempt_id,
+        )
+        return made.model_copy(update={"sequence_id": number})
+
+    with pytest.raises(agl.AglError, match=str(MAX_SEQUENCE_ID)):
+        await client.add_many_spans([span(MAX_SEQUENCE_ID + 1)])
+    (highest,) = await client.add_many_spans([span(MAX_SEQUENCE_ID)])
+    honest = [(await client.add_many_spans([span(0)]))[0] for _ in range(3)]
+    first = highest.sequence_id + 1
+    assert [one.sequence_id for one in honest] == [first, first + 1, first + 2]
+    assert len(await client.query_spans(begun.rollout_id)) == 4
 
 
 async def post_otlp(client: agl.LightningStoreClient, body: bytes) -> None:

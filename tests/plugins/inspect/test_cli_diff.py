@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli import main
 from agl.types import Failure, Span
 
 TASK = {"question": "2 + 3?"}
@@ -75,19 +74,14 @@ def ids(tmp_path: Path) -> list[str]:
     return asyncio.run(make())
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: str
-) -> tuple[Any, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main(["diff", *arguments, "--path", str(tmp_path / "store.db")])
-    said = capsys.readouterr()
-    return caught.value.code, said.out, said.err
+@pytest.fixture(name="run")
+def call_diff(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    command = request.getfixturevalue("agl")  # the name stands for the package here
+    return lambda *given: command("diff", *given, "--path", str(tmp_path / "store.db"))
 
 
-def test_two_rollouts_are_shown_to_where_they_part(
-    ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(capsys, tmp_path, ids[0][:-2], ids[1])
+def test_two_rollouts_are_shown_to_where_they_part(ids: list[str], run: Any) -> None:
+    code, out, _ = run(ids[0][:-2], ids[1])
     assert code == 0
     assert "the first 3 messages are the same; then they part" in out
     assert "A   4 assistant yes, 5" in out
@@ -98,18 +92,14 @@ def test_two_rollouts_are_shown_to_where_they_part(
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_same_conversations_are_said_to_be_the_same(
-    ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(capsys, tmp_path, ids[0], ids[2])
+def test_same_conversations_are_said_to_be_the_same(ids: list[str], run: Any) -> None:
+    code, out, _ = run(ids[0], ids[2])
     assert code == 0
     assert "all 4 messages are the same" in out
 
 
-def test_programs_get_both_sides(
-    ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(capsys, tmp_path, ids[0], ids[1], "--json")
+def test_programs_get_both_sides(ids: list[str], run: Any) -> None:
+    code, out, _ = run(ids[0], ids[1], "--json")
     told = json.loads(out)
     assert code == 0
     assert told["common_messages"] == 3
@@ -121,21 +111,21 @@ def test_programs_get_both_sides(
 
 
 def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(
-    ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ids: list[str], run: Any
 ) -> None:
-    code, _, err = run(capsys, tmp_path, ids[0], ids[0])
+    code, _, err = run(ids[0], ids[0])
     assert (code, "give two" in err) == (2, True)
-    code, _, err = run(capsys, tmp_path, ids[0], ids[3])
+    code, _, err = run(ids[0], ids[3])
     assert code == 2
     assert "are of two tasks" in err
     assert "--any-task" in err
-    code, out, _ = run(capsys, tmp_path, ids[0], ids[3], "--any-task")
+    code, out, _ = run(ids[0], ids[3], "--any-task")
     assert code == 0
     assert "the first 1 messages are the same" in out
 
 
 def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Any
 ) -> None:
     async def fill() -> list[str]:
         store = agl.SqliteLightningStore(tmp_path / "store.db")
@@ -150,10 +140,10 @@ def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(
         return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
 
     rollout_id, first, second = asyncio.run(fill())
-    code, out, _ = run(capsys, tmp_path, first, second)
+    code, out, _ = run(first, second)
     assert code == 0
     assert "A failed: agent: KeyError: 'fruit'" in out
     assert "* attempt         1                           2" in out
-    assert run(capsys, tmp_path, first, rollout_id)[0] == 0
-    code, _, err = run(capsys, tmp_path, second, rollout_id)
+    assert run(first, rollout_id)[0] == 0
+    code, _, err = run(second, rollout_id)
     assert (code, f"both are rollout '{rollout_id}', attempt 2; give two" in err) == (2, True)

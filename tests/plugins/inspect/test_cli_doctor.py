@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import pytest
 
-from agl.cli import main
 from agl.types import ExclusionReason, Failure
 from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
 from agl_testing.echo_llm import EchoLLM
@@ -223,7 +222,7 @@ Doctor = Callable[..., tuple[object, dict[str, Any]]]
 def doctor(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    agl: Any,
     llm: EchoLLM,
 ) -> Generator[Doctor]:
     """Runs ``agl doctor agl.yaml OVERRIDES --json``: exit code and what it wrote."""
@@ -237,11 +236,9 @@ def doctor(
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: str) -> tuple[object, dict[str, Any]]:
-        with pytest.raises(SystemExit) as caught:
-            main(["doctor", "agl.yaml", *arguments, "--json"])
-        captured = capsys.readouterr()
-        assert captured.out or "--debug" not in captured.err, captured.err
-        return caught.value.code, json.loads(captured.out) if captured.out else captured.err
+        code, out, err = agl("doctor", "agl.yaml", *arguments, "--json")
+        assert out or "--debug" not in err, err
+        return code, json.loads(out) if out else err
 
     yield run
     sys.modules.pop("doctor_agents", None)
@@ -271,7 +268,7 @@ def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(
 
 
 def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(
-    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+    doctor: Doctor, agl: Any
 ) -> None:
     code, diagnosis = doctor("agent=doctor_agents:flat")
     assert (code, codes(diagnosis)) == (0, {"equal_rewards": "warning"})
@@ -279,9 +276,7 @@ def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(
     assert said in diagnosis["findings"][0]["message"]
     prompts = "algorithm.type=doctor_agents:Prompts"
     assert codes(doctor("agent=doctor_agents:flat", prompts)[1]) == {}
-    with pytest.raises(SystemExit):
-        main(["doctor", "agl.yaml", "agent=doctor_agents:flat"])
-    verdict = capsys.readouterr().out.splitlines()[-1]
+    verdict = agl("doctor", "agl.yaml", "agent=doctor_agents:flat").out.splitlines()[-1]
     assert "something can be learned by 'Serves', if rewards come to differ; calls" in verdict
 
 
@@ -486,12 +481,8 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
     assert len(llm.requests) == asked
 
 
-def test_the_text_shows_calls_findings_and_verdict(
-    doctor: Doctor, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["doctor", "agl.yaml", "agent=doctor_agents:early_reward"])
-    lines = capsys.readouterr().out.splitlines()
+def test_the_text_shows_calls_findings_and_verdict(doctor: Doctor, agl: Any) -> None:
+    lines = agl("doctor", "agl.yaml", "agent=doctor_agents:early_reward").out.splitlines()
     assert lines[0] == "rollout    succeeded, mode train: {'q': 'one'}"
     assert lines[1] == "rewards    0.25 (primary), 1 (primary)"
     assert any("final: the last reward of the attempt is 1" in line for line in lines)
@@ -543,31 +534,26 @@ def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor: Doctor) ->
 
 
 def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(
-    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+    doctor: Doctor, agl: Any
 ) -> None:
     prompt = "resources={p: {type: prompt_template, template: 'Say hello.'}}"
     given = ["agent=doctor_agents:ignores_its_prompt", "algorithm=baseline", prompt]
     code, diagnosis = doctor(*given)
     assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "constant_prompt": "note"})
-    with pytest.raises(SystemExit):
-        main(["dev", "agl.yaml", *given, "strategy=shm"])
-    said = capsys.readouterr().out
+    said = agl("dev", "agl.yaml", *given, "strategy=shm").out
     assert "warning      every reward is 0, and the prompt 'p' has no placeholder" in said
 
 
 def test_doctor_without_a_file_looks_at_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agl: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, found["problems"]) == (0, [])
+    code, out, _ = agl("doctor", "--json")
+    found = json.loads(out)
+    assert (code, found["problems"]) == (0, [])
     assert found["packages"]["agl-core"]
     assert found["python"].endswith(f"({sys.executable})")
-    with pytest.raises(SystemExit):
-        main(["doctor"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = agl("doctor").out.splitlines()
     assert lines[-1] == "verdict    all packages load"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from agl.cli import main
-
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
@@ -58,7 +56,7 @@ def agl(
     tokenizer: Any,
     model: Any,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    agl: Any,
 ) -> Generator[Agl]:
     tokenizer.save_pretrained(tmp_path / "model")
     model.save_pretrained(tmp_path / "model")
@@ -69,10 +67,8 @@ def agl(
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def call(*arguments: str) -> tuple[object, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out or captured.err
+        code, out, err = agl(*arguments)
+        return code, out or err
 
     yield call
     sys.modules.pop("grpo_agent", None)
