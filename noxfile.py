@@ -577,8 +577,7 @@ def nightly(session: nox.Session) -> None:
                        in processes, more kinds of going on, DPO's doors, 200 runs of
                        options that were drawn
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
-    real-models -m nightly   a pretrained model: fetched anew through a kill, a run that goes on
-                       bit for bit, all weights trained
+    real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     vllm               the engine component, the gateway and a run with the real vLLM
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and

@@ -51,7 +51,7 @@ def smollm2(cache: str | Path | None = None) -> Path:
         return folder
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
-            f"SmolLM2 cannot be fetched and converted: {', '.join(missing)} not installed. Run: "
+            f"SmolLM2 needs {', '.join(missing)} to be fetched and converted. Run: "
             f"{install_line('agl-torch[model]')}"
         )
     from filelock import FileLock

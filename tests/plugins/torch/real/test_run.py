@@ -4,8 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-import urllib.request
 
+import openai
 import pytest
 import torch
 
@@ -17,9 +17,13 @@ from openai import AsyncOpenAI
 async def count(task, llm: agl.LLM) -> float:
     async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
         messages = [{"role": "user", "content": task["q"]}]
-        answer = await client.chat.completions.create(
-            model=llm.model, messages=messages, **llm.sampling_parameters)
-    return len(answer.choices[0].message.content) / 100
+        for _ in range(task.get("turns", 1)):
+            answer = await client.chat.completions.create(
+                model=llm.model, messages=messages, **llm.sampling_parameters)
+            text = answer.choices[0].message.content
+            messages.append({"role": "assistant", "content": text})
+            messages.append({"role": "user", "content": "And?"})
+    return len(text) / 100
 """
 CONFIG = """
 agent: counting:count
@@ -86,17 +90,43 @@ def test_a_step_with_an_adapter_is_kept_measured_merged_and_served(agl, config, 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             url = next(row for row in process.stderr if "is served at" in row).split()[-1]
-            messages = [{"role": "user", "content": "Hi"}]
-            body = {"model": "mine", "messages": messages, "max_tokens": 3}
-            asked = urllib.request.Request(
-                f"{url}/chat/completions",
-                json.dumps({**body, "return_token_ids": True}).encode(),
-                {"Content-Type": "application/json"},
-            )
-            with urllib.request.urlopen(asked) as got:
-                answer = json.load(got)
+            with openai.OpenAI(base_url=url, api_key="-", max_retries=0) as client:
+                answer = client.chat.completions.create(
+                    model="mine",
+                    messages=[{"role": "user", "content": "Hi"}],
+                    max_tokens=3,
+                    extra_body={"return_token_ids": True},
+                )
         finally:
             process.send_signal(signal.SIGTERM)
     assert process.returncode == 0
-    assert 1 <= len(answer["choices"][0]["token_ids"]) <= 3
-    assert answer["choices"][0]["weight_versions"][0]["version"] == "3"
+    assert 1 <= len(answer.choices[0].token_ids) <= 3
+    assert answer.choices[0].weight_versions[0]["version"] == "3"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_run_goes_on_bit_for_bit(agl, config, tmp_path):
+    run = ("run", "agl.yaml", "algorithm.deterministic=true", "algorithm.max_batch_size=1")
+    agl(*run, "algorithm.steps=2", "run_dir=straight")
+    agl(*run)
+    agl(*run, "algorithm.steps=2")
+    lines = map(json.loads, (tmp_path / "out/metrics.jsonl").read_text().splitlines())
+    assert [(line["step"], line["generation"]) for line in lines] == [(1, 1), (2, 2)]
+    kept = "checkpoints/step-000002/adapter_model.safetensors"
+    assert (tmp_path / "out" / kept).read_bytes() == (tmp_path / "straight" / kept).read_bytes()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("thinks", [False, True])
+def test_calls_share_a_row_unless_the_template_drops_thoughts(
+    agl, config, tmp_path, tokenizer, thinks
+):
+    if thinks:  # an answer begins with <think>, of which later prompts show nothing
+        tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    tokenizer.save_pretrained(tmp_path / "own")
+    (tmp_path / "two.jsonl").write_text('{"q": "Say one word.", "turns": 2}\n')
+    agl("run", "agl.yaml", "train=two.jsonl", "algorithm.tokenizer=own")
+    (line,) = map(json.loads, (tmp_path / "out/metrics.jsonl").read_text().splitlines())
+    assert line["calls/trained"] > 8
+    assert (line["rows"] == line["calls/trained"]) is thinks
