@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+import transformers
 
 import agl_torch
+from agl.errors import ConfigError
 from agl.types import Credit
 from agl_learning.advantages import group_advantages
 from agl_learning.records import TrainingRow
@@ -164,8 +166,9 @@ def test_scores_do_not_depend_on_padding(model):
         assert torch.allclose(getattr(together, name), expected, atol=1e-5)
 
 
-def test_scores_are_the_models_distribution_at_the_token_before(model):
-    token_ids = [1, 4, 3, 2, 5, 3]
+@pytest.mark.parametrize("kind", ["Llama", "Gemma2", "Cohere", "Granite"])
+def test_scores_are_the_models_distribution_at_the_token_before(kind):
+    model, token_ids = small(kind), [1, 4, 3, 2, 5, 3]
     scores = score_rows(model, [row("a", token_ids, [0, 0, 0, 0, 1, 1])])
     logprobs = torch.log_softmax(model(torch.tensor([token_ids])).logits[0], -1)
     assert torch.allclose(scores.logprobs_N, torch.stack([logprobs[3, 5], logprobs[4, 3]]))
@@ -173,7 +176,23 @@ def test_scores_are_the_models_distribution_at_the_token_before(model):
     assert torch.allclose(scores.entropy_N, entropy)
 
 
-def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
+def small(kind):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+    more = {"num_key_value_heads": 2, "vocab_size": 15, "intermediate_size": 8, "pad_token_id": 0}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if hasattr(config, name):
+            setattr(config, name, 0.1)  # far from what leaves logits as they are
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(model):
+    model.config.logit_scale = 3.0  # which Llama does not know of
+    with pytest.raises(ConfigError, match="LlamaForCausalLM changes the numbers of its output"):
+        score_rows(model, [row("a", [1, 4, 3], [0, 0, 1])])
+
+
+def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
     rows = [row(f"r{i}", [1, 4 + i, 3, 2, 5 + i], [0, 0, 0, 0, 1]) for i in range(4)]
     rows.append(row("r3", [1, 9, 2, 4, 5, 6, 7], [0, 0, 0, 1, 1, 1, 1]))
     counts = [sum(one.loss_mask) for one in rows]
@@ -190,8 +209,11 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model):
             policy_loss(gain, scores.logprobs_N, torch.tensor(per_token)).total.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-    assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [2, 2, 1]
-    assert torch.allclose(gradient(None), gradient(12), atol=1e-6)
+    whole = gradient(None)
+    assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [1, 2, 2]
+    assert torch.allclose(whole, gradient(12), atol=1e-6)
+    monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
+    assert torch.allclose(whole, gradient(None), atol=1e-6)
 
 
 def test_truncated_ratios_by_hand():
@@ -230,7 +252,7 @@ def test_logits_are_made_for_sampled_tokens_only(model):
         row("b", [1, 6, 2, 7], [0, 0, 0, 1]),
     ]
     score_rows(model, rows)
-    assert seen == [(1, 3, 15)]
+    assert seen == [(1, 1, 15), (1, 15), (1, 3, 15)]
     model(torch.tensor([[1, 2]]))
     assert seen[-1] == (1, 2, 15)  # others get all of theirs
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 
+from agl.errors import ConfigError
 from agl_torch.models import computing_in
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from agl_torch.options import LearnerOptions
 
 
-ENTROPY_TOKENS = 1024
-"""So many tokens at once where the entropy carries no gradient."""
+LOGITS_TOKENS = 512
+"""Logits are made for so many tokens at once: of all tokens of a step they would fill the memory."""
 
 
 class TokenScores(NamedTuple):
@@ -65,15 +67,15 @@ def gaps_to(
     Returns:
         Differences of log-probabilities, in nats.
     """
-    gaps: list[list[float]] = []
+    gaps: dict[int, list[float]] = {}
     for chunk in chunks_by_tokens(rows, options.microbatch_tokens):
         with computing_in(options.dtype, model.device):
             scores = score_rows(model, chunk, options.temperature, entropy_gradient=False)
         parts = without_forced(scores, chunk).logprobs_N.split([row.num_sampled for row in chunk])
         for row, part in zip(chunk, parts, strict=True):
             pairs = zip(recorded(row), part.tolist(), strict=True)
-            gaps.append([then - under for then, under in pairs])
-    return gaps
+            gaps[id(row)] = [then - under for then, under in pairs]
+    return [gaps[id(row)] for row in rows]
 
 
 def score_rows(
@@ -85,8 +87,8 @@ def score_rows(
 ) -> TokenScores:
     """Run the model over rows, padded on the right, and score the tokens it sampled.
 
-    Logits are made for the sampled tokens alone: with a large vocabulary they are what fills the
-    memory, and most tokens of an agent's rows were given to it.
+    Logits are made for the sampled tokens alone, ``LOGITS_TOKENS`` at once, and again where
+    gradients need them: with a large vocabulary they are what fills the memory.
 
     Args:
         model: A causal model of ``transformers``.
@@ -99,50 +101,70 @@ def score_rows(
         was drawn from, and the hidden state that gave it, in order.
 
     Raises:
+        ConfigError: What the model makes of its logits is unknown.
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
     inputs, row_N, position_N = pad(rows, model.device)
     # The logits at t - 1 are those that token t was drawn from.
     with _head_sees_only(model, row_N, position_N - 1) as seen:
-        output = model(**inputs, use_cache=False)
-    logits_N_V = output.logits[0].float()
-    if temperature != 1.0:
-        logits_N_V = logits_N_V / temperature
-    logprobs_N_V = torch.log_softmax(logits_N_V, dim=-1)
-    del output, logits_N_V
-    target_N = inputs["input_ids"][row_N, position_N]
-    logprobs_N = logprobs_N_V.gather(1, target_N[:, None])[:, 0]
-    if entropy_gradient:
-        return TokenScores(logprobs_N, _entropy(logprobs_N_V), *seen)
+        first_V = model(**inputs, use_cache=False).logits[0, 0].detach()
+    hidden_N_H, head = seen[0], model.get_output_embeddings()
     with torch.no_grad():
-        parts = [_entropy(part) for part in logprobs_N_V.split(ENTROPY_TOKENS)]
-    return TokenScores(logprobs_N, torch.cat(parts), *seen)
+        if not torch.allclose(after_head(model, head(hidden_N_H[:1]))[0], first_V, rtol=1e-2):
+            raise ConfigError(
+                f"{type(model).__name__} changes the numbers of its output layer in a way that "
+                "agl-torch does not know, and so cannot be trained by it"
+            )
+
+    def score(hidden_n_H: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
+        logits_n_V = after_head(model, head(hidden_n_H[None]))[0].float() / temperature
+        logprobs_n_V = torch.log_softmax(logits_n_V, dim=-1)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy_n = -(logprobs_n_V.exp() * logprobs_n_V).sum(-1)
+        return logprobs_n_V.gather(1, target_n[:, None])[:, 0], entropy_n
+
+    target_N = inputs["input_ids"][row_N, position_N]
+    pieces = zip(hidden_N_H.split(LOGITS_TOKENS), target_N.split(LOGITS_TOKENS), strict=True)
+    keep = {"use_reentrant": False, "preserve_rng_state": False}
+    scored = [checkpoint(score, *piece, **keep) for piece in pieces]
+    logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*scored, strict=True))
+    return TokenScores(logprobs_N, entropy_N, hidden_N_H)
+
+
+def after_head(model: Any, logits: "Tensor") -> "Tensor":
+    """What a model of ``transformers`` makes of the numbers of its output layer."""
+    config = model.config.get_text_config()
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if divisor := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / divisor
+    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = cap * torch.tanh(logits / cap)
+    return logits
 
 
 def pad(
     rows: Sequence["TrainingRow"], device: Any
 ) -> tuple[dict[str, "Tensor"], "Tensor", "Tensor"]:
-    """Rows as a model takes them; row and position of each sampled token in that."""
+    """Rows as a model takes them; row and position of each sampled token in that.
+
+    Without a mask, which costs attention its fast way: what is padded comes after all tokens of
+    its row, and a causal model has none of them see it.
+    """
     padded = pad_sequence([torch.tensor(row.token_ids) for row in rows], batch_first=True)
-    ones = pad_sequence([torch.ones(len(row.token_ids)) for row in rows], batch_first=True)
-    inputs = {"input_ids": padded.to(device), "attention_mask": ones.long().to(device)}
+    inputs = {"input_ids": padded.to(device)}
     where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
     row_N = torch.tensor([d for d, _ in where], device=device)
     return inputs, row_N, torch.tensor([t for _, t in where], device=device)
 
 
-def _entropy(logprobs_N_V: "Tensor") -> "Tensor":
-    return -(logprobs_N_V.exp() * logprobs_N_V).sum(-1)
-
-
 @contextlib.contextmanager
 def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Generator[list["Tensor"]]:
-    """A block in which the output layer gets the hidden states at these N places, as ``(1, N, H)``.
+    """A block in which the output layer keeps the hidden states at these N places, ``(N, H)``.
 
     ``logits_to_keep`` of transformers takes the same places of every row, and rows sampled at
-    different ones. What a model does to its logits after this layer (a soft cap, a scale) it does
-    all the same. The list has the states, ``(N, H)``, once the model has run.
+    different ones. The list has the states once the model has run; the layer gets the first alone.
 
     Of this thread alone: that of the server may sample from the same layers meanwhile.
     """
@@ -154,7 +176,7 @@ def _head_sees_only(model: Any, row_N: "Tensor", position_N: "Tensor") -> Genera
             return None
         hidden_D_T_H, *others = arguments
         seen[:] = [hidden_D_T_H[row_N, position_N]]
-        return (seen[0][None], *others)
+        return (seen[0][None, :1].detach(), *others)
 
     hook = model.get_output_embeddings().register_forward_pre_hook(gathered)
     try:
@@ -177,18 +199,17 @@ def _check_ids(rows: Sequence["TrainingRow"], vocabulary: int) -> None:
 def chunks_by_tokens(
     rows: Sequence["TrainingRow"], max_tokens: int | None
 ) -> Iterator[list["TrainingRow"]]:
-    """Rows in order, in chunks whose padded size stays within ``max_tokens``.
+    """Rows, the longest first, in chunks whose padded size stays within ``max_tokens``.
 
-    A row that is longer by itself is a chunk of its own. None: everything is one chunk.
+    Rows of a chunk are about as long as each other, and little of it is padding. A row that is
+    longer by itself is a chunk of its own. None: everything is one chunk.
     """
     chunk: list[TrainingRow] = []
-    width = 0
-    for row in rows:
-        wider = max(width, len(row.token_ids))
-        if chunk and max_tokens is not None and wider * (len(chunk) + 1) > max_tokens:
+    for row in sorted(rows, key=lambda row: -len(row.token_ids)):
+        width = len((chunk or [row])[0].token_ids)
+        if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
             yield chunk
-            chunk, wider = [], len(row.token_ids)
+            chunk = []
         chunk.append(row)
-        width = wider
     if chunk:
         yield chunk
