@@ -118,6 +118,7 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
         learning_rate=0.0,
         max_grad_norm=1e9,
         microbatch_tokens=microbatch_tokens,
+        sampling_correction="none",
         **options,
     )
     reference = build_model(seed=1)
@@ -156,12 +157,8 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
     now_N.backward(torch.tensor(gradient(expected, at), dtype=now_N.dtype))
     wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
-    measured = learner.update(
-        [
-            Sample(row, each.tolist(), is_current=False)  # else GSPO and RLOO take no recorded ones
-            for row, each in zip(rows, advantages, strict=True)
-        ]
-    )
+    pairs = zip(rows, advantages, strict=True)
+    measured = learner.update([Sample(row, each.tolist()) for row, each in pairs])
     assert measured["loss/total"] == pytest.approx(expected(at), rel=1e-5, abs=1e-5)
     got = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert wanted.abs().max() > 1e-3
@@ -195,11 +192,12 @@ def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
             model_versions=["3"],
         )
         weighed.append(Weighed(row, [Advantage(value=[-1, 1][n % 2], group="", because="")]))
-    measured = algorithm.update(weighed)
+    measured, used = algorithm.update(weighed)
     assert measured["logprob_gap"] > 0.001
     assert measured["clip_fraction"] == 0
-    algorithm.weights_version = 4  # older weights sampled: what was recorded counts
-    assert algorithm.update(weighed)["clip_fraction"] > 0
+    assert used == weighed
+    algorithm._learner.options.sampling_correction = "none"
+    assert algorithm.update(weighed)[0]["clip_fraction"] > 0
 
 
 def collected_of(rows, tasks=2):

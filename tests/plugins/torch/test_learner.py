@@ -91,7 +91,6 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
 @pytest.mark.parametrize("form", [0.0, 2.5])
 def test_the_ratio_of_a_row_is_to_what_a_form_allowed_where_one_held_it(model, form):
     rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
-    rule = dataclasses.replace(rule, has_ratios_of_rows=True)
     rarest = min(range(10), key=lambda answer: probability(model, answer))
     recorded = math.log(probability(model, rarest)) + form
     row = make_row("a", rarest).model_copy(update={"logprobs": [0.0] * 4 + [recorded]})

@@ -57,7 +57,11 @@ def test_the_coefficient_follows_its_target_by_hand():
 
 def test_an_update_has_the_rate_and_the_coefficient_of_its_time():
     options = LearnerOptions(
-        learning_rate=0.01, schedule="linear", kl_coefficient=0.5, kl_target=1e-9
+        learning_rate=0.01,
+        schedule="linear",
+        kl_coefficient=0.5,
+        kl_target=1e-9,
+        sampling_correction="none",
     )
     learner = Learner(build_model(), options, RULE)
     measured = learner.update([Sample(make_row("a", 5), [1.0])], 0.25)
@@ -106,7 +110,7 @@ DO_NOTHING = [
     ({"server_arguments": ["--more"]}, "server_arguments is for a server of its own"),
     ({"server_timeout_seconds": 9.0}, "server_timeout_seconds is for a server of its own"),
     ({"max_staleness": 1, "deterministic": True}, "deterministic cannot be had with max_stal"),
-    ({"max_staleness": 1, "ratio_cap": None}, "ratio_cap"),
+    ({"max_staleness": 1, "ratio_cap": None, "sampling_correction": "none"}, "ratio_cap"),
     ({"reward_keys": ["a"]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
     ({"reward_weights": [1.0]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
     ({"estimator": "gpg", "normalise_std": False}, "normalise_std=False is for the estimators"),

@@ -86,13 +86,14 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
         entropy_bonus=entropy_bonus,
         kl_coefficient=kl_coefficient,
         max_grad_norm=1e9,
+        sampling_correction="none",
         **options,
     )
     model, reference = build_model(), build_model(seed=1)
     chosen = pick_options(LearnerOptions, algorithm)
     learner = Learner(model, chosen, algorithm.rule(), reference=reference)
     samples = [
-        Sample(row, [advantage] * row.num_sampled, is_current=False)
+        Sample(row, [advantage] * row.num_sampled)
         for row, advantage in zip(rows, advantages_of(rows), strict=True)
     ]
     measured = learner.update(samples)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LOGITS_TOKENS = 512
-"""Logits are made for so many tokens at once: of all tokens of a step they would fill the memory."""
+"""Logits are made for so many tokens at once: those of all would fill the memory."""
 
 
 class TokenScores(NamedTuple):

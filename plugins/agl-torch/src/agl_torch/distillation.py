@@ -85,6 +85,7 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
         self._gaps = [gap for of_row in gaps for gap in of_row]
         return Foreseen([[-gap for gap in of_row] for of_row in gaps], gamma=self.gamma)
 
-    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """With ``kl/teacher``: by how much, on average, the model finds its tokens likelier."""
-        return {"kl/teacher": sum(self._gaps) / len(self._gaps), **super().update(rows)}
+        learned, used = super().update(rows)
+        return {"kl/teacher": sum(self._gaps) / len(self._gaps), **learned}, used

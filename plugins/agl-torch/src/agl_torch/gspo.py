@@ -17,9 +17,9 @@ Where we differ, besides what ``loss`` and ``grpo`` say:
 1. The sequence is a row, with all answers of the model that continue each other in it; calls of one
    row with advantages of their own share its ratio, and each is taught its own advantage (their
    GSPO-token).
-2. old_t is what the trainer itself computes before the update, where the weights that sampled are
-   those that are trained: what a server computes differs by rounding, which in 16 bits is wider
-   than these bounds. Where older weights sampled (``max_staleness``), it is what was recorded.
+2. old_t is what the trainer itself computes before the update: what a server computes differs by
+   rounding, which in 16 bits is wider than these bounds. ``sampling_correction`` says what becomes
+   of the difference.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,6 @@ class GSPO(ClippedTraining):
     """Group sequence policy optimisation (arXiv:2507.18071) in plain PyTorch."""
 
     name = "gspo"
-    has_ratios_of_rows = True
 
     clip_low: Annotated[float, Ge(0), Lt(1)] = 3e-4
     clip_high: NotNegative = 4e-4

@@ -14,7 +14,7 @@ from agl.errors import ConfigError
 from agl_learning.schedule import next_coefficient
 from agl_torch.batch import chunks_by_tokens, recorded, score_rows, without_forced
 from agl_torch.critic import value_loss
-from agl_torch.loss import Gain, Tokens, Weight, policy_loss, row_weights
+from agl_torch.loss import MAX_LOG_RATIO, Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in, recomputing
 from agl_torch.options import LearnerOptions
 
@@ -47,9 +47,18 @@ class Sample:
     """Whether the weights that sampled it are those that are trained."""
     weight: Weight = NO_WEIGHT
     """Set by the update, as what follows."""
-    own_N: "Tensor | None" = None
-    """Log-probabilities before the update, where the ratio of a row is taken to these."""
+    old_N: "Tensor | None" = None
+    """Log-probabilities that ratios are taken to; see ``sampling_correction``."""
+    correction_N: "Tensor | None" = None
+    """How often what a token gains counts."""
+    gap: float = 0.0
+    """Its part of ``logprob_gap``."""
     reference_N: "Tensor | None" = None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether nothing of it was trained, as the trainer finds it far likelier or rarer."""
+        return self.correction_N is not None and not self.correction_N.any()
 
 
 @dataclass(frozen=True)
@@ -61,9 +70,6 @@ class Rule:
     constant: int | None = None
     penalises_loss: bool = True
     """Whether the penalty on the divergence is in the loss; else it is in the rewards."""
-    has_ratios_of_rows: bool = False
-    """Then rounding adds up: the server computes in other shapes. Of a row that was sampled by the
-    weights that are trained, the trainer's log-probabilities before the update are the old ones."""
     critic_learning_rate: float = 0.0
     value_clip: float | None = None
     value_coefficient: float = 1.0
@@ -139,8 +145,9 @@ class Learner:
         Returns:
             ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction`` and
             ``grad_norm`` as means over the gradient steps, and ``loss/value`` with a critic;
-            ``logprob_gap`` and ``explained_variance`` as they were before the first one;
-            ``gradient_steps``; and ``learning_rate`` and ``kl_coefficient`` where they change.
+            ``logprob_gap``, ``masked_fraction`` (of the step, in ``sampling_correction``) and
+            ``explained_variance`` as they were before the first one; ``gradient_steps``; and
+            ``learning_rate`` and ``kl_coefficient`` where they change.
         """
         weights = row_weights(
             [sample.row.rollout_id for sample in samples],
@@ -153,15 +160,26 @@ class Learner:
             sample.weight = weight
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        before = self._measure_before(samples)
+        size = self.options.minibatch_rows or len(samples)
+        if self.options.epochs > 1 or size < len(samples):
+            # A single gradient step finds them on its way.
+            with torch.no_grad():
+                for chunk in self._chunks(samples):
+                    scores = self._score(self.model, [sample.row for sample in chunk])
+                    self._note_before(chunk, scores.logprobs_N)
         steps: list[dict[str, float]] = []
         for _ in range(self.options.epochs):
             order = list(samples)
             self.random.shuffle(order)
-            size = self.options.minibatch_rows or len(order)
             for start in range(0, len(order), size):
                 steps.append(self._step(order[start : start + size], len(steps)))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+        before = {"logprob_gap": sum(sample.gap for sample in samples)}
+        if self.options.sampling_correction == "sequence":
+            masked = [sample.weight.of_step for sample in samples if sample.is_masked]
+            before["masked_fraction"] = sum(masked)
+        if self.critic is not None:
+            before["explained_variance"] = _explained(samples)
         if self.options.schedule != "constant" or self.options.warmup_steps:
             before["learning_rate"] = self._rates[0] * factor
         if self.options.kl_target is not None:
@@ -175,41 +193,45 @@ class Learner:
     def expected(self, rows: "Sequence[TrainingRow]") -> list[list[float]]:
         """Per row and sampled token, what the critic expects before it."""
         assert self.critic is not None
-        values: list[list[float]] = []
+        values: dict[int, list[float]] = {}
         for chunk in chunks_by_tokens(rows, self.options.microbatch_tokens):
             hidden_N_H = None
             if self.critic.trunk is None:
                 hidden_N_H = self._score(self.model, chunk).hidden_N_H
             with computing_in(self.options.dtype, self.model.device):
                 values_N = self.critic.values(chunk, hidden_N_H)
-            values += [one.tolist() for one in values_N.split([row.num_sampled for row in chunk])]
-        return values
+            parts = values_N.split([row.num_sampled for row in chunk])
+            values |= {id(row): part.tolist() for row, part in zip(chunk, parts, strict=True)}
+        return [values[id(row)] for row in rows]
 
     @torch.no_grad()
-    def _measure_before(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Distance between recorded and present log-probabilities; sets own and reference's."""
-        gap = 0.0
-        for chunk in self._chunks(samples):
+    def _note_before(self, chunk: Sequence[Sample], own_N: "Tensor") -> None:
+        """Set what the update compares with; ``own_N`` is what the model says before it."""
+        counts = [sample.row.num_sampled for sample in chunk]
+        recorded_N = torch.tensor([one for sample in chunk for one in recorded(sample.row)])
+        recorded_N = recorded_N.to(own_N.device)
+        # What a form made likely is compared with what was recorded under the form.
+        own_N = torch.where(recorded_N - own_N > FORM, recorded_N, own_N)
+        parts = (part.split(counts) for part in (recorded_N, own_N, own_N - recorded_N))
+        for sample, then_N, now_N, gap_N in zip(chunk, *parts, strict=True):
+            sample.gap = float(gap_N.abs().mean()) * sample.weight.of_step
+            sample.old_N = then_N if self.options.sampling_correction == "none" else now_N
+            sample.correction_N = self._correction(gap_N, sample.is_current)
+        if self.reference is not None:
             rows = [sample.row for sample in chunk]
-            tokens, parts_N = self._per_token(chunk), _parts(chunk, self.model.device)
-            now_N = self._score(self.model, rows).logprobs_N
-            held_N = tokens.old_logprobs_N - now_N > FORM
-            gap += float(((now_N - tokens.old_logprobs_N).abs() * ~held_N * parts_N).sum())
-            own_N = torch.where(held_N, tokens.old_logprobs_N, now_N)
-            for sample, part_N in zip(chunk, own_N.split(tokens.counts), strict=True):
-                if self.rule.has_ratios_of_rows and sample.is_current:
-                    sample.own_N = part_N
-            if self.reference is not None:
-                reference_N = self._score(self.reference, rows).logprobs_N
-                for sample, part_N in zip(chunk, reference_N.split(tokens.counts), strict=True):
-                    sample.reference_N = part_N
-        if self.critic is None:
-            return {"logprob_gap": gap}
-        returns = torch.tensor([one for sample in samples for one in sample.returns])
-        values = torch.tensor([one for sample in samples for one in sample.values])
-        spread = returns.var(correction=0)
-        explained = 1 - (returns - values).var(correction=0) / spread if spread > 0 else spread
-        return {"logprob_gap": gap, "explained_variance": float(explained)}
+            reference_N = self._score(self.reference, rows).logprobs_N
+            for sample, part_N in zip(chunk, reference_N.split(counts), strict=True):
+                sample.reference_N = part_N
+
+    def _correction(self, gap_N: "Tensor", is_current: bool) -> "Tensor":
+        """See ``sampling_correction``; of one row."""
+        cap = self.options.sampling_correction_cap
+        if self.options.sampling_correction == "none":
+            return torch.ones_like(gap_N)
+        if self.options.sampling_correction == "token" or not is_current:
+            return gap_N.clamp(max=math.log(cap)).exp()
+        total = gap_N.sum().clamp(max=MAX_LOG_RATIO)
+        return ((total <= math.log(cap)) * total.exp()).expand_as(gap_N)
 
     def _step(self, minibatch: Sequence[Sample], done: int) -> dict[str, float]:
         part = sum(sample.weight.of_step for sample in minibatch)
@@ -221,15 +243,19 @@ class Learner:
         for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
             with self._sparing(self.model):
-                scores, tokens = self._score(self.model, rows), self._per_token(chunk)
-            tokens = tokens._replace(logprobs_N=scores.logprobs_N)
+                scores = self._score(self.model, rows)
+            if chunk[0].old_N is None:
+                self._note_before(chunk, scores.logprobs_N)
+            gain = self.rule.gain(self._per_token(chunk, scores.logprobs_N))
+            correction_N = torch.cat([s.correction_N for s in chunk if s.correction_N is not None])
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)
+            trained_N = weights_N * (correction_N > 0)  # nothing of a row that is masked
             reference = [sample.reference_N for sample in chunk if sample.reference_N is not None]
             loss = policy_loss(
-                self.rule.gain(tokens),
+                gain._replace(gain_N=gain.gain_N * correction_N),
                 scores.logprobs_N,
-                weights_N,
+                trained_N,
                 scale=whole / part,
                 entropy_N=scores.entropy_N,
                 entropy_bonus=self.options.entropy_bonus,
@@ -246,7 +272,7 @@ class Learner:
             sums["loss/policy"] += loss.policy.item()
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
-            sums["clip_fraction"] += loss.clip_fraction.item() * weights_N.sum().item()
+            sums["clip_fraction"] += loss.clip_fraction.item() * trained_N.sum().item()
         norms = [
             torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
             for parameters in self._parts.values()
@@ -295,16 +321,10 @@ class Learner:
         )
         return [[by_row[id(row)] for row in chunk] for chunk in chunks]
 
-    def _per_token(self, samples: Sequence[Sample]) -> Tokens:
-        """What was recorded of the sampled tokens, row after row; both policies are the old one."""
-        device, advantages = self.model.device, [one for each in samples for one in each.advantages]
-        old = [
-            torch.tensor(recorded(each.row), device=device) if each.own_N is None else each.own_N
-            for each in samples
-        ]
-        old_N = torch.cat(old)
-        counts = [sample.row.num_sampled for sample in samples]
-        return Tokens(old_N, old_N, torch.tensor(advantages, device=device), counts)
+    def _per_token(self, samples: Sequence[Sample], logprobs_N: "Tensor") -> Tokens:
+        old_N = torch.cat([sample.old_N for sample in samples if sample.old_N is not None])
+        advantages_N = logprobs_N.new_tensor([one for each in samples for one in each.advantages])
+        return Tokens(logprobs_N, old_N, advantages_N, [each.row.num_sampled for each in samples])
 
 
 def trained(model: Any) -> "list[Tensor]":
@@ -312,10 +332,12 @@ def trained(model: Any) -> "list[Tensor]":
     return [one for one in model.parameters() if one.requires_grad]
 
 
-def _parts(samples: Sequence[Sample], device: Any) -> "Tensor":
-    """What each token weighs in a mean over the samples of a step."""
-    numbers = [(sample.weight.of_step, sample.row.num_sampled) for sample in samples]
-    return _spread([(part / number, number) for part, number in numbers], device)
+def _explained(samples: Sequence[Sample]) -> float:
+    """Which part of the returns' variance the critic had foreseen."""
+    returns = torch.tensor([one for sample in samples for one in sample.returns])
+    values = torch.tensor([one for sample in samples for one in sample.values])
+    spread = returns.var(correction=0)
+    return float(1 - (returns - values).var(correction=0) / spread if spread > 0 else spread)
 
 
 def _spread(counted: Sequence[tuple[float, int]], device: Any) -> "Tensor":

@@ -88,7 +88,7 @@ class Tokens(NamedTuple):
     logprobs_N: "Tensor"
     """Under the policy that is trained; carries the gradient."""
     old_logprobs_N: "Tensor"
-    """When they were sampled."""
+    """Before the update."""
     advantages_N: "Tensor"
     counts: list[int]
     """Per row, how many of them it has."""
@@ -192,5 +192,5 @@ def policy_loss(
         gap_N = (reference_logprobs_N - logprobs_N).clamp(max=MAX_LOG_RATIO)
         kl = (weights_N * (gap_N.exp() - gap_N - 1)).sum()
         total = total + scale * kl_coefficient * kl
-    clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum()
+    clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum().clamp(min=1e-9)
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())

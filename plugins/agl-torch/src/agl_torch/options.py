@@ -34,6 +34,14 @@ class LearnerOptions:
             2 %, to bring the divergence there (arXiv:1909.08593). None keeps it as it is.
         max_grad_norm: Longer gradients are shortened.
         temperature: At which the tokens were sampled.
+        sampling_correction: What becomes of the difference between the log-probabilities that were
+            recorded and the trainer's own before the update, by other kernels, rounding or older
+            weights. ``sequence``: a row counts e^d times, with d the sum of the differences over
+            its tokens, and not at all above the cap. ``token``: each token counts e^d times by
+            itself, at most as often as the cap says; so it does wherever older weights sampled
+            (``max_staleness``), with which sums are large (arXiv:2505.24298). Ratios are to the
+            trainer's own. ``none``: ratios are to what was recorded.
+        sampling_correction_cap: For the first two of these.
         dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
             float32 in any case: steps of 1e-6 get lost in 16 bits.
         gradient_checkpointing: Of each layer, keep what it was given alone, and compute the rest
@@ -63,6 +71,8 @@ class LearnerOptions:
     kl_target: AboveZero | None = None
     max_grad_norm: AboveZero = 1.0
     temperature: AboveZero = 1.0
+    sampling_correction: Literal["sequence", "token", "none"] = "sequence"
+    sampling_correction_cap: Annotated[float, Ge(1)] = 3.0
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     lora_rank: Count | None = None

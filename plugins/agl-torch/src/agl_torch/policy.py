@@ -88,8 +88,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True
     """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
-    has_ratios_of_rows: ClassVar[bool] = False
-    """Whether ``gain`` takes ratios of whole rows; see ``learner.Rule``."""
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
@@ -105,7 +103,11 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_staleness and getattr(self, "ratio_cap", 1.0) is None:
+        if (
+            self.max_staleness
+            and self.sampling_correction == "none"
+            and getattr(self, "ratio_cap", 1.0) is None
+        ):
             raise ConfigError(
                 f"{self.title}: ratio_cap is None, and with max_staleness tokens are learned that "
                 "older weights sampled: their importance weights need a bound. Give one, as 3"
@@ -126,7 +128,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.learner import Rule
 
         mean, constant = getattr(self, "loss_mean", "rollout"), getattr(self, "loss_constant", None)
-        return Rule(self.gain, mean, constant, self.penalises_loss, self.has_ratios_of_rows)
+        return Rule(self.gain, mean, constant, self.penalises_loss)
 
     def build_critic(self, model: Any) -> "Critic | None":
         """What expects rewards, beside the model that is trained; none, unless one is needed."""
@@ -269,7 +271,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         server = self._server
         return server.serving() if isinstance(server, EngineServer) else _answering(server)
 
-    def update(self, rows: "list[Weighed]") -> dict[str, float]:
+    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
         from agl_torch.learner import Sample
 
@@ -284,12 +286,18 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         factor = learning_factor(self.schedule, self.warmup_steps, *when)
         if not self.max_staleness:
             with self._server.updating():
-                return self._learner.update(samples, factor)
-        learned = self._learner.update(samples, factor)
-        with self._server.updating() as served:
-            assert served is not None  # another server is refused
-            served.load_state_dict(self._learner.model.state_dict())
-        return learned
+                learned = self._learner.update(samples, factor)
+        else:
+            learned = self._learner.update(samples, factor)
+            with self._server.updating() as served:
+                assert served is not None  # another server is refused
+                served.load_state_dict(self._learner.model.state_dict())
+        used = [  # a critic is taught by all
+            row
+            for row, sample in zip(rows, samples, strict=True)
+            if self._learner.critic is not None or not sample.is_masked
+        ]
+        return learned, used
 
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the rewards are taken with: penalties, where they are not in the loss."""

@@ -16,7 +16,7 @@ Source: RLOO (arXiv:2402.14740).
 
 Where we differ, besides what ``loss`` says: a rollout may have several rows, each with a ratio of
 its own, which its calls share, each with its own advantage where they have them; old_t is the
-trainer's own before the update, where no older weights sampled, as in ``gspo``; and the ratio of a
+trainer's own before the update, as in ``gspo``; and the ratio of a
 row with negative advantage has a cap, see ``loss.clipped``.
 """
 
@@ -42,7 +42,6 @@ class RLOO(OneEstimator, ClippedTraining):
 
     name = "rloo"
     penalises_loss = False
-    has_ratios_of_rows = True
 
     estimator: str = field(default="rloo", init=False)
 
