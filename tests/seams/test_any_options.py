@@ -59,7 +59,7 @@ VALUES: dict[str, list[Any]] = {
     "infrastructure_failures": ["keep", "drop_group"],
     "kl_coefficient": [0.1],
     "lora_rank": [2],
-    "loss_mean": ["token"],
+    "loss_type": ["grpo"],
     "max_refills": [1],
     "max_staleness": [1],
     "max_tokens": [1, 3],

@@ -30,7 +30,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
 ) -> None:
     row_weights = pytest.importorskip("agl_torch.loss", exc_type=ImportError).row_weights
     store = agl.SqliteLightningStore(tmp_path / "store.db", durability="process")
-    given = {"type": estimator, "estimator": estimator, "loss_mean": "rollout"}
+    given = {"type": estimator, "estimator": estimator, "loss_type": "grpo"}
     await store.begin_run(RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
     ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), False)
     ended, rollouts = [], []
@@ -49,7 +49,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
     rows = [one.row for one in weighed]
     num_sampled = [row.num_sampled for row in rows]
     left_out = weighed[0].left_out
-    weights = row_weights([row.rollout_id for row in rows], num_sampled, left_out=left_out)
+    weights = row_weights([row.rollout_id for row in rows], num_sampled, "grpo", left_out=left_out)
     assert weights[0].token == pytest.approx(1 / (3 * num_rollouts))
 
     rollout_id = rows[0].rollout_id

@@ -34,7 +34,7 @@ WHY = Why(
 )
 GRPO: dict[str, Any] = {
     "estimator": "grpo",
-    "loss_mean": "rollout",
+    "loss_type": "grpo",
     "clip_low": 0.2,
     "clip_high": 0.28,
     "ratio_cap": 3.0,
@@ -99,10 +99,10 @@ def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "weight"),
     [
-        ({"loss_mean": "rollout"}, 1 / (5 * 4)),
-        ({"loss_mean": "constant", "loss_constant": 50}, 1 / (50 * 4)),
-        ({"loss_mean": "token"}, None),  # the tokens of the other rollouts are not read
-        ({"loss_mean": None}, None),  # of an engine that has no such option
+        ({"loss_type": "grpo"}, 1 / (5 * 4)),
+        ({"loss_type": "dr_grpo", "loss_constant": 50}, 1 / (50 * 4)),
+        ({"loss_type": "dapo"}, None),  # the tokens of the other rollouts are not read
+        ({"loss_type": None}, None),  # of an engine that has no such option
         ({"minibatch_rows": 2}, None),  # which rows were beside it is not kept
     ],
 )

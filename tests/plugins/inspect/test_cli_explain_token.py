@@ -28,7 +28,7 @@ from .test_cli_explain import (
 )
 
 FAILED = [call_span(9, [10, 11], [4])]
-OPTIONS = {"epochs": 1, "clip_low": 0.2, "clip_high": 0.28, "loss_mean": "rollout"}
+OPTIONS = {"epochs": 1, "clip_low": 0.2, "clip_high": 0.28, "loss_type": "grpo"}
 
 
 def make(**options: Any) -> list[str]:

@@ -60,17 +60,18 @@ def loss(name, batch, new, at, *, mean, constant, low, high, cap, kl):
         tokens[rollout] = tokens.get(rollout, 0) + len(old)
     total = 0.0
     each = gains(name, batch, new, at, low, high, cap)
-    for rollout, row, now, reference in zip(
-        batch.rollouts, each, batch.split(new), batch.reference, strict=True
+    for rollout, row, now, reference, old in zip(
+        batch.rollouts, each, batch.split(new), batch.reference, batch.old, strict=True
     ):
         weight = {
-            "rollout": 1 / (tokens[rollout] * len(tokens)),
-            "token": 1 / sum(tokens.values()),
-            "constant": 1 / ((constant or 1) * len(tokens)),
+            "grpo": 1 / (tokens[rollout] * len(tokens)),
+            "dapo": 1 / sum(tokens.values()),
+            "dr_grpo": 1 / ((constant or 1) * len(tokens)),
         }[mean]
-        for gain, logprob, start in zip(row, now, reference, strict=True):
+        for gain, logprob, start, before in zip(row, now, reference, old, strict=True):
             gap = start - logprob
-            total += weight * (kl * (math.exp(gap) - gap - 1) - gain)
+            k3 = math.exp(logprob - before) * (math.exp(gap) - gap - 1)
+            total += weight * (kl * k3 - gain)
     return total
 
 

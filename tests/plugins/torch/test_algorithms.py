@@ -93,18 +93,18 @@ def learner_of(algorithm, reference=None, critic=None):
 
 CASES = [
     ("grpo", {}),
-    ("grpo", {"loss_mean": "token"}),
-    ("grpo", {"loss_mean": "constant", "loss_constant": 7}),
+    ("grpo", {"loss_type": "dapo"}),
+    ("grpo", {"loss_type": "dr_grpo", "loss_constant": 7}),
     ("grpo", {"kl_coefficient": 0.3, "clip_range": 0.1}),
-    ("grpo", {"kl_coefficient": 0.3, "loss_mean": "constant", "loss_constant": 7}),
+    ("grpo", {"kl_coefficient": 0.3, "loss_type": "dr_grpo", "loss_constant": 7}),
     ("rloo", {}),
-    ("reinforce++", {"loss_mean": "token"}),
+    ("reinforce++", {"loss_type": "dapo"}),
     ("gspo", {"clip_low": 0.05, "clip_high": 0.06}),
     ("gspo", {"kl_coefficient": 0.3}),
     ("cispo", {"ratio_cap": 1.2}),
-    ("cispo", {"loss_mean": "rollout", "kl_coefficient": 0.3}),
+    ("cispo", {"loss_type": "grpo", "kl_coefficient": 0.3}),
     ("ppo", {"clip_range": 0.1}),
-    ("distillation", {"loss_mean": "token", "kl_coefficient": 0.3}),
+    ("distillation", {"loss_type": "dapo", "kl_coefficient": 0.3}),
 ]
 
 

@@ -99,7 +99,7 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
         ("PPO", {"critic": "head", "critic_lr": 1e-2, "kl_coef": 1e-3}),
         ("RLOO", {"kl_coef": 1e-3}),
         ("ReinforcePlusPlus", {"group_size": 1, "groups_per_step": 16, "learning_rate": 5e-3}),
-        ("GRPO", {"loss_mean": "constant", "loss_constant": 1, "schedule": "linear"}),
+        ("GRPO", {"loss_type": "dr_grpo", "loss_constant": 1, "schedule": "linear"}),
     ],
 )
 async def test_each_algorithm_learns_and_accounts_for_every_call(line, grpo, made, options):

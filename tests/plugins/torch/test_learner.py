@@ -72,7 +72,7 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
 
 def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
     options = dataclasses.replace(OPTIONS, kl_coefficient=0.1, epochs=1, minibatch_rows=None)
-    rule = dataclasses.replace(RULE, mean="constant", constant=1)
+    rule = dataclasses.replace(RULE, mean="dr_grpo", constant=1)
     made = []
     for start in (4, 5):  # sampled with probability 1, or given
         row = make_row("c", 5).model_copy(

@@ -70,14 +70,14 @@ def test_empty_groups_and_rollouts_are_refused(group):
 
 def test_weights_give_each_rollout_the_same_share():
     # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
-    weights = row_weights(["a", "a", "b"], [1, 2, 1])
+    weights = row_weights(["a", "a", "b"], [1, 2, 1], "grpo")
     assert [one.token for one in weights] == pytest.approx([1 / 6, 1 / 6, 1 / 2])
     assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
     # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
-    weights = row_weights(["a", "a", "b"], [1, 2, 1], "token")
+    weights = row_weights(["a", "a", "b"], [1, 2, 1], "dapo")
     assert [one.token for one in weights] == pytest.approx([1 / 4] * 3)
     assert [one.of_step for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
-    weights = row_weights(["a", "a", "b"], [1, 2, 1], "constant", 10)
+    weights = row_weights(["a", "a", "b"], [1, 2, 1], "dr_grpo", 10)
     assert [one.token for one in weights] == pytest.approx([1 / 20] * 3)
     assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
 
@@ -85,13 +85,13 @@ def test_weights_give_each_rollout_the_same_share():
 def test_tokens_without_an_advantage_count_in_the_means():
     # Two more tokens of "b", and a rollout "c" of one: 3 tokens of each of "a" and "b", 7 in all.
     left_out = {"b": 2, "c": 1}
-    weights = row_weights(["a", "b"], [3, 1], left_out=left_out)
+    weights = row_weights(["a", "b"], [3, 1], "grpo", left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 9, 1 / 9])
     # What a minibatch has of the step goes by what is trained.
     assert [one.of_step for one in weights] == pytest.approx([3 / 4, 1 / 4])
-    weights = row_weights(["a", "b"], [3, 1], "token", left_out=left_out)
+    weights = row_weights(["a", "b"], [3, 1], "dapo", left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 7, 1 / 7])
-    weights = row_weights(["a", "b"], [3, 1], "constant", 10, left_out)
+    weights = row_weights(["a", "b"], [3, 1], "dr_grpo", 10, left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 30, 1 / 30])
 
 
@@ -150,8 +150,8 @@ def test_a_divergence_that_overflows_counts_as_one_of_20_nats(coefficient):
     assert float(loss.kl) == pytest.approx((math.exp(20) - 21 + math.exp(-1)) / 2)
     assert loss.total.item() == pytest.approx(coefficient * float(loss.kl))
     loss.total.backward()
-    # That of the second is 0.5 * (1 - exp(-1)) times the coefficient.
-    assert new.grad.tolist() == pytest.approx([0.0, coefficient * 0.316060], abs=1e-6)
+    # Of the second, half of what the divergence itself has: the distance, 1 nat.
+    assert new.grad.tolist() == pytest.approx([0.0, coefficient * 0.5], abs=1e-6)
 
 
 def test_scores_do_not_depend_on_padding(model):

@@ -100,8 +100,8 @@ DO_NOTHING = [
     ({"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
     ({"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
     ({"keep_last": 2}, "without checkpoint_every there is one, at the end"),
-    ({"loss_constant": 9}, "loss_constant goes with loss_mean='constant'"),
-    ({"loss_mean": "constant"}, "loss_constant goes with loss_mean='const"),
+    ({"loss_constant": 9}, "loss_constant goes with loss_type='dr_grpo'"),
+    ({"loss_type": "dr_grpo"}, "loss_constant goes with loss_type='dr_g"),
     ({"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),
     ({"overlong_buffer": 5}, "Give max_tokens, and fewer tokens than that"),
     ({"overlong_buffer": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
@@ -149,9 +149,9 @@ def test_every_option_that_can_do_nothing_is_refused_by_an_algorithm():
 @pytest.mark.parametrize(
     ("name", "option"),
     [
-        *(("rloo", option) for option in ("estimator", "normalise_std", "loss_mean")),
+        *(("rloo", option) for option in ("estimator", "normalise_std", "loss_type")),
         *(("ppo", option) for option in ("estimator", "normalise_std")),
-        *(("gspo", option) for option in ("loss_mean", "loss_constant")),
+        *(("gspo", option) for option in ("loss_type", "loss_constant")),
         *(("cispo", option) for option in ("clip_low", "clip_high", "clip_range")),
         *((name, "critic_lr") for name in ("grpo", "rloo", "reinforce++", "gspo", "cispo")),
     ],

@@ -31,8 +31,7 @@ OURS: dict[str, str] = {
     "lam": "gae_lambda",
     "lora_r": "lora_rank",
     "lora_target_modules": "lora_modules",
-    "loss_agg_mode": "loss_mean",
-    "loss_type": "loss_mean",
+    "loss_agg_mode": "loss_type",
     "lr": "learning_rate",
     "lr_scheduler_type": "schedule",
     "lr_warmup_steps": "warmup_steps",
@@ -68,7 +67,7 @@ OURS: dict[str, str] = {
 OWNERS: dict[str, str] = {
     **dict.fromkeys(("critic", "critic_learning_rate", "gae_lambda"), "ppo"),
     **dict.fromkeys(("value_clip", "value_coefficient"), "ppo"),
-    **dict.fromkeys(("clip_range", "clip_low", "clip_high", "ratio_cap", "loss_mean"), "grpo"),
+    **dict.fromkeys(("clip_range", "clip_low", "clip_high", "ratio_cap", "loss_type"), "grpo"),
     **dict.fromkeys(("estimator", "normalise_std", "reward_keys", "reward_weights"), "grpo"),
     "gamma": "reinforce++",
     "teacher": "distillation",

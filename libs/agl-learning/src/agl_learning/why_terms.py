@@ -48,7 +48,7 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
         terms.append(Term("mask", away, f"not trained, {found.bin.because}", 0.0))
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained", 1.0))
-    terms.append(_staleness(found))
+    terms.append(_staleness(found, options))
     if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
         terms.append(_clip(found, found.advantage, options))
     length = _length(found, found.advantage, options, batch)
@@ -115,22 +115,32 @@ def _lag(found: Why) -> int | None:
     return int(made) - 1 - int(sampled)
 
 
-def _staleness(found: Why) -> Term:
-    lag = _lag(found)
+def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
+    lag, is_corrected = _lag(found), _is_corrected(options)
     if lag is None:
         why = "nobody noted by which weights it was sampled; nothing is reweighed for it"
     elif lag == 0:
         why = "sampled by the weights that the step began with"
+        if gap := is_corrected and _step_metric(found, "logprob_gap"):
+            why += f", whose own log-probabilities were {gap:.2g} away on average"
+    elif is_corrected:
+        why = f"sampled by weights {lag} updates behind; what that made it count is not kept"
+        return Term("staleness", None, why)
     else:
         why = f"sampled by weights {lag} updates behind; only the clip corrects for it"
     return Term("staleness", 0.0, why, 1.0)
 
 
+def _is_corrected(options: Mapping[str, Any]) -> bool:
+    """Whether ratios are to what the trainer itself said before the step."""
+    return options.get("sampling_correction", "none") != "none"
+
+
 def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     bounds = _bounds(options, advantage)
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
-    if is_once and _lag(found) == 0:
-        why = "one gradient step, with the weights that sampled it: the ratio is 1"
+    if is_once and (_is_corrected(options) or _lag(found) == 0):
+        why = "one gradient step from the weights that it is compared with: the ratio is 1"
         return Term("clip", 0.0, f"{bounds}; {why}", 1.0)
     share = _step_metric(found, "clip_fraction")
     held = "" if share is None else f"; bounds held {100 * share:.3g} % of the weight of its step"
@@ -156,21 +166,24 @@ def _step_metric(found: Why, name: str) -> float | None:
 
 
 def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
-    mean, number = options.get("loss_mean"), batch.num_rollouts
+    mean, number = options.get("loss_type"), batch.num_rollouts
     if "models" in options:
         why = "over the calls of its model alone; agl replay has them"
         return Term("length", None, f"its weight among the tokens of the step is {why}")
     if mean is None:  # of another engine than agl-torch
         return Term("length", None, "what it weighs in its step is not among the run's options")
     weight: float | None = None
-    if mean == "rollout" and number and batch.num_tokens:
+    if mean == "grpo" and number and batch.num_tokens:
         weight = 1.0 / (batch.num_tokens * number)
         why = f"1 / ({batch.num_tokens} sampled tokens of its rollout * {number} rollouts)"
-    elif mean == "constant" and number and options.get("loss_constant"):
+    elif mean == "dr_grpo" and number and options.get("loss_constant"):
         weight = 1.0 / (options["loss_constant"] * number)
         why = f"1 / ({options['loss_constant']} * {number} rollouts)"
+    elif mean == "dapo" and (tokens := _step_metric(found, "loss_tokens")):
+        weight = 1.0 / tokens
+        why = f"1 / ({tokens:.0f} tokens of the step)"
     else:
-        why = f"by loss_mean {mean!r}, over {number} rollouts; agl replay has all tokens"
+        why = f"by loss_type {mean!r}, over {number} rollouts; agl replay has all tokens"
     if weight is None:
         return Term("length", None, f"its weight among the tokens of the step is {why}")
     if options.get("minibatch_rows") is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Gt
 
-from agl_torch.options import LossMean, MeanOptions
+from agl_torch.options import MeanOptions
 from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ class CISPO(PolicyTraining, MeanOptions):
 
     name = "cispo"
 
-    loss_mean: LossMean = "token"
     ratio_cap: Annotated[float, Gt(0)] = 5.0
 
     def gain(self, tokens: "Tokens") -> "Gain":

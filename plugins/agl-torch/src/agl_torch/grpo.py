@@ -6,9 +6,9 @@ r_t = exp(new_t - old_t) what it gains is
 
     g_t = min(r_t * A, clip(r_t, 1 - low, 1 + high) * A); where A < 0, with r_t of at most cap
 
-Its kin are options of it: DAPO is ``loss_mean: token`` with the higher ``clip_high`` that is the
-default, ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_mean: constant`` and
-``normalise_std: false``.
+Its kin are options of it: with its mean (``loss_type``) and its higher ``clip_high``, which are the
+defaults, DAPO is ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_type: dr_grpo`` and
+``normalise_std: false``; GRPO as it was published is ``loss_type: grpo`` and ``clip_high: 0.2``.
 
 Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
 
@@ -33,7 +33,7 @@ from agl_torch.policy import ClippedTraining
 class GRPO(ClippedTraining, MeanOptions):
     """Group-relative policy optimisation (arXiv:2402.03300) in plain PyTorch.
 
-    DAPO and Dr. GRPO are options of it: see ``loss_mean``.
+    DAPO and Dr. GRPO are options of it: see ``loss_type``.
     """
 
     name = "grpo"

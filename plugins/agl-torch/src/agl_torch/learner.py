@@ -66,7 +66,7 @@ class Rule:
     """What sets one algorithm's gradients apart from another's."""
 
     gain: Callable[[Tokens], Gain]
-    mean: str = "rollout"
+    mean: str = "grpo"
     constant: int | None = None
     penalises_loss: bool = True
     """Whether the penalty on the divergence is in the loss; else it is in the rewards."""
@@ -145,7 +145,8 @@ class Learner:
         Returns:
             ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction`` and
             ``grad_norm`` as means over the gradient steps, and ``loss/value`` with a critic;
-            ``logprob_gap``, ``masked_fraction`` (of the step, in ``sampling_correction``) and
+            ``loss_tokens``, which share a mean of all tokens; ``logprob_gap``,
+            ``masked_fraction`` (of the step, by ``sampling_correction``) and
             ``explained_variance`` as they were before the first one; ``gradient_steps``; and
             ``learning_rate`` and ``kl_coefficient`` where they change.
         """
@@ -175,6 +176,8 @@ class Learner:
                 steps.append(self._step(order[start : start + size], len(steps)))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         before = {"logprob_gap": sum(sample.gap for sample in samples)}
+        if self.rule.mean == "dapo":
+            before["loss_tokens"] = 1 / samples[0].weight.token
         if self.options.sampling_correction == "sequence":
             masked = [sample.weight.of_step for sample in samples if sample.is_masked]
             before["masked_fraction"] = sum(masked)
@@ -246,7 +249,8 @@ class Learner:
                 scores = self._score(self.model, rows)
             if chunk[0].old_N is None:
                 self._note_before(chunk, scores.logprobs_N)
-            gain = self.rule.gain(self._per_token(chunk, scores.logprobs_N))
+            tokens = self._per_token(chunk, scores.logprobs_N)
+            gain = self.rule.gain(tokens)
             correction_N = torch.cat([s.correction_N for s in chunk if s.correction_N is not None])
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)
@@ -261,6 +265,7 @@ class Learner:
                 entropy_bonus=self.options.entropy_bonus,
                 reference_logprobs_N=torch.cat(reference) if reference else None,
                 kl_coefficient=self.kl_coefficient if self.rule.penalises_loss else 0.0,
+                old_logprobs_N=tokens.old_logprobs_N,
             )
             total = loss.total
             if self.critic is not None:

@@ -2,19 +2,21 @@
 
 With g_t what an algorithm gains from token t (see its module), the loss is
 
-    L = sum_t w_t * (kl_coefficient * k3_t - g_t) - entropy_bonus * sum_t w_t * H_t / sum_t w_t
+    L = sum_t w_t * (kl_coefficient * r_t * k3_t - g_t)
+        - entropy_bonus * sum_t w_t * H_t / sum_t w_t
 
-    k3_t = exp(d_t) - d_t - 1,  d_t = min(ref_t - new_t, 20)
+    k3_t = exp(d_t) - d_t - 1,  d_t = min(ref_t - new_t, 20),  r_t = exp(min(new_t - old_t, 20))
 
-and w_t depends on ``loss_mean``, with N rollouts in the batch:
+and w_t depends on ``loss_type``, with N rollouts in the batch:
 
-    rollout    1 / (sampled tokens of its rollout * N)
-    token      1 / (sampled tokens of the batch)
-    constant   1 / (constant * N)
+    grpo       1 / (sampled tokens of its rollout * N)
+    dapo       1 / (sampled tokens of the batch)
+    dr_grpo    1 / (constant * N)
 
 Sources: the means are those of GRPO (arXiv:2402.03300), DAPO (arXiv:2503.14476) and Dr. GRPO
 (arXiv:2503.20783); the estimator k3 of the KL divergence is from
-http://joschu.net/blog/kl-approx.html.
+http://joschu.net/blog/kl-approx.html, and r_t, with which its gradient is that of the divergence,
+from DeepSeek-V3.2 (arXiv:2512.02556).
 
 Where we differ from all of these:
 
@@ -54,7 +56,7 @@ class Weight(NamedTuple):
 def row_weights(
     rollout_ids: Sequence[str],
     num_sampled: Sequence[int],
-    mean: str = "rollout",
+    mean: str = "grpo",
     constant: int | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> list[Weight]:
@@ -63,8 +65,8 @@ def row_weights(
     Args:
         rollout_ids: Per row, the rollout that it belongs to.
         num_sampled: Per row, how many of its tokens the model sampled.
-        mean: See above.
-        constant: For the mean ``constant``.
+        mean: A ``loss_type``; see above.
+        constant: For ``dr_grpo``.
         left_out: Rollout -> sampled tokens that count in the means, and are in no row.
     """
     tokens = dict(left_out or {})
@@ -73,9 +75,9 @@ def row_weights(
     weights: list[Weight] = []
     for rollout_id, count in zip(rollout_ids, num_sampled, strict=True):
         token = each = 1.0 / (tokens[rollout_id] * len(tokens))
-        if mean == "token":
+        if mean == "dapo":
             token = each = 1.0 / sum(tokens.values())
-        elif mean == "constant":
+        elif mean == "dr_grpo":
             token = 1.0 / ((constant or 1) * len(tokens))
         weights.append(Weight(token, each * count))
     whole = math.fsum(weight.of_step for weight in weights)
@@ -169,6 +171,7 @@ def policy_loss(
     entropy_bonus: float = 0.0,
     reference_logprobs_N: "Tensor | None" = None,
     kl_coefficient: float = 0.0,
+    old_logprobs_N: "Tensor | None" = None,
 ) -> PolicyLoss:
     """Over N sampled tokens, from any number of rows.
 
@@ -181,6 +184,7 @@ def policy_loss(
         entropy_bonus: How much of it is subtracted from the loss.
         reference_logprobs_N: Under the frozen start.
         kl_coefficient: How much of the divergence from it is added to the loss.
+        old_logprobs_N: Before the update; None takes those of now.
     """
     policy = -scale * (weights_N * gain.gain_N).sum()
     total = policy
@@ -190,7 +194,11 @@ def policy_loss(
         total = total - entropy_bonus * entropy
     if reference_logprobs_N is not None:
         gap_N = (reference_logprobs_N - logprobs_N).clamp(max=MAX_LOG_RATIO)
-        kl = (weights_N * (gap_N.exp() - gap_N - 1)).sum()
-        total = total + scale * kl_coefficient * kl
+        k3_N = gap_N.exp() - gap_N - 1
+        kl = (weights_N * k3_N).sum()
+        old_N = logprobs_N.detach() if old_logprobs_N is None else old_logprobs_N
+        ratio_N = (logprobs_N - old_N).clamp(max=MAX_LOG_RATIO).exp()
+        ratio_N = torch.where(gap_N < MAX_LOG_RATIO, ratio_N, ratio_N.detach())
+        total = total + scale * kl_coefficient * (weights_N * ratio_N * k3_N).sum()
     clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum().clamp(min=1e-9)
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())

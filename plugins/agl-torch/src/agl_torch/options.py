@@ -9,7 +9,7 @@ from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, NotNegative
 from agl_torch.adapter import need_peft
 
-LossMean = Literal["rollout", "token", "constant"]
+LossType = Literal["dapo", "grpo", "dr_grpo"]
 
 
 @dataclass(kw_only=True)
@@ -106,13 +106,13 @@ class MeanOptions:
     """What the tokens of a step weigh in the loss.
 
     Args:
-        loss_mean: ``rollout``: rollouts weigh the same, tokens of one equally (GRPO). ``token``:
-            all tokens weigh the same (DAPO). ``constant``: the tokens of a rollout are summed up
-            and divided by ``loss_constant`` (Dr. GRPO).
+        loss_type: ``dapo``: all tokens weigh the same. ``grpo``: rollouts weigh the same, tokens
+            of one equally. ``dr_grpo``: the tokens of a rollout are summed up and divided by
+            ``loss_constant``.
         loss_constant: Tokens, for the last of these; as a rule ``max_tokens``.
     """
 
-    loss_mean: LossMean = "rollout"
+    loss_type: LossType = "dapo"
     loss_constant: Count | None = None
 
 
@@ -141,9 +141,9 @@ def check_learner(owner: str, options: Any) -> None:
     for name in ("lora_alpha", "lora_modules"):
         if options.lora_rank is None and getattr(options, name) is not None:
             raise ConfigError(f"{owner}: {name} is of an adapter; give lora_rank, or leave it out")
-    mean, constant = getattr(options, "loss_mean", None), getattr(options, "loss_constant", None)
-    if (mean == "constant") != (constant is not None):
+    mean, constant = getattr(options, "loss_type", None), getattr(options, "loss_constant", None)
+    if (mean == "dr_grpo") != (constant is not None):
         raise ConfigError(
-            f"{owner}: loss_constant goes with loss_mean='constant', and only with it; got "
-            f"loss_mean={mean!r} and loss_constant={constant!r}"
+            f"{owner}: loss_constant goes with loss_type='dr_grpo', and only with it; got "
+            f"loss_type={mean!r} and loss_constant={constant!r}"
         )

@@ -127,7 +127,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """How its gradients differ from those of others."""
         from agl_torch.learner import Rule
 
-        mean, constant = getattr(self, "loss_mean", "rollout"), getattr(self, "loss_constant", None)
+        mean, constant = getattr(self, "loss_type", "grpo"), getattr(self, "loss_constant", None)
         return Rule(self.gain, mean, constant, self.penalises_loss)
 
     def build_critic(self, model: Any) -> "Critic | None":

@@ -47,7 +47,7 @@ class RLOO(OneEstimator, ClippedTraining):
 
     def rule(self) -> "Rule":
         """Tokens of a rollout are summed up."""
-        return replace(super().rule(), mean="constant", constant=1)
+        return replace(super().rule(), mean="dr_grpo", constant=1)
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, shared by its tokens."""
