@@ -154,14 +154,26 @@ def test_a_divergence_that_overflows_counts_as_one_of_20_nats(coefficient):
     assert new.grad.tolist() == pytest.approx([0.0, coefficient * 0.5], abs=1e-6)
 
 
-def test_scores_do_not_depend_on_padding(model):
+@pytest.mark.parametrize(
+    ("kind", "attention", "size"),
+    [("Llama", "sdpa", 20), ("Llama", "eager", 20), ("Qwen3", "sdpa", 20), ("Gemma2", "eager", 36)],
+)
+def test_scores_do_not_depend_on_what_lies_beside(kind, attention, size):
+    """Rows that begin alike are read once, but by layers that see a window alone."""
+    model, sizes = small(kind), []
+    model.set_attn_implementation(attention)
+    look = lambda layer, given: sizes.append(given[0].numel())  # noqa: E731
+    model.get_input_embeddings().register_forward_pre_hook(look)
     rows = [
         row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),
         row("b", [1, 6, 2, 7, 3, 1, 8, 2, 9], [0, 0, 0, 1, 0, 0, 0, 0, 1]),
+        row("c", [1, 4, 3, 2, 5, 9], [0, 0, 0, 0, 1, 1]),
+        row("d", [1, 4, 3, 2, 7, 9], [0, 0, 0, 0, 1, 1]),
     ]
     together = score_rows(model, rows, temperature=0.7)
+    assert sizes == [size]  # 4 + 2 + 2 + 2 and 9, and a padded one
     alone = [score_rows(model, [one], temperature=0.7) for one in rows]
-    for name in ("logprobs_N", "entropy_N"):
+    for name in ("logprobs_N", "entropy_N", "hidden_N_H"):
         expected = torch.cat([getattr(scores, name) for scores in alone])
         assert torch.allclose(getattr(together, name), expected, atol=1e-5)
 

@@ -3,12 +3,13 @@
     weights      4 bytes each (2 under an adapter, with dtype bfloat16)
     gradients    4 bytes per trained weight, the critic's too; AdamW 8 more
     copies       4 bytes per weight of the start, for a penalty; of the critic; of what is sampled
-                 from while the other is trained, with ``max_staleness``. Over an adapter the last
-                 two are copies of the adapter, and the start is none. A teacher has 4 or 2
+                 from while the other is trained, with ``max_staleness`` (2 with dtype bfloat16, and
+                 without ``max_staleness`` too). Over an adapter the last two are copies of the
+                 adapter, and the start is none. A teacher has 4 or 2
     activations  tokens x layers x (12 hidden + 4 intermediate) numbers, of 4 or 2 bytes; with
                  gradient checkpointing tokens x hidden x layers, and all of one layer
-    logits       tokens x vocabulary x 12 bytes: logits, their softmax, its gradient; 20 where
-                 ``entropy_bonus`` has the entropy carry a gradient, too
+    logits       ``LOGITS_TOKENS`` x vocabulary x 12 bytes: logits, their softmax, its gradient; 20
+                 where ``entropy_bonus`` has the entropy carry a gradient, too
     sampling     keys and values of the sequences that are sampled at once; or the part of the card
                  that vLLM or SGLang takes
 
@@ -18,6 +19,9 @@ It is an estimate, not a bound.
 """
 
 from typing import Any, NamedTuple
+
+LOGITS_TOKENS = 512
+"""Logits are made for so many tokens at once: those of all would fill the memory."""
 
 
 class Size(NamedTuple):
@@ -74,7 +78,9 @@ def estimate(
     copies = 4.0 * of_critic
     if options.kl_coefficient and not is_adapter:
         copies += 4.0 * model.weights
-    if options.max_staleness:
+    if options.server == "torch" and number == 2.0 and not is_adapter:
+        copies += 2.0 * trained
+    elif options.max_staleness:
         copies += 4.0 * trained
     if teacher is not None:
         copies += number * teacher.weights
@@ -94,6 +100,8 @@ def estimate(
         "gradients and optimiser": 12.0 * (trained + of_critic),
         "copies": copies,
         "activations": kept,
-        "logits": (20.0 if options.entropy_bonus else 12.0) * tokens * model.vocabulary,
+        "logits": (20.0 if options.entropy_bonus else 12.0)
+        * min(tokens, LOGITS_TOKENS)
+        * model.vocabulary,
         "sampling": sampled if options.server == "torch" else 0.0,
     }

@@ -50,10 +50,19 @@ def twin(model: Any) -> Any:
     )
 
 
-def copy_of_trained(model: Any) -> Any:
-    """A copy of what is trained of a model, over the same weights of what is not."""
-    frozen = [one for one in model.parameters() if not one.requires_grad]
-    return copy.deepcopy(model, {id(one): one for one in frozen})
+def copy_of_trained(model: Any, dtype: str = "float32") -> Any:
+    """A copy of what is trained of a model, in a type, over the same weights of what is not."""
+    import torch
+
+    return copy.deepcopy(
+        model,
+        {
+            id(one): torch.nn.Parameter(one.detach().to(getattr(torch, dtype), copy=True))
+            if one.requires_grad
+            else one
+            for one in model.parameters()
+        },
+    )
 
 
 def copy_on_cpu(model: Any) -> Any:

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from agl.errors import ConfigError
+from agl_learning.memory_needed import LOGITS_TOKENS
 from agl_torch.models import computing_in
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from agl_torch.options import LearnerOptions
 
 
-LOGITS_TOKENS = 512
-"""Logits are made for so many tokens at once: those of all would fill the memory."""
+PACKED_TOKENS = 4096
+"""Of a line: attention costs the square of it."""
 
 
 class TokenScores(NamedTuple):
@@ -85,7 +86,7 @@ def score_rows(
     *,
     entropy_gradient: bool = True,
 ) -> TokenScores:
-    """Run the model over rows, padded on the right, and score the tokens it sampled.
+    """Run the model over rows, and score the tokens it sampled.
 
     Logits are made for the sampled tokens alone, ``LOGITS_TOKENS`` at once, and again where
     gradients need them: with a large vocabulary they are what fills the memory.
@@ -105,10 +106,9 @@ def score_rows(
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
-    inputs, row_N, position_N = pad(rows, model.device)
-    # The logits at t - 1 are those that token t was drawn from.
-    with _head_sees_only(model, row_N, position_N - 1) as seen:
-        first_V = model(**inputs, use_cache=False).logits[0, 0].detach()
+    laid = lay(rows, model)
+    with _head_sees_only(model, laid.line_N, laid.before_N) as seen:
+        first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach()
     hidden_N_H, head = seen[0], model.get_output_embeddings()
     with torch.no_grad():
         if not torch.allclose(after_head(model, head(hidden_N_H[:1]))[0], first_V, rtol=1e-2):
@@ -124,9 +124,8 @@ def score_rows(
             entropy_n = -(logprobs_n_V.exp() * logprobs_n_V).sum(-1)
         return logprobs_n_V.gather(1, target_n[:, None])[:, 0], entropy_n
 
-    target_N = inputs["input_ids"][row_N, position_N]
-    pieces = zip(hidden_N_H.split(LOGITS_TOKENS), target_N.split(LOGITS_TOKENS), strict=True)
-    keep = {"use_reentrant": False, "preserve_rng_state": False}
+    pieces = zip(hidden_N_H.split(LOGITS_TOKENS), laid.target_N.split(LOGITS_TOKENS), strict=True)
+    keep: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     scored = [checkpoint(score, *piece, **keep) for piece in pieces]
     logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*scored, strict=True))
     return TokenScores(logprobs_N, entropy_N, hidden_N_H)
@@ -144,19 +143,80 @@ def after_head(model: Any, logits: "Tensor") -> "Tensor":
     return logits
 
 
-def pad(
-    rows: Sequence["TrainingRow"], device: Any
-) -> tuple[dict[str, "Tensor"], "Tensor", "Tensor"]:
-    """Rows as a model takes them; row and position of each sampled token in that.
+class Laid(NamedTuple):
+    """Rows as a model takes them."""
 
-    Without a mask, which costs attention its fast way: what is padded comes after all tokens of
-    its row, and a causal model has none of them see it.
+    inputs: dict[str, Any]
+    line_N: "Tensor"
+    """Of each sampled token, row after row, the line in the batch that has it."""
+    before_N: "Tensor"
+    """And the place in it of the token before, whose logits it was drawn from."""
+    target_N: "Tensor"
+
+
+def lay(rows: Sequence["TrainingRow"], model: Any) -> Laid:
+    """Rows in lines, padded on the right; what rows have in common at their beginning stands once.
+
+    A line is the tokens that some rows begin with and then the rest of each, which sees those and
+    itself. Where no line has several rows there is no mask, which costs attention its fast way:
+    padding comes after all else, and a causal model has nothing see it.
+
+    Source: Prefix Grouper (arXiv:2506.05433).
     """
-    padded = pad_sequence([torch.tensor(row.token_ids) for row in rows], batch_first=True)
-    inputs = {"input_ids": padded.to(device)}
-    where = [(d, t) for d, row in enumerate(rows) for t in sampled_positions(row)]
-    row_N = torch.tensor([d for d, _ in where], device=device)
-    return inputs, row_N, torch.tensor([t for _, t in where], device=device)
+    packs = packs_of(rows) if _bears_masks(model) else [Pack([row], 0) for row in rows]
+    lines: list[list[int]] = []
+    places: dict[int, tuple[int, int, int]] = {}
+    segments: list[list[int]] = []
+    positions: list[list[int]] = []
+    for number, (some, prefix) in enumerate(packs):
+        lines.append([*some[0].token_ids[:prefix]])
+        segments.append([0] * prefix)
+        positions.append([*range(prefix)])
+        for segment, row in enumerate(some, 1):
+            places[id(row)] = (number, prefix, len(lines[-1]) - prefix)
+            rest = row.token_ids[prefix:]
+            lines[-1] += rest
+            segments[-1] += [segment] * len(rest)
+            positions[-1] += range(prefix, prefix + len(rest))
+    device = model.device
+    inputs: dict[str, Any] = {"input_ids": _padded(lines, 0).to(device)}
+    if len(packs) < len(rows):
+        inputs["position_ids"] = _padded(positions, 0).to(device)
+        segment_B_T = _padded(segments, -1).to(device)
+        seen_B_1_T_T = (segment_B_T[:, None, None] == 0) | (
+            segment_B_T[:, None, None] == segment_B_T[:, None, :, None]
+        )
+        inputs["attention_mask"] = as_mask(model, seen_B_1_T_T.tril())
+
+    def place(row: "TrainingRow", position: int) -> tuple[int, int]:
+        line, prefix, shift = places[id(row)]
+        return line, position + shift * (position >= prefix)
+
+    sampled = [(row, position) for row in rows for position in sampled_positions(row)]
+    before = torch.tensor([place(row, position - 1) for row, position in sampled], device=device)
+    target = torch.tensor([row.token_ids[position] for row, position in sampled], device=device)
+    return Laid(inputs, before[:, 0], before[:, 1], target)
+
+
+def as_mask(model: Any, seen: "Tensor") -> "Tensor":
+    """What each token sees, in the form that a model's attention takes."""
+    if model.config.get_text_config()._attn_implementation != "eager":
+        return seen
+    lowest = torch.finfo(model.dtype).min
+    return torch.where(seen, 0.0, lowest).to(model.dtype)
+
+
+def _padded(lines: list[list[int]], fill: int) -> "Tensor":
+    return pad_sequence([torch.tensor(one) for one in lines], batch_first=True, padding_value=fill)
+
+
+def _bears_masks(model: Any) -> bool:
+    """Whether all its layers see what a mask of ours says, and nothing less."""
+    config = model.config.get_text_config()
+    kinds = {*(getattr(config, "layer_types", None) or ["full_attention"])}
+    has_window = getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")
+    is_known = config._attn_implementation in ("sdpa", "eager")
+    return is_known and kinds == {"full_attention"} and not has_window
 
 
 @contextlib.contextmanager
@@ -196,20 +256,57 @@ def _check_ids(rows: Sequence["TrainingRow"], vocabulary: int) -> None:
             )
 
 
+class Pack(NamedTuple):
+    """Rows that begin alike."""
+
+    rows: list["TrainingRow"]
+    prefix: int
+    """So many tokens all of them begin with."""
+
+    @property
+    def length(self) -> int:
+        """Of a line with all of them."""
+        return self.prefix + sum(len(row.token_ids) - self.prefix for row in self.rows)
+
+
+def packs_of(rows: Sequence["TrainingRow"], max_tokens: int | None = None) -> list[Pack]:
+    """Rows with those that begin like them, where that saves a quarter of a row or more."""
+    limit = min(max_tokens or PACKED_TOKENS, PACKED_TOKENS)
+    packs: list[Pack] = []
+    for row in sorted(rows, key=lambda row: row.token_ids):
+        size = len(row.token_ids)
+        if packs:
+            others, prefix = packs[-1]
+            common = _common(others[0].token_ids[:prefix], row.token_ids)
+            joined = Pack([*others, row], common)
+            saved = common * len(others) - prefix * (len(others) - 1)
+            if 4 * saved >= size and joined.length <= limit:
+                packs[-1] = joined
+                continue
+        packs.append(Pack([row], size))
+    return packs
+
+
+def _common(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many numbers two lists begin with alike."""
+    pairs = enumerate(zip(some, others, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(some), len(others)))
+
+
 def chunks_by_tokens(
     rows: Sequence["TrainingRow"], max_tokens: int | None
 ) -> Iterator[list["TrainingRow"]]:
-    """Rows, the longest first, in chunks whose padded size stays within ``max_tokens``.
+    """Rows in chunks whose size as ``lay`` has them stays within ``max_tokens``, long ones first.
 
-    Rows of a chunk are about as long as each other, and little of it is padding. A row that is
+    Lines of a chunk are about as long as each other, and little of it is padding. A row that is
     longer by itself is a chunk of its own. None: everything is one chunk.
     """
-    chunk: list[TrainingRow] = []
-    for row in sorted(rows, key=lambda row: -len(row.token_ids)):
-        width = len((chunk or [row])[0].token_ids)
+    chunk: list[Pack] = []
+    for pack in sorted(packs_of(rows, max_tokens), key=lambda pack: -pack.length):
+        width = (chunk or [pack])[0].length
         if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
-            yield chunk
+            yield [row for one in chunk for row in one.rows]
             chunk = []
-        chunk.append(row)
+        chunk.append(pack)
     if chunk:
-        yield chunk
+        yield [row for one in chunk for row in one.rows]

@@ -46,10 +46,14 @@ def fingerprint(*models: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def save_model(model: Any, folder: Path) -> None:
+def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws."""
+    narrow = {}
+    if dtype != "float32":
+        weights = model.state_dict().items()
+        narrow["state_dict"] = {name: one.to(getattr(torch, dtype)) for name, one in weights}
     with without_bars():
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, **narrow)
         model.config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's
 
 

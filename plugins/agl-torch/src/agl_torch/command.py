@@ -40,7 +40,9 @@ from agl.env import LightningEnvVar
     "--weights-version", default=0, type=click.IntRange(min=0), help="Stands in every answer."
 )
 @click.option("--device", help="As cuda:0.  [default: a GPU if there is one]")
-@click.option("--dtype", default="float32", help="In which weights are loaded.")
+@click.option(
+    "--dtype", default="auto", help="Of the weights; auto is bfloat16 on a GPU, else float32."
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -72,7 +74,7 @@ def command(
     from agl.serving.server import bind
     from agl.utils.logs import setup_logging
     from agl_learning.garbage import without_collections
-    from agl_torch.models import compute_alike, load_model, load_tokenizer
+    from agl_torch.models import compute_alike, decide_dtype, load_model, load_tokenizer
 
     setup_logging("INFO")
     with without_collections():
@@ -88,7 +90,7 @@ def command(
         elif threads is not None:
             torch.set_num_threads(threads)
         server = InferenceServer(
-            load_model(model, device, dtype),
+            load_model(model, device, decide_dtype(dtype, device)),
             load_tokenizer(tokenizer, model),
             model_name=model_name or model,
             **options,

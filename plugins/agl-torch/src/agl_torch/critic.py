@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agl_torch.batch import pad
+from agl_torch.batch import lay
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,9 +37,9 @@ class Critic(torch.nn.Module):
             hidden_N_H: The policy's states before them; a network of its own needs none.
         """
         if self.trunk is not None:
-            inputs, row_N, position_N = pad(rows, self.head.weight.device)
-            output = self.trunk(**inputs, use_cache=False)
-            hidden_N_H = output.last_hidden_state[row_N, position_N - 1]
+            laid = lay(rows, self.trunk)
+            output = self.trunk(**laid.inputs, use_cache=False)
+            hidden_N_H = output.last_hidden_state[laid.line_N, laid.before_N]
         assert hidden_N_H is not None
         return self.head(hidden_N_H.to(self.head.weight.dtype))[:, 0].float()
 

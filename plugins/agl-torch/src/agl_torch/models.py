@@ -100,10 +100,21 @@ def load_shape(source: str | Path) -> Any:
         raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
 
 
+def decide_dtype(dtype: Any, device: Any) -> Any:
+    """``auto`` is ``bfloat16`` on a GPU that has it, and ``float32`` elsewhere."""
+    import torch
+
+    if dtype != "auto":
+        return dtype
+    is_gpu = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda"
+    return "bfloat16" if is_gpu and torch.cuda.is_bf16_supported() else "float32"
+
+
 def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
     """A block in which a model with float32 weights computes in ``dtype``; they stay float32."""
     import torch
 
+    dtype = decide_dtype(dtype, device)
     if dtype == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))

@@ -42,8 +42,9 @@ class LearnerOptions:
             (``max_staleness``), with which sums are large (arXiv:2505.24298). Ratios are to the
             trainer's own. ``none``: ratios are to what was recorded.
         sampling_correction_cap: For the first two of these.
-        dtype: In which the model computes, ``float32`` or ``bfloat16``. Weights and optimiser are
-            float32 in any case: steps of 1e-6 get lost in 16 bits.
+        dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
+            ``float32``. Weights and optimiser are float32 in any case: steps of 1e-6 get lost in
+            16 bits. vLLM and SGLang sample in ``bfloat16`` unless this says ``float32``.
         gradient_checkpointing: Of each layer, keep what it was given alone, and compute the rest
             again where gradients need it: a third more time, and much less memory.
         lora_rank: Train an adapter of this rank instead of the model (LoRA, arXiv:2106.09685); it
@@ -73,7 +74,7 @@ class LearnerOptions:
     temperature: AboveZero = 1.0
     sampling_correction: Literal["sequence", "token", "none"] = "sequence"
     sampling_correction_cap: Annotated[float, Ge(1)] = 3.0
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
     lora_rank: Count | None = None
     lora_alpha: AboveZero | None = None

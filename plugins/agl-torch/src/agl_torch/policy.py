@@ -116,6 +116,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self)
+        self._sampling_copy: Any = None
         places = (*self.models, "tokenizer")
         check_place(self.title, **{name: getattr(self, name) for name in places})
 
@@ -154,7 +155,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.adapter import copy_of_trained, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
-        from agl_torch.models import check_vocabulary, compute_alike, load_tokenizer
+        from agl_torch.models import check_vocabulary, compute_alike, decide_dtype, load_tokenizer
         from agl_torch.server import InferenceServer
 
         if self.deterministic:
@@ -162,6 +163,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
         torch.manual_seed(self.seed)
+        self._dtype_of_engine = "float32" if self.dtype == "float32" else "bfloat16"
+        self.dtype = decide_dtype(self.dtype, self.device)
         model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
         check_vocabulary(model, tokenizer)
@@ -176,10 +179,13 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         )
         self._tokenizer = tokenizer
         if self.server == "torch":
-            # Weights that change while answers are made must be others than those that make them.
+            # Weights that change while answers are made must be others than those that make them,
+            # and to sample, float32 would be read and made narrow for each token again.
+            is_narrow = self.lora_rank is None and self.dtype == "bfloat16"
             served = model if self.lora_rank is None else twin(model)
-            if self.max_staleness:
-                served = copy_of_trained(model.eval())
+            if is_narrow or self.max_staleness:
+                served = copy_of_trained(model, "bfloat16" if is_narrow else "float32")
+                self._sampling_copy = served
             server = self._server = InferenceServer(
                 served,
                 tokenizer,
@@ -187,7 +193,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 max_model_tokens=self.max_model_tokens,
                 max_batch_size=self.max_batch_size,
                 seed=self.seed,
-                dtype=self.dtype,
+                dtype=None if is_narrow else self.dtype,
                 deterministic=self.deterministic,
             )
             server.weights.version = self.weights_version
@@ -203,7 +209,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 self.server_timeout_seconds,
                 {
                     "seed": self.seed + self.weights_version,
-                    "dtype": self.dtype,
+                    "dtype": self._dtype_of_engine,
                     "max_model_tokens": self.max_model_tokens,
                     "max_batch_size": self.max_batch_size,
                 },
@@ -284,14 +290,14 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         ]
         when = (self.weights_version, self.steps)
         factor = learning_factor(self.schedule, self.warmup_steps, *when)
-        if not self.max_staleness:
-            with self._server.updating():
-                learned = self._learner.update(samples, factor)
-        else:
+        with contextlib.ExitStack() as changing:
+            if not self.max_staleness:
+                changing.enter_context(self._server.updating())
             learned = self._learner.update(samples, factor)
-            with self._server.updating() as served:
-                assert served is not None  # another server is refused
-                served.load_state_dict(self._learner.model.state_dict())
+            if self.max_staleness:
+                changing.enter_context(self._server.updating())
+            if self._sampling_copy is not None:
+                self._sampling_copy.load_state_dict(self._learner.model.state_dict())
         used = [  # a critic is taught by all
             row
             for row, sample in zip(rows, samples, strict=True)
@@ -331,7 +337,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.checkpoint import save_model
 
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
-        save_model(model if self.lora_rank is None else merge(copy_on_cpu(model)), folder)
+        whole = model if self.lora_rank is None else merge(copy_on_cpu(model))
+        save_model(whole, folder, self._dtype_of_engine)
         self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:
