@@ -149,7 +149,7 @@ def test_an_estimate_by_hand():
     assert less == {
         "weights": 4 * weights,
         "gradients and optimiser": 24 * weights,
-        "copies": 8 * weights,
+        "copies": 10 * weights,  # the start, the critic, and what samples in 16 bits
         "activations": 2 * (100 * 640 * 2 + 100 * 32 * 2 * 2),
         "logits": 12 * 100 * 15,
         "sampling": 3 * 32 * 2 * 2 * 2 * 8 * 2,
@@ -177,7 +177,7 @@ def test_an_estimate_by_hand():
     made = memory_needed.estimate(
         taught, memory_needed.Size.of(model), teacher=memory_needed.Size.of(build_model())
     )
-    assert made["copies"] == 2 * weights
+    assert made["copies"] == 4 * weights
 
 
 @pytest.mark.parametrize("sparing", [False, True])

@@ -55,7 +55,11 @@ class Size(NamedTuple):
 
 
 def estimate(
-    options: Any, model: Size, critic: "Size | None" = None, teacher: "Size | None" = None
+    options: Any,
+    model: Size,
+    critic: "Size | None" = None,
+    teacher: "Size | None" = None,
+    dtype: str | None = None,
 ) -> dict[str, float]:
     """Bytes per part; see the module.
 
@@ -64,8 +68,9 @@ def estimate(
         model: That is trained.
         critic: Where it is a model of its own, and no copy of the other.
         teacher: Where there is one.
+        dtype: In which the model computes; None takes that of the options.
     """
-    number = 2.0 if options.dtype == "bfloat16" else 4.0
+    number = 2.0 if (dtype or options.dtype) == "bfloat16" else 4.0
     is_adapter = options.lora_rank is not None
     per_weight, trained = 4.0, model.weights
     if is_adapter:

@@ -11,6 +11,7 @@ from agl.errors import ConfigError
 from agl_learning.engines import memory_share
 from agl_learning.free_memory import free_memory
 from agl_learning.memory_needed import Size, estimate
+from agl_torch.models import decide_dtype
 
 GIB = 2**30
 
@@ -31,7 +32,7 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if where.type not in ("cuda", "cpu"):
         return  # nobody knows how much is free
-    parts = _needed(options, model)
+    parts = _needed(options, model, decide_dtype(options.dtype, where))
     free, total = torch.cuda.mem_get_info(where) if where.type == "cuda" else (free_memory(), 0)
     if options.server != "torch" and not where.index:  # they take the first card
         parts["sampling"] = memory_share(options.server, options.server_arguments or ()) * total
@@ -49,12 +50,13 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
         )
 
 
-def _needed(options: Any, model: Any) -> dict[str, float]:
+def _needed(options: Any, model: Any, dtype: str) -> dict[str, float]:
     """The estimate, less what is there already."""
     critic, teacher = (getattr(options, name, None) for name in ("critic", "teacher"))
     size, of_critic = _size(model), _size(critic)
+    of_teacher = _size(teacher) if _is_named(teacher) else None
     assert size is not None
-    parts = estimate(options, size, of_critic, _size(teacher) if _is_named(teacher) else None)
+    parts = estimate(options, size, of_critic, of_teacher, dtype)
     if not _is_named(model):
         parts["weights"] = 0.0
     if of_critic is not None and not _is_named(critic):

@@ -19,8 +19,8 @@ class LearnerOptions:
     Args:
         epochs: Passes over a step's rows.
         minibatch_rows: Rows per gradient step; None takes all of them at once.
-        microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. None takes
-            everything at once.
+        microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. What rows
+            begin with alike counts once. None takes everything at once.
         learning_rate: Of AdamW.
         adam_beta1: How much of the mean gradient AdamW keeps from one gradient step to the next.
         adam_beta2: Likewise of the mean squared gradient.
@@ -60,7 +60,7 @@ class LearnerOptions:
 
     epochs: Count = 1
     minibatch_rows: Count | None = None
-    microbatch_tokens: Count | None = 8192
+    microbatch_tokens: Count | None = 2048
     learning_rate: NotNegative = 1e-6
     adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999

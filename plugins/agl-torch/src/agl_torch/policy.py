@@ -163,8 +163,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
         torch.manual_seed(self.seed)
-        self._dtype_of_engine = "float32" if self.dtype == "float32" else "bfloat16"
-        self.dtype = decide_dtype(self.dtype, self.device)
+        dtype = decide_dtype(self.dtype, self.device)
         model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
         check_vocabulary(model, tokenizer)
@@ -181,7 +180,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them,
             # and to sample, float32 would be read and made narrow for each token again.
-            is_narrow = self.lora_rank is None and self.dtype == "bfloat16"
+            is_narrow = self.lora_rank is None and dtype == "bfloat16"
             served = model if self.lora_rank is None else twin(model)
             if is_narrow or self.max_staleness:
                 served = copy_of_trained(model, "bfloat16" if is_narrow else "float32")
@@ -193,7 +192,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 max_model_tokens=self.max_model_tokens,
                 max_batch_size=self.max_batch_size,
                 seed=self.seed,
-                dtype=None if is_narrow else self.dtype,
+                dtype=None if is_narrow else dtype,
                 deterministic=self.deterministic,
             )
             server.weights.version = self.weights_version
@@ -223,7 +222,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.adapter import add_adapter, twin
         from agl_torch.checkpoint import fingerprint, save_model
         from agl_torch.memory import check_memory
-        from agl_torch.models import load_model
+        from agl_torch.models import decide_dtype, load_model
 
         start = None
         if self._keeps_start and checkpoint is not None:
@@ -237,7 +236,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             if start is not None:
                 first = load_model(start, self.device, "float32")
         else:
-            dtype = self.dtype if start is None else "auto"
+            dtype = decide_dtype(self.dtype, self.device) if start is None else "auto"
             first = model = load_model(source, self.device, dtype)
         if self.check_memory and not isinstance(source, str | Path):
             check_memory(self, model, self.device)
@@ -251,6 +250,10 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         place = Path(place).absolute() if Path(place).exists() else place
         add_adapter(model, self, place, checkpoint)
         return model, reference, base
+
+    @property
+    def _dtype_of_engine(self) -> str:
+        return "float32" if self.dtype == "float32" else "bfloat16"
 
     @property
     def _is_named(self) -> bool:
