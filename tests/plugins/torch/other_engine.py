@@ -79,6 +79,9 @@ class Engine:
             raise OSError("cannot read the weights")
         self.model.load_state_dict(load_model(str(self.folder), "cpu", "float32").state_dict())
 
+    def v1_load_lora_adapter(self, lora_name: str, lora_path: str, load_inplace: bool) -> None:
+        self.collective_rpc("reload_weights")
+
     # --- as SGLang calls them
 
     def pause_generation(self, mode: str) -> None:
@@ -103,7 +106,8 @@ def main(arguments: list[str]) -> None:
         arguments = ["--model-path", *arguments[1:]]
     flags = dict(zip(arguments, [*arguments[1:], ""], strict=True))
     given = {name: flags[flag] for flag, name in NAMES.items()}
-    app = Engine(given["model"], given["name"])
+    name, _, adapter = flags.get("--lora-modules", "").partition("=")
+    app = Engine(adapter or given["model"], name or given["name"])
     (app.folder.parent / "command").write_text(" ".join(arguments))
     uvicorn.run(app, host="127.0.0.1", port=int(given["port"]), log_level="warning")
 

@@ -83,11 +83,7 @@ def engine(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
 async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
-    line,
-    grpo,
-    tmp_path,
-    installed,
-    server,
+    line, grpo, tmp_path, installed, server
 ):
     installed(server)
     options = {"max_model_tokens": 48, "max_batch_size": 7, "server_arguments": ["--more", "1"]}
@@ -125,11 +121,18 @@ async def test_on_the_gpu_of_the_trainer_it_gives_its_memory_back_for_an_update(
     assert MEMORY[server] in (tmp_path / "command").read_text()
 
 
+async def test_vllm_gets_the_adapter_alone(line, grpo, tmp_path, installed):
+    installed("vllm")
+    algorithm = grpo(steps=3, server="vllm", lora_rank=2, dtype="float32", learning_rate=0.05)
+    await line(says_red, algorithm, ["one", "two", "three"])
+    assert max(step["logprob_gap"] for step in metrics(tmp_path, "loss/policy")) < 1e-4
+    files = (tmp_path / "run" / "serving").glob("*.safetensors")
+    assert [one.name for one in files] == ["adapter_model.safetensors"]
+    assert "v1/load_lora_adapter" in (tmp_path / "run" / "told").read_text()
+
+
 async def test_a_server_that_cannot_read_the_weights_ends_the_run(
-    line,
-    grpo,
-    installed,
-    monkeypatch,
+    line, grpo, installed, monkeypatch
 ):
     installed("vllm")
     monkeypatch.setenv("ENGINE_FAKE", "broken")

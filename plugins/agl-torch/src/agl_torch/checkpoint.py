@@ -3,6 +3,7 @@
 ``agl_learning.checkpoint`` makes the folder whole, and says whether it still is.
 """
 
+import copy
 import hashlib
 import random
 from pathlib import Path
@@ -48,13 +49,14 @@ def fingerprint(*models: Any) -> str:
 
 def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws."""
-    narrow = {}
+    narrow, config = {}, copy.deepcopy(model.config)
     if dtype != "float32":
+        config.dtype = getattr(torch, dtype)
         weights = model.state_dict().items()
-        narrow["state_dict"] = {name: one.to(getattr(torch, dtype)) for name, one in weights}
+        narrow["state_dict"] = {name: one.to(config.dtype) for name, one in weights}
     with without_bars():
         model.save_pretrained(folder, **narrow)
-        model.config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's
+        config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's
 
 
 def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> None:

@@ -25,7 +25,7 @@ from annotated_types import Ge
 from agl.errors import ConfigError
 from agl_learning.accounts import version_lag
 from agl_learning.checkpoint import home_of, making
-from agl_learning.engines import EngineServer, check_server
+from agl_learning.engines import EngineServer, can_load_adapter, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.garbage import without_collections
 from agl_learning.online import OnlineTraining
@@ -117,6 +117,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         check_learner(self.title, self)
         check_server(self.title, self)
         self._sampling_copy: Any = None
+        self._has_adapter_served = False
         places = (*self.models, "tokenizer")
         check_place(self.title, **{name: getattr(self, name) for name in places})
 
@@ -152,7 +153,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.adapter import copy_of_trained, twin
+        from agl_torch.adapter import copy_of_trained, layers_of, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
         from agl_torch.models import check_vocabulary, compute_alike, decide_dtype, load_tokenizer
@@ -199,6 +200,9 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             self._random = server.sampler.random
         else:
             self._random = random.Random(self.seed)
+            under = [] if self.lora_rank is None else layers_of(self._place_of_start(folder))
+            # An adapter on an adapter has no model of its own that a server could load.
+            self._has_adapter_served = len(under) == 1 and can_load_adapter(self.server)
             self._server = EngineServer(
                 self.server,
                 folder / "serving",
@@ -213,6 +217,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                     "max_batch_size": self.max_batch_size,
                 },
                 shares_gpu=model.device.type != "cpu",
+                base=under[0] if self._has_adapter_served else None,
+                lora_rank=self.lora_rank or 0,
             )
         if checkpoint is not None:
             restore(checkpoint, self._learner, self._random)
@@ -246,10 +252,13 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         if self.lora_rank is None:
             return model, None if first is model else first, ""
         reference, base = twin(model) if self.kl_coefficient else None, fingerprint(model)
-        place = self.model if self._is_named else folder / REFERENCE
-        place = Path(place).absolute() if Path(place).exists() else place
-        add_adapter(model, self, place, checkpoint)
+        add_adapter(model, self, self._place_of_start(folder), checkpoint)
         return model, reference, base
+
+    def _place_of_start(self, folder: Path) -> str | Path:
+        """Where the model under an adapter can be loaded."""
+        place = self.model if self._is_named else folder / REFERENCE
+        return Path(place).absolute() if Path(place).exists() else place
 
     @property
     def _dtype_of_engine(self) -> str:
@@ -340,8 +349,11 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.checkpoint import save_model
 
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
-        whole = model if self.lora_rank is None else merge(copy_on_cpu(model))
-        save_model(whole, folder, self._dtype_of_engine)
+        if self.lora_rank is not None and self._has_adapter_served:
+            save_model(model, folder)
+        else:
+            whole = model if self.lora_rank is None else merge(copy_on_cpu(model))
+            save_model(whole, folder, self._dtype_of_engine)
         self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:
