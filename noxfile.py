@@ -256,7 +256,8 @@ def benchmarks(session: nox.Session) -> None:
     Needs the system's Chromium.
     """
     python = install_original(session)
-    install(session, *EVERYTHING, *TEST_TOOLS, "agl-ui[test]", "matplotlib>=3.9")
+    needs = ("agl-ui[test]", "agl-torch[model]", "matplotlib>=3.9", OPENAI)
+    install(session, *EVERYTHING, *TEST_TOOLS, *needs)
     arguments = ("--peer", python, *session.posargs)
     session.run("python", "benchmarks/run_all.py", *arguments, env=QUIET)
 

@@ -1,10 +1,10 @@
 """GRPO on a pretrained model, on sums of two numbers: seconds a step, memory, and what it learns.
 
-    python benchmarks/real_model.py FOLDER [--steps 3] [--option microbatch_tokens=1024 ...]
+    python benchmarks/real_model.py [FOLDER] [--steps 3] [--option microbatch_tokens=1024 ...]
 
-FOLDER is a model with a chat template, as `agl model get smollm2` prints it. A step has 64 rollouts
-of at most 16 sampled tokens. Prints a table at the end, and the largest resident memory so far.
-To compare trees, run it with the interpreter of each, by turns.
+FOLDER is a model with a chat template; without it, it is SmolLM2, see `agl model get`. A step has
+64 rollouts of at most 16 sampled tokens. Prints the metrics of the steps and the largest resident
+memory. To compare trees, run it with the interpreter of each, by turns.
 """
 
 import argparse
@@ -43,7 +43,7 @@ async def agent(task: dict[str, int], llm: agl.LLM) -> float:
 def main() -> None:
     """Train, and say what it took."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eval-every", type=int, default=0)
@@ -52,6 +52,10 @@ def main() -> None:
     more = {
         name: yaml.safe_load(value) for name, _, value in (o.partition("=") for o in given.option)
     }
+    if given.folder is None:
+        from agl_testing.models import smollm2
+
+        given.folder = smollm2()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         algorithm = agl.GRPO(

@@ -1,0 +1,59 @@
+"""What `grpo` is estimated to need of a card in bfloat16, by model and method; for the docs.
+
+    python benchmarks/memory.py
+
+Shapes are those of Qwen2.5; nothing is downloaded, and no weights are made.
+"""
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+import agl
+from agl_learning.memory_needed import Size, estimate
+
+SHAPES = {
+    "0.5B": (151_936, 896, 4864, 24, 14, 2, True),
+    "1.5B": (151_936, 1536, 8960, 28, 12, 2, True),
+    "3B": (151_936, 2048, 11_008, 36, 16, 2, True),
+    "7B": (152_064, 3584, 18_944, 28, 28, 4, False),
+}
+METHODS = {
+    "all weights": {},
+    "all weights, `kl_coefficient`": {"kl_coefficient": 0.01},
+    "`lora_rank: 16`": {"lora_rank": 16},
+}
+
+
+def size(
+    words: int, hidden: int, inner: int, layers: int, heads: int, groups: int, tied: bool
+) -> Size:
+    """Of a model that has these sizes."""
+    config = Qwen2Config(
+        vocab_size=words,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        tie_word_embeddings=tied,
+        max_position_embeddings=32_768,
+    )
+    with torch.device("meta"):
+        return Size.of(AutoModelForCausalLM.from_config(config))
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"| GiB | {' | '.join(SHAPES)} |\n|---|{'---|' * len(SHAPES)}")
+    for method, options in METHODS.items():
+        cells: list[str] = []
+        for shape in SHAPES.values():
+            parts = estimate(agl.GRPO(model="none", **options), size(*shape), dtype="bfloat16")
+            update = parts["activations"] + parts["logits"]
+            lasting = sum(parts.values()) - update - parts["sampling"]
+            cells.append(f"{(lasting + max(update, parts['sampling'])) / 2**30:.0f}")
+        print(f"| {method} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
