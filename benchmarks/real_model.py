@@ -76,10 +76,13 @@ def main() -> None:
         trainer = agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm")
         trainer.fit(agent, train_dataset=tasks(256, 1), val_dataset=tasks(48, 2))
         lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    print(f"{time.perf_counter() - begin:.0f} s in all")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(
+        f"{time.perf_counter() - begin:.0f} s in all, {used.ru_utime + used.ru_stime:.0f} s of CPU"
+    )
     for line in map(json.loads, lines):
         print({k: round(v, 4) for k, v in line.items() if isinstance(v, int | float)})
-    print(f"largest memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    print(f"largest memory {used.ru_maxrss / 2**20:.2f} GiB")
 
 
 if __name__ == "__main__":
