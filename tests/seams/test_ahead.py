@@ -231,7 +231,7 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, k
     [
         ({"deterministic": True}, "deterministic cannot be had with max_staleness=1"),
         ({"max_refills": 2}, "max_refills cannot be had with max_staleness=1"),
-        ({"ratio_cap": None}, "ratio_cap is None"),
+        ({"ratio_cap": None, "sampling_correction": "none"}, "ratio_cap is None"),
         ({"max_staleness": -1}, "max_staleness"),
     ],
 )

@@ -13,11 +13,8 @@ openai = pytest.importorskip("openai")
 for name in ("agl_gateway", "agl_adapters", "agl_torch", "llguidance"):
     pytest.importorskip(name)
 
-from tests.plugins.torch.test_forms import (  # noqa: E402
-    byte_server,  # noqa: F401
-    byte_tokenizer,  # noqa: F401
-    held_to,
-)
+from tests.plugins.torch.conftest import byte_tokenizer  # noqa: E402, F401
+from tests.plugins.torch.test_forms import byte_server, held_to  # noqa: E402, F401
 from tests.plugins.torch.test_learner import OPTIONS, RULE, Learner, Sample  # noqa: E402
 
 

@@ -93,10 +93,12 @@ def test_the_ratio_of_a_row_is_to_what_a_form_allowed_where_one_held_it(model, f
     rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
     rarest = min(range(10), key=lambda answer: probability(model, answer))
     recorded = math.log(probability(model, rarest)) + form
-    row = make_row("a", rarest).model_copy(update={"logprobs": [0.0] * 4 + [recorded]})
+    row = make_row("a", rarest).model_copy(
+        update={"logprobs": [0.0] * 4 + [recorded], "call_ranges": [(3, 5)]}  # one was forced
+    )
     learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), rule)
     # A bad token that a form made e^2.5 times as likely is below the clip already.
-    assert (learner.update([Sample(row, [-1.0])])["grad_norm"] > 0) is (form == 0)
+    assert (learner.update([Sample(row, [-1.0, -1.0])])["grad_norm"] > 0) is (form == 0)
 
 
 def test_minibatches_make_as_many_steps_as_they_are(model):

@@ -213,7 +213,7 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
 
     def gradient(max_tokens):
         model.zero_grad()
-        for chunk in chunks_by_tokens(rows, max_tokens):
+        for chunk in chunks_by_tokens(rows, model, max_tokens):
             scores = score_rows(model, chunk)
             per_token = [weights[id(one)] for one in chunk for _ in range(sum(one.loss_mask))]
             old = scores.logprobs_N.detach() - 0.1
@@ -222,7 +222,7 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     whole = gradient(None)
-    assert [len(chunk) for chunk in chunks_by_tokens(rows, 12)] == [1, 2, 2]
+    assert [len(chunk) for chunk in chunks_by_tokens(rows, model, 12)] == [1, 2, 2]
     assert torch.allclose(whole, gradient(12), atol=1e-6)
     monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
     assert torch.allclose(whole, gradient(None), atol=1e-6)

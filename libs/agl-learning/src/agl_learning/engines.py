@@ -169,11 +169,6 @@ def memory_share(name: str, arguments: Sequence[str]) -> float:
         ) from None
 
 
-def can_load_adapter(name: str) -> bool:
-    """Whether a server takes each update's LoRA adapter alone."""
-    return ENGINES[name].adapter is not None
-
-
 def check_server(owner: str, options: Any) -> None:
     """Refuse a server that is not there, or options that it cannot have.
 

@@ -32,6 +32,7 @@ OURS: dict[str, str] = {
     "lora_r": "lora_rank",
     "lora_target_modules": "lora_modules",
     "loss_agg_mode": "loss_type",
+    "loss_mean": "loss_type",
     "lr": "learning_rate",
     "lr_scheduler_type": "schedule",
     "lr_warmup_steps": "warmup_steps",

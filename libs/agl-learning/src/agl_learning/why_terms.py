@@ -116,30 +116,25 @@ def _lag(found: Why) -> int | None:
 
 
 def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
-    lag, is_corrected = _lag(found), _is_corrected(options)
+    lag = _lag(found)
+    if options.get("sampling_correction", "none") != "none":
+        gap = _step_metric(found, "logprob_gap")
+        why = f"its sampling_correction is not kept; the logprob_gap of its step is {gap}"
+        return Term("staleness", None, why)
     if lag is None:
         why = "nobody noted by which weights it was sampled; nothing is reweighed for it"
     elif lag == 0:
         why = "sampled by the weights that the step began with"
-        if gap := is_corrected and _step_metric(found, "logprob_gap"):
-            why += f", whose own log-probabilities were {gap:.2g} away on average"
-    elif is_corrected:
-        why = f"sampled by weights {lag} updates behind; what that made it count is not kept"
-        return Term("staleness", None, why)
     else:
         why = f"sampled by weights {lag} updates behind; only the clip corrects for it"
     return Term("staleness", 0.0, why, 1.0)
 
 
-def _is_corrected(options: Mapping[str, Any]) -> bool:
-    """Whether ratios are to what the trainer itself said before the step."""
-    return options.get("sampling_correction", "none") != "none"
-
-
 def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     bounds = _bounds(options, advantage)
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
-    if is_once and (_is_corrected(options) or _lag(found) == 0):
+    is_own = options.get("sampling_correction", "none") != "none"
+    if is_once and (is_own or _lag(found) == 0):
         why = "one gradient step from the weights that it is compared with: the ratio is 1"
         return Term("clip", 0.0, f"{bounds}; {why}", 1.0)
     share = _step_metric(found, "clip_fraction")

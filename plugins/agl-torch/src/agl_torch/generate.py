@@ -25,6 +25,7 @@ from agl.errors import ConfigError
 from agl_learning.completions import RequestError, end_tokens
 from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
 from agl_learning.sampling.stops import first_stop, may_stop
+from agl_torch.batch import as_mask
 from agl_torch.draws import draw, generator, sampling_distribution
 from agl_torch.models import computing_in
 from agl_torch.slots import Place, Slot, Slots, shared_length
@@ -328,10 +329,7 @@ class Sampler:
             window = getattr(self._config, "sliding_window", None)
             if window and kind != "full_attention":
                 seen_B_1_Q_W &= distance_B_1_Q_W < window
-            if self._config._attn_implementation == "eager":
-                seen_B_1_Q_W = torch.where(seen_B_1_Q_W, 0.0, torch.finfo(self.model.dtype).min)
-                seen_B_1_Q_W = seen_B_1_Q_W.to(self.model.dtype)
-            masks[kind] = seen_B_1_Q_W
+            masks[kind] = as_mask(self.model, seen_B_1_Q_W)
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _draw(self, batch: Sequence[Running], logits_B_V: "Tensor") -> None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 NO_WEIGHT = Weight(0.0, 0.0)
-FORM = math.log(10.0)
-"""Nats by which a token must have been recorded as likelier than it is to the same weights for a
-form, and not rounding, to be the reason."""
+FORM_NATS = 0.1
+"""By so much a token must have been recorded as likelier than it is for a form, and not rounding,
+to be the reason, in a row of which a form forced another token."""
 
 
 @dataclass
@@ -49,16 +49,16 @@ class Sample:
     """Set by the update, as what follows."""
     old_N: "Tensor | None" = None
     """Log-probabilities that ratios are taken to; see ``sampling_correction``."""
-    correction_N: "Tensor | None" = None
-    """How often what a token gains counts."""
+    correction_N: Any = None
+    """How often each token counts."""
     gap: float = 0.0
     """Its part of ``logprob_gap``."""
     reference_N: "Tensor | None" = None
 
     @property
     def is_masked(self) -> bool:
-        """Whether nothing of it was trained, as the trainer finds it far likelier or rarer."""
-        return self.correction_N is not None and not self.correction_N.any()
+        """Whether nothing of it was trained, as the trainer finds it far likelier."""
+        return not self.correction_N.any()
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class Learner:
         Returns:
             ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction`` and
             ``grad_norm`` as means over the gradient steps, and ``loss/value`` with a critic;
-            ``loss_tokens``, which share a mean of all tokens; ``logprob_gap``,
-            ``masked_fraction`` (of the step, by ``sampling_correction``) and
-            ``explained_variance`` as they were before the first one; ``gradient_steps``; and
-            ``learning_rate`` and ``kl_coefficient`` where they change.
+            ``logprob_gap``, ``masked_fraction``, the mean ``sampling_weight`` (of
+            ``sampling_correction``) and ``explained_variance`` as they were before the first one;
+            ``loss_tokens``, ``gradient_steps``; ``learning_rate`` and ``kl_coefficient`` where
+            they change.
         """
         weights = row_weights(
             [sample.row.rollout_id for sample in samples],
@@ -176,11 +176,11 @@ class Learner:
                 steps.append(self._step(order[start : start + size], len(steps)))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         before = {"logprob_gap": sum(sample.gap for sample in samples)}
+        counted = [one.weight.of_step * float(one.correction_N.mean()) for one in samples]
+        masked = [one.weight.of_step for one in samples if one.is_masked]
+        before |= {"sampling_weight": sum(counted), "masked_fraction": float(sum(masked))}
         if self.rule.mean == "dapo":
             before["loss_tokens"] = 1 / samples[0].weight.token
-        if self.options.sampling_correction == "sequence":
-            masked = [sample.weight.of_step for sample in samples if sample.is_masked]
-            before["masked_fraction"] = sum(masked)
         if self.critic is not None:
             before["explained_variance"] = _explained(samples)
         if self.options.schedule != "constant" or self.options.warmup_steps:
@@ -197,7 +197,9 @@ class Learner:
         """Per row and sampled token, what the critic expects before it."""
         assert self.critic is not None
         values: dict[int, list[float]] = {}
-        for chunk in chunks_by_tokens(rows, self.options.microbatch_tokens):
+        for chunk in chunks_by_tokens(
+            rows, self.critic.trunk or self.model, self.options.microbatch_tokens
+        ):
             hidden_N_H = None
             if self.critic.trunk is None:
                 hidden_N_H = self._score(self.model, chunk).hidden_N_H
@@ -214,7 +216,9 @@ class Learner:
         recorded_N = torch.tensor([one for sample in chunk for one in recorded(sample.row)])
         recorded_N = recorded_N.to(own_N.device)
         # What a form made likely is compared with what was recorded under the form.
-        own_N = torch.where(recorded_N - own_N > FORM, recorded_N, own_N)
+        forms = [(one == 0).any().expand_as(one) for one in recorded_N.split(counts)]
+        is_held_N = torch.cat(forms) & (recorded_N - own_N > FORM_NATS)
+        own_N = torch.where(is_held_N, recorded_N, own_N)
         parts = (part.split(counts) for part in (recorded_N, own_N, own_N - recorded_N))
         for sample, then_N, now_N, gap_N in zip(chunk, *parts, strict=True):
             sample.gap = float(gap_N.abs().mean()) * sample.weight.of_step
@@ -242,6 +246,7 @@ class Learner:
         names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
         names += ("loss/value",) if self.critic else ()
         sums: dict[str, float] = dict.fromkeys(names, 0.0)
+        num_trained = 0.0
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
@@ -251,13 +256,13 @@ class Learner:
                 self._note_before(chunk, scores.logprobs_N)
             tokens = self._per_token(chunk, scores.logprobs_N)
             gain = self.rule.gain(tokens)
-            correction_N = torch.cat([s.correction_N for s in chunk if s.correction_N is not None])
+            correction_N = torch.cat([sample.correction_N for sample in chunk])
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)
             trained_N = weights_N * (correction_N > 0)  # nothing of a row that is masked
             reference = [sample.reference_N for sample in chunk if sample.reference_N is not None]
             loss = policy_loss(
-                gain._replace(gain_N=gain.gain_N * correction_N),
+                gain,
                 scores.logprobs_N,
                 trained_N,
                 scale=whole / part,
@@ -266,6 +271,7 @@ class Learner:
                 reference_logprobs_N=torch.cat(reference) if reference else None,
                 kl_coefficient=self.kl_coefficient if self.rule.penalises_loss else 0.0,
                 old_logprobs_N=tokens.old_logprobs_N,
+                correction_N=correction_N,
             )
             total = loss.total
             if self.critic is not None:
@@ -278,6 +284,7 @@ class Learner:
             sums["entropy"] += loss.entropy.item()
             sums["kl"] += loss.kl.item()
             sums["clip_fraction"] += loss.clip_fraction.item() * trained_N.sum().item()
+            num_trained += trained_N.sum().item()
         norms = [
             torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
             for parameters in self._parts.values()
@@ -290,6 +297,8 @@ class Learner:
                 "Lower learning_rate, or look at the rewards"
             )
         self.optimizer.step()
+        for name in ("entropy", "kl", "clip_fraction"):  # means over what is trained
+            sums[name] /= num_trained or 1.0
         return {**sums, "grad_norm": norms[0].item()}
 
     def _value_loss(
@@ -321,9 +330,8 @@ class Learner:
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         by_row = {id(sample.row): sample for sample in samples}
-        chunks = chunks_by_tokens(
-            [sample.row for sample in samples], self.options.microbatch_tokens
-        )
+        rows = [sample.row for sample in samples]
+        chunks = chunks_by_tokens(rows, self.model, self.options.microbatch_tokens)
         return [[by_row[id(row)] for row in chunk] for chunk in chunks]
 
     def _per_token(self, samples: Sequence[Sample], logprobs_N: "Tensor") -> Tokens:

@@ -2,12 +2,12 @@
 
 With g_t what an algorithm gains from token t (see its module), the loss is
 
-    L = sum_t w_t * (kl_coefficient * r_t * k3_t - g_t)
+    L = sum_t w_t * c_t * (kl_coefficient * r_t * k3_t - g_t)
         - entropy_bonus * sum_t w_t * H_t / sum_t w_t
 
     k3_t = exp(d_t) - d_t - 1,  d_t = min(ref_t - new_t, 20),  r_t = exp(min(new_t - old_t, 20))
 
-and w_t depends on ``loss_type``, with N rollouts in the batch:
+c_t is as ``sampling_correction`` says; and w_t depends on ``loss_type``, with N rollouts:
 
     grpo       1 / (sampled tokens of its rollout * N)
     dapo       1 / (sampled tokens of the batch)
@@ -172,6 +172,7 @@ def policy_loss(
     reference_logprobs_N: "Tensor | None" = None,
     kl_coefficient: float = 0.0,
     old_logprobs_N: "Tensor | None" = None,
+    correction_N: "Tensor | None" = None,
 ) -> PolicyLoss:
     """Over N sampled tokens, from any number of rows.
 
@@ -185,8 +186,10 @@ def policy_loss(
         reference_logprobs_N: Under the frozen start.
         kl_coefficient: How much of the divergence from it is added to the loss.
         old_logprobs_N: Before the update; None takes those of now.
+        correction_N: How often a token counts, gain and divergence; see ``sampling_correction``.
     """
-    policy = -scale * (weights_N * gain.gain_N).sum()
+    counted_N = weights_N if correction_N is None else weights_N * correction_N
+    policy = -scale * (counted_N * gain.gain_N).sum()
     total = policy
     entropy = kl = logprobs_N.new_zeros(())
     if entropy_N is not None:
@@ -199,6 +202,6 @@ def policy_loss(
         old_N = logprobs_N.detach() if old_logprobs_N is None else old_logprobs_N
         ratio_N = (logprobs_N - old_N).clamp(max=MAX_LOG_RATIO).exp()
         ratio_N = torch.where(gap_N < MAX_LOG_RATIO, ratio_N, ratio_N.detach())
-        total = total + scale * kl_coefficient * (weights_N * ratio_N * k3_N).sum()
+        total = total + scale * kl_coefficient * (counted_N * ratio_N * k3_N).sum()
     clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum().clamp(min=1e-9)
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())

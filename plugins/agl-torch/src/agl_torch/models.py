@@ -106,8 +106,11 @@ def decide_dtype(dtype: Any, device: Any) -> Any:
 
     if dtype != "auto":
         return dtype
-    is_gpu = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type == "cuda"
-    return "bfloat16" if is_gpu and torch.cuda.is_bf16_supported() else "float32"
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if where.type != "cuda":
+        return "float32"
+    with torch.cuda.device(where):
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:

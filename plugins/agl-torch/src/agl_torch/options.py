@@ -34,13 +34,11 @@ class LearnerOptions:
             2 %, to bring the divergence there (arXiv:1909.08593). None keeps it as it is.
         max_grad_norm: Longer gradients are shortened.
         temperature: At which the tokens were sampled.
-        sampling_correction: What becomes of the difference between the log-probabilities that were
-            recorded and the trainer's own before the update, by other kernels, rounding or older
-            weights. ``sequence``: a row counts e^d times, with d the sum of the differences over
-            its tokens, and not at all above the cap. ``token``: each token counts e^d times by
-            itself, at most as often as the cap says; so it does wherever older weights sampled
-            (``max_staleness``), with which sums are large (arXiv:2505.24298). Ratios are to the
-            trainer's own. ``none``: ratios are to what was recorded.
+        sampling_correction: What becomes of d, by which the trainer's own log-probabilities before
+            the update differ from those recorded. ``sequence``: a row counts e^(sum of d) times,
+            and not at all above the cap. ``token``: each token counts e^d times, at most as often
+            as the cap says; so it does wherever older weights sampled (``max_staleness``,
+            arXiv:2505.24298). Ratios are to the trainer's own. ``none``: they are to the recorded.
         sampling_correction_cap: For the first two of these.
         dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
             ``float32``. Weights and optimiser are float32 in any case: steps of 1e-6 get lost in

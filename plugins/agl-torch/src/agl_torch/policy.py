@@ -7,7 +7,8 @@ they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the 
 ``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
 ``loss/total``, ``loss/policy``, ``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``,
 ``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance``,
-``logprob_gap``, and with a teacher ``kl/teacher``, see ``distillation``.
+``logprob_gap``, ``masked_fraction``, ``sampling_weight``, ``loss_tokens``, and with a teacher
+``kl/teacher``, see ``distillation``.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from annotated_types import Ge
 from agl.errors import ConfigError
 from agl_learning.accounts import version_lag
 from agl_learning.checkpoint import home_of, making
-from agl_learning.engines import EngineServer, can_load_adapter, check_server
+from agl_learning.engines import ENGINES, EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.garbage import without_collections
 from agl_learning.online import OnlineTraining
@@ -202,7 +203,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             self._random = random.Random(self.seed)
             under = [] if self.lora_rank is None else layers_of(self._place_of_start(folder))
             # An adapter on an adapter has no model of its own that a server could load.
-            self._has_adapter_served = len(under) == 1 and can_load_adapter(self.server)
+            self._has_adapter_served = bool(len(under) == 1 and ENGINES[self.server].adapter)
             self._server = EngineServer(
                 self.server,
                 folder / "serving",
@@ -262,7 +263,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     @property
     def _dtype_of_engine(self) -> str:
-        return "float32" if self.dtype == "float32" else "bfloat16"
+        return "bfloat16" if self.dtype == "auto" else self.dtype
 
     @property
     def _is_named(self) -> bool:
