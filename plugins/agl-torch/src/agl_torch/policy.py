@@ -169,15 +169,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
         check_vocabulary(model, tokenizer)
-        self._learner = Learner(
-            model,
-            pick_options(LearnerOptions, self),
-            self.rule(),
-            self.seed,
-            reference,
-            self.build_critic(model),
-            base,
-        )
+        made = (self.rule(), self.seed, reference, self.build_critic(model), base)
+        self._learner = Learner(model, pick_options(LearnerOptions, self), *made)
         self._tokenizer = tokenizer
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them,
