@@ -107,7 +107,7 @@ def decide_dtype(dtype: Any, device: Any) -> Any:
     if dtype != "auto":
         return dtype
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if where.type != "cuda":
+    if where.type != "cuda" or not torch.cuda.is_available():
         return "float32"
     with torch.cuda.device(where):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
