@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agl.errors import ConfigError
 from agl_learning.memory_needed import LOGITS_TOKENS
-from agl_torch.models import computing_in
+from agl_torch.models import as_mask, computing_in
 from agl_torch.slots import shared_length
 
 if TYPE_CHECKING:
@@ -200,14 +200,6 @@ def lay(rows: Sequence["TrainingRow"], model: Any) -> Laid:
     before = torch.tensor([place(row, position - 1) for row, position in sampled], device=device)
     target = torch.tensor([row.token_ids[position] for row, position in sampled], device=device)
     return Laid(inputs, before[:, 0], before[:, 1], target)
-
-
-def as_mask(model: Any, seen: "Tensor") -> "Tensor":
-    """What each token sees, in the form that a model's attention takes."""
-    if model.config.get_text_config()._attn_implementation != "eager":
-        return seen
-    lowest = torch.finfo(model.dtype).min
-    return torch.where(seen, 0.0, lowest).to(model.dtype)
 
 
 def _padded(lines: list[list[int]], fill: int) -> "Tensor":

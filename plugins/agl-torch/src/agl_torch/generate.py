@@ -25,9 +25,8 @@ from agl.errors import ConfigError
 from agl_learning.completions import RequestError, end_tokens
 from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
 from agl_learning.sampling.stops import first_stop, may_stop
-from agl_torch.batch import as_mask
 from agl_torch.draws import draw, generator, sampling_distribution
-from agl_torch.models import computing_in
+from agl_torch.models import as_mask, computing_in
 from agl_torch.slots import Place, Slot, Slots, shared_length
 
 if TYPE_CHECKING:

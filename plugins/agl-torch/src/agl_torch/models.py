@@ -123,6 +123,16 @@ def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
     return torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
 
 
+def as_mask(model: Any, seen: Any) -> Any:
+    """What each token sees, in the form that a model's attention takes."""
+    import torch
+
+    if model.config.get_text_config()._attn_implementation != "eager":
+        return seen
+    lowest = torch.finfo(model.dtype).min
+    return torch.where(seen, 0.0, lowest).to(model.dtype)
+
+
 @contextlib.contextmanager
 def recomputing(*models: Any) -> Generator[None]:
     """A block whose passes keep what layers were given, and gradients compute the rest again.
