@@ -95,46 +95,6 @@ def test_tokens_without_an_advantage_count_in_the_means():
     assert [one.token for one in weights] == pytest.approx([1 / 30, 1 / 30])
 
 
-def test_loss_of_four_tokens_by_hand():
-    ratios = [1.5, 1.5, 0.5, 0.5]
-    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    new = torch.tensor(ratios).log().requires_grad_()
-    gain = clipped(new, advantages, 0.2, 0.28)
-    loss = policy_loss(gain, new, torch.full((4,), 0.25))
-    # min(1.5, 1.28) = 1.28; min(-1.5, -1.28) = -1.5; min(0.5, 0.8) = 0.5; min(-0.5, -0.8) = -0.8.
-    assert loss.total.item() == pytest.approx(-(1.28 - 1.5 + 0.5 - 0.8) / 4)
-    # The first and the last are held by the clip.
-    assert float(loss.clip_fraction) == pytest.approx(0.5)
-    loss.total.backward()
-    # d(ratio * A) / d(new) = ratio * A where the clip does not hold, else 0.
-    assert new.grad.tolist() == pytest.approx([0, 1.5 / 4, -0.5 / 4, 0])
-
-
-def test_gradient_at_the_sampling_policy_is_the_policy_gradient():
-    new = torch.tensor([-1.0, -2.0], requires_grad=True)
-    advantages, weights = torch.tensor([2.0, -0.5]), torch.tensor([0.25, 0.75])
-    policy_loss(clipped(new - new.detach(), advantages), new, weights).total.backward()
-    assert new.grad.tolist() == pytest.approx([-0.5, 0.375])
-
-
-def test_entropy_and_divergence_enter_with_their_coefficients():
-    new, reference = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -2.0])
-    loss = policy_loss(
-        Gain(torch.zeros(2), torch.zeros(2)),
-        new,
-        torch.tensor([0.5, 0.5]),
-        entropy_N=torch.tensor([0.6, 1.0]),
-        entropy_bonus=0.1,
-        reference_logprobs_N=reference,
-        kl_coefficient=0.5,
-    )
-    # Entropy (0.6 + 1.0) / 2 = 0.8. k3: exp(0) - 0 - 1 = 0 and exp(-1) + 1 - 1 = 0.36788, mean
-    # 0.18394. Total 0 - 0.1 * 0.8 + 0.5 * 0.18394.
-    assert float(loss.entropy) == pytest.approx(0.8)
-    assert float(loss.kl) == pytest.approx(0.183940, abs=1e-6)
-    assert loss.total.item() == pytest.approx(-0.08 + 0.091970, abs=1e-6)
-
-
 @pytest.mark.parametrize("coefficient", [0.0, 0.5])
 def test_a_divergence_that_overflows_counts_as_one_of_20_nats(coefficient):
     new = torch.tensor([-120.0, -1.0], requires_grad=True)
@@ -226,24 +186,6 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
     assert torch.allclose(whole, gradient(12), atol=1e-6)
     monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
     assert torch.allclose(whole, gradient(None), atol=1e-6)
-
-
-def test_truncated_ratios_by_hand():
-    """A token that is e^12 times as likely as when it was sampled, and was bad; one of ratio 4."""
-    new = torch.tensor([-0.1, -1.0, -1.0], requires_grad=True)
-    old = torch.tensor([-12.1, -1.0 - math.log(4.0), -1.0])
-    advantages, weights = torch.tensor([-1.0, -0.5, 1.0]), torch.tensor([0.25, 0.25, 0.5])
-    loss = policy_loss(clipped(new - old, advantages), new, weights)
-    # Both ratios count as 3: min(3 * -1, 1.28 * -1) = -3 and min(3 * -0.5, 1.28 * -0.5) = -1.5; the
-    # third is at ratio 1. -(0.25 * -3 + 0.25 * -1.5 + 0.5 * 1) = 0.625.
-    assert loss.total.item() == pytest.approx(0.625)
-    assert float(loss.clip_fraction) == pytest.approx(0.5)
-    loss.total.backward()
-    # -w * 3 * A for the first two: they are still made rarer, by no more than that.
-    assert new.grad.tolist() == pytest.approx([0.75, 0.375, -0.5])
-    unbounded = policy_loss(clipped(new - old, advantages, ratio_cap=None), new, weights)
-    assert unbounded.total.item() == pytest.approx(0.25 * math.exp(12) + 0.25 * 2 - 0.5, rel=1e-5)
-    assert float(unbounded.clip_fraction) == 0
 
 
 def test_a_ratio_that_overflows_gives_no_gradient_that_is_none():
