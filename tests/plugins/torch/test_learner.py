@@ -63,11 +63,13 @@ def samples():
 
 def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
     good, bad = probability(model, 5), probability(model, 6)
-    measured = Learner(model, OPTIONS, RULE).update(samples())
+    measured = Learner(model, OPTIONS, RULE).update(given := samples())
     assert probability(model, 5) > good
     assert probability(model, 6) < bad
     assert measured["gradient_steps"] == 2
     assert measured["grad_norm"] > 0
+    update = Learner(model, dataclasses.replace(OPTIONS, epochs=1), RULE).update
+    assert update(given)["logprob_gap"] != update(given)["logprob_gap"]
 
 
 def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():

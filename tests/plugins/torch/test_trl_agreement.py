@@ -4,6 +4,8 @@ TRL takes one sequence per rollout, so each rollout has one row here; its entrop
 over all tokens and ours over rollouts, so the bonus is compared on rows of equal length.
 """
 
+import re
+
 import pytest
 
 pytest.importorskip("trl")
@@ -178,7 +180,10 @@ def test_loss_and_gradient_are_those_of_trl(
 
 
 @pytest.mark.filterwarnings("default")
-def test_loss_and_gradient_of_rloo_are_those_of_trl(tokenizer, tmp_path):
+@pytest.mark.parametrize(("packed", "bound"), [("none", 1e-6), ("llama", 1e-5)])
+def test_rloo_has_the_loss_and_gradient_of_trl(tokenizer, tmp_path, monkeypatch, packed, bound):
+    # Rows in one line are summed in another order, which rounds otherwise.
+    monkeypatch.setattr("agl_torch.batch.PACKED", re.compile(packed))
     from datasets import Dataset
     from trl import RLOOConfig, RLOOTrainer
 
@@ -225,4 +230,4 @@ def test_loss_and_gradient_of_rloo_are_those_of_trl(tokenizer, tmp_path):
     loss, gradient = ours("rloo", rows, 0.0, 0.0, 25)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss.item(), rel=1e-5)
-    assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=bound)

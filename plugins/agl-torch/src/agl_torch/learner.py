@@ -158,7 +158,7 @@ class Learner:
             samples[0].left_out,
         )
         for sample, weight in zip(samples, weights, strict=True):
-            sample.weight = weight
+            sample.weight, sample.old_N = weight, None
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         size = self.options.minibatch_rows or len(samples)
