@@ -111,10 +111,10 @@ def score_rows(
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
     laid = lay(rows, model)
     with _head_sees_only(model, laid.line_N, laid.before_N) as seen:
-        first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach()
+        first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach().float()
     hidden_N_H, head = seen[0], model.get_output_embeddings()
     with torch.no_grad():
-        ours_V = after_head(model, head(hidden_N_H[:1]))[0]
+        ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
         if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
             raise ConfigError(
                 f"{type(model).__name__} changes the numbers of its output layer in a way that "
