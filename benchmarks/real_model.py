@@ -73,7 +73,7 @@ def main() -> None:
                 **more,
             },
         )
-        trainer = agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm")
+        trainer = agl.Trainer(algorithm=algorithm, n_runners=1, concurrency=64, strategy="shm")
         trainer.fit(agent, train_dataset=tasks(256, 1), val_dataset=tasks(48, 2))
         lines = Path(folder, "metrics.jsonl").read_text().splitlines()
     used = resource.getrusage(resource.RUSAGE_SELF)

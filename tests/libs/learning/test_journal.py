@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from agl.errors import ConfigError
-from agl_learning.files import write_lines
 from agl_learning.journal import Journal, read_entries
+from agl_learning.json_lines import write_lines
 
 
 def test_entries_are_found_again_and_a_torn_last_line_counts_as_not_written(tmp_path, caplog):

@@ -88,9 +88,10 @@ async def test_rewards_are_no_reason_where_a_teacher_is_learned_from(tmp_path):
         ({"prompts__as_tokens": 1}, "same_prompts"),
         ({"prompts__as_tokens": 2}, "same_prompts"),
         ({"tokens__unknown": 25}, "unknown_tokens"),
+        ({"time__rollouts": 60, "time__rollouts_at_once": 1.1}, "one_by_one"),
     ],
 )
-def test_sign_of_the_tokenizer_is_seen_after_one_step(about, code):
+def test_sign_that_needs_no_second_step_is_seen_after_one(about, code):
     assert codes(step(1, **about)) == [code]
 
 

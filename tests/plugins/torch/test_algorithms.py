@@ -196,6 +196,8 @@ def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
     assert measured["logprob_gap"] > 0.001
     assert measured["clip_fraction"] == 0
     assert used == weighed
+    weighed[0].row.logprobs[:] = [one - 1 for one in weighed[0].row.logprobs]
+    assert algorithm.update(weighed)[1] == weighed[1:]
     algorithm._learner.options.sampling_correction = "none"
     assert algorithm.update(weighed)[0]["clip_fraction"] > 0
 

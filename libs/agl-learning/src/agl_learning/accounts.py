@@ -145,6 +145,7 @@ def collected_metrics(
         **prompt_metrics(collected.ended, model and model.unknown_token_id),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
+        **_at_once(collected),
         **collected.judged,
     }
 
@@ -156,6 +157,14 @@ def _tokens(rows: Sequence[TrainingRow], collected: "Collected") -> dict[str, in
     given = whole - sampled + sum(given for _, given in left_out)
     sampled += sum(sampled for sampled, _ in left_out)
     return {"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}
+
+
+def _at_once(collected: "Collected") -> dict[str, float]:
+    """How many rollouts ran at once, as a mean over the time of those that succeeded."""
+    ran = [one.ran for one in collected.ended if one.ran is not None]
+    whole = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
+    busy = math.fsum(one.end - one.begin for one in ran)
+    return {"time/rollouts_at_once": busy / whole} if whole > 0 else {}
 
 
 def _num_truncated(ledger: Ledger) -> int:

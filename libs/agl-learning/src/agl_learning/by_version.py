@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
-from agl_learning.files import write_lines
 from agl_learning.generations import Generation, read_generation
 from agl_learning.journal import Journal
+from agl_learning.json_lines import write_lines
 from agl_learning.loop import Training
 from agl_learning.start import run_folder
 from agl_learning.versions import Version

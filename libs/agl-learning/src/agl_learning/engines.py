@@ -25,8 +25,6 @@ from agl_learning.versions import Served
 
 CALL_SECONDS = 600.0
 """Until a request must be answered; weights are read in it, and answers end."""
-
-
 MEMORY_SHARE = 0.9
 """The part of a card's memory that vLLM takes by itself; SGLang takes about as much."""
 
@@ -69,14 +67,6 @@ class Engine:
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def _vllm_command(model: str, port: int) -> list[str]:
-    # Log-probabilities are those of the softmax that is drawn from, temperature included. Without
-    # --generation-config, what a request leaves open (top_k, repetition_penalty) is as the maker of
-    # the model likes it; then the softmax is not the whole one.
-    more = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    return [*vllm_command(model, port), *more]
-
-
 def _sglang_command(model: str, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", model),
@@ -92,7 +82,7 @@ ENGINES = {
     "vllm": Engine(
         has_vllm,
         "vllm",
-        _vllm_command,
+        vllm_command,
         {
             "seed": "--seed",
             "dtype": "--dtype",

@@ -1,5 +1,6 @@
 """The chain behind a token: reward, credit rule, group, advantage."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,6 @@ from agl.types import (
     Trained,
 )
 from agl_learning.calls.reading import recorded_parts
-from agl_learning.comparable import group_of
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import each_part, load_parts
 from agl_learning.records import ModelCall, TrainingRow
@@ -26,12 +26,18 @@ from agl_learning.reward_lines import (
     refused_text,
     reward_lines,
 )
-from agl_learning.rows import extend, new_row
-from agl_learning.rows_adapter import rows_adapter
+from agl_learning.rows import extend, new_row, rows_adapter
 from agl_learning.traces import Part, Trace, read_trace
 
 SHOWN = 5
 """Siblings whose rewards a text names."""
+
+
+def group_of(rollout: Rollout) -> str:
+    """Equal for rollouts of one task, and of one group and step where the algorithm names them."""
+    about = rollout.metadata or {}
+    own = [rollout.input, about.get("group"), about.get("step")]
+    return json.dumps(own, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,14 @@ in no mean, spread, curve or order of rewards.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agl.runs.result import with_reward
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Rollout
+from agl.types import AttemptedRollout, Rollout, SpanLike
+from agl.utils.rewards import GRADES, place_of_reward
+
+Span_ = TypeVar("Span_", bound=SpanLike)
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,9 @@ async def final_reward(store: LightningStore, rollout: Rollout) -> FinalReward:
     rollout = await with_reward(store, rollout)
     given = rollout.attempt.reward if isinstance(rollout, AttemptedRollout) else None
     return FinalReward.of(rollout.status, given)
+
+
+def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
+    """Those of an attempt's spans whose rewards count: all, or the grade, the runner's last."""
+    grades = [one for one in spans if place_of_reward(one) > GRADES]
+    return sorted(grades, key=place_of_reward)[-1:] or spans

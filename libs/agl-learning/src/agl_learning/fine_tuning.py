@@ -32,7 +32,6 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset, LedgerPart
 from agl_learning.by_version import OF_TRAINING, VersionTraining, place, standing, version_of
 from agl_learning.durable import begin, find_request, give_up, key_of
-from agl_learning.files import write_lines
 from agl_learning.generations import (
     Generation,
     begin_generation,
@@ -43,6 +42,7 @@ from agl_learning.generations import (
     read_generation,
 )
 from agl_learning.journal import Journal, mend_generation, read_entries
+from agl_learning.json_lines import write_lines
 from agl_learning.ledger import ledger_parts
 from agl_learning.options import Count
 from agl_learning.start import run_folder

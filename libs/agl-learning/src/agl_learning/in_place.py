@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Exclusion
+from agl.types import Exclusion, ExclusionReason
 from agl_learning.loop import Training
 from agl_learning.start import folder_of
 from agl_learning.weighing import WeighingOptions, weigh
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, eq=False, repr=False)
 class InPlaceTraining(Training, WeighingOptions):
     """What a subclass says of its model, and what a step makes of what was collected for it."""
+
+    why_unused: ClassVar[tuple[ExclusionReason, str]] = (
+        "not_selected",
+        "the update did not use its row",
+    )
+    """What the ledger says of rows that ``update`` does not name among those it used."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +94,7 @@ class InPlaceTraining(Training, WeighingOptions):
         if not rows:
             return {}, []
         learned, used = await asyncio.to_thread(self.learn_now, rows)
-        leave_out(ledger, rows, used)
+        leave_out(ledger, rows, used, *self.why_unused)
         return learned, used
 
     def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
@@ -206,7 +212,13 @@ class InPlaceTraining(Training, WeighingOptions):
             ) from error
 
 
-def leave_out(ledger: "Ledger", rows: "Sequence[Weighed]", used: "Sequence[Weighed]") -> None:
+def leave_out(
+    ledger: "Ledger",
+    rows: "Sequence[Weighed]",
+    used: "Sequence[Weighed]",
+    reason: ExclusionReason,
+    detail: str,
+) -> None:
     """Say of the rows that an update did not use that they were not trained.
 
     Raises:
@@ -230,8 +242,8 @@ def leave_out(ledger: "Ledger", rows: "Sequence[Weighed]", used: "Sequence[Weigh
                 call_id=item.call_id,
                 credit=item.credit,
                 advantage=item.advantage,
-                reason="not_selected",
-                detail="the update did not use its row",
+                reason=reason,
+                detail=detail,
             )
         )
 

@@ -2,9 +2,12 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from agl.utils.files import write_whole
 
 
 @dataclass
@@ -73,3 +76,8 @@ def read_json_lines(path: Path) -> JsonLines:
         elif line.strip():
             found.leave_out(f"line {number}: no JSON object")
     return found
+
+
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write JSON lines, as ``write_whole`` does."""
+    write_whole(path, "".join(json.dumps(record) + "\n" for record in records))

@@ -31,6 +31,9 @@ def vllm_command(model: str, port: int) -> list[str]:
     return [
         *(*start, "serve", model, "--host", HOST, "--port", str(port)),
         *("--served-model-name", MODEL_NAME),
+        # Log-probabilities are those of the softmax that is drawn from, temperature included; and
+        # it is the whole one, whatever top_k the maker of the model likes.
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
     ]
 
 

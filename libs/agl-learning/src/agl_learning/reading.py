@@ -12,7 +12,7 @@ from agl.types import Attempt, Exclusion, ExclusionReason, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.collected import Ended
-from agl_learning.grades import graded_only
+from agl_learning.final_rewards import graded_only
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import ran
 from agl_learning.records import TrainedModel, TrainingRow

@@ -15,8 +15,7 @@ from agl_learning.advantages import moments, sibling_advantages
 from agl_learning.credit import GroupRule
 from agl_learning.overlong import longest_answer, punishment
 from agl_learning.records import TrainingRow
-from agl_learning.rows import RowsAdapter
-from agl_learning.rows_adapter import rows_adapter
+from agl_learning.rows import RowsAdapter, rows_adapter
 from agl_learning.weighing import DEFAULT, estimator_of
 
 SAME = 1e-9

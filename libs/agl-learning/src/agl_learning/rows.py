@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agl.algorithm.adapter import TraceAdapter
+from agl.plugins.build import build_component
 from agl.types import Attempt, Credit, Span
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, RowBreak, TrainedModel, TrainingRow
@@ -161,3 +162,14 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 def _prompt(call: ModelCall) -> list[int]:
     return call.prompt_token_ids or []
+
+
+def rows_adapter(**options: Any) -> RowsAdapter:
+    """The adapter with these of its options.
+
+    Raises:
+        PluginError: It is not installed.
+    """
+    return build_component(
+        {"type": "rows", **options}, group="agl.adapters", expected_type=RowsAdapter
+    )

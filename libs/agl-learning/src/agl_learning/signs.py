@@ -18,6 +18,8 @@ STEPS: Final = 3
 """So many steps in a row must look alike before it is said; fewer where the run has fewer."""
 LEAST_ENTROPY = 0.005
 """Nats per token; a model below it says nearly the same whatever is drawn."""
+SLOW_SECONDS = 30.0
+"""Of a step's rollouts; below it nobody minds that they run one by one."""
 
 Metrics = Mapping[str, Any]
 """Of one training step, as in ``metrics.jsonl``."""
@@ -149,6 +151,21 @@ def _unknown_tokens(last: Sequence[Metrics]) -> Finding | None:
     )
 
 
+def _one_by_one(last: Sequence[Metrics]) -> Finding | None:
+    number = _number(last[-1], "rollouts/succeeded")
+    at_once = last[-1].get("time/rollouts_at_once") or number
+    if number < 8 or at_once > 2 or _number(last[-1], "time/rollouts") < SLOW_SECONDS:
+        return None
+    return _finding(
+        "one_by_one",
+        last,
+        f"{number:.0f} rollouts of {_steps(last)} took {last[-1]['time/rollouts']:.0f} s, and "
+        f"{at_once:.1f} of them ran at once: the model's server waits for calls",
+        "each runner runs one rollout at a time, as it does by default",
+        "Give an async agent Trainer(concurrency=64), and others more n_runners",
+    )
+
+
 def _no_gradient(last: Sequence[Metrics]) -> Finding | None:
     if any(step.get("grad_norm") != 0 for step in last):
         return None
@@ -267,6 +284,7 @@ def nothing_to_gain(evaluation: Metrics) -> Finding | None:
 AT_ONCE: tuple[Callable[[Sequence[Metrics]], Finding | None], ...] = (
     _same_prompts,
     _unknown_tokens,
+    _one_by_one,
 )
 """Signs that one step is enough for."""
 

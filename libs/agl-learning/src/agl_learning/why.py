@@ -21,8 +21,7 @@ from agl.types import (
     Trained,
 )
 from agl_learning.advantages import moments
-from agl_learning.comparable import group_of
-from agl_learning.explanation import CallLine, Chain
+from agl_learning.explanation import CallLine, Chain, group_of
 from agl_learning.ledger import each_part
 from agl_learning.recomputing import compared_credits, recompute
 from agl_learning.records import ModelCall

@@ -9,7 +9,7 @@ from agl_adapters.credit.rewards import calls_before, places
 from agl_learning.calls.reading import by_attempt, recorded_calls
 from agl_learning.calls.sources import gateway, litellm
 from agl_learning.calls.tree import ordered
-from agl_learning.grades import graded_only
+from agl_learning.final_rewards import graded_only
 from agl_learning.records import ModelCall
 
 

@@ -22,7 +22,7 @@ from agl_learning.calls.reading import (
 )
 from agl_learning.calls.sources.fields import make_call
 from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
-from agl_learning.grades import graded_only
+from agl_learning.final_rewards import graded_only
 from agl_learning.rows import image_urls
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]

@@ -10,7 +10,6 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from agl.errors import ConfigError
 from agl_learning.memory_needed import LOGITS_TOKENS
 from agl_torch.models import as_mask, computing_in
 from agl_torch.slots import shared_length
@@ -105,7 +104,6 @@ def score_rows(
         was drawn from, and the hidden state that gave it, in order.
 
     Raises:
-        ConfigError: What the model makes of its logits is unknown.
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
@@ -113,25 +111,27 @@ def score_rows(
     with _head_sees_only(model, laid.line_N, laid.before_N) as seen:
         first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach().float()
     hidden_N_H, head = seen[0], model.get_output_embeddings()
-    with torch.no_grad():
-        ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
-        if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
-            raise ConfigError(
-                f"{type(model).__name__} changes the numbers of its output layer in a way that "
-                "agl-torch does not know, and so cannot be trained by it"
-            )
 
-    def score(hidden_n_H: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
-        logits_n_V = after_head(model, head(hidden_n_H[None]))[0].float() / temperature
-        logprobs_n_V = torch.log_softmax(logits_n_V, dim=-1)
+    def score(logits_n_V: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
+        logprobs_n_V = torch.log_softmax(logits_n_V.float() / temperature, dim=-1)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy_n = -(logprobs_n_V.exp() * logprobs_n_V).sum(-1)
         return logprobs_n_V.gather(1, target_n[:, None])[:, 0], entropy_n
 
-    pieces = zip(hidden_N_H.split(LOGITS_TOKENS), laid.target_N.split(LOGITS_TOKENS), strict=True)
+    with torch.no_grad():
+        ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
+    if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
+        # It does to them what ``after_head`` has not: its own are taken, all of them at once.
+        logits_N_V = model(**laid.inputs, use_cache=False).logits[laid.line_N, laid.before_N]
+        return TokenScores(*score(logits_N_V, laid.target_N), hidden_N_H)
+
+    def piece(hidden_n_H: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
+        return score(after_head(model, head(hidden_n_H[None]))[0], target_n)
+
+    parts = zip(hidden_N_H.split(LOGITS_TOKENS), laid.target_N.split(LOGITS_TOKENS), strict=True)
     keep: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    scored = [checkpoint(score, *piece, **keep) for piece in pieces]
-    logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*scored, strict=True))
+    scored = [checkpoint(piece, *part, **keep) for part in parts]
+    logprobs_N, entropy_N = map(torch.cat, zip(*scored, strict=True))
     return TokenScores(logprobs_N, entropy_N, hidden_N_H)
 
 

@@ -52,8 +52,11 @@ def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
     narrow, config = {}, copy.deepcopy(model.config)
     if dtype != "float32":
         config.dtype = getattr(torch, dtype)
-        weights = model.state_dict().items()
-        narrow["state_dict"] = {name: one.to(config.dtype) for name, one in weights}
+        made: dict[tuple[Any, ...], Any] = {}  # what is tied is written once
+        narrow["state_dict"] = {
+            name: made.setdefault((one.data_ptr(), one.shape), one.to(config.dtype))
+            for name, one in model.state_dict().items()
+        }
     with without_bars():
         model.save_pretrained(folder, **narrow)
         config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's

@@ -89,6 +89,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True
     """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
+    why_unused = ("rejected", "the trainer finds its row far likelier than its sampler did")
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)

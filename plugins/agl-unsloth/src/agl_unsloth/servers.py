@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import json
-import shutil
-import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.serving.server import bind
@@ -19,6 +16,7 @@ from agl_learning.children import child, tail
 from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
+from agl_unsloth.memory import find_machine
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def choose_server(name: str) -> str:
     can_vllm = has_vllm()
     has_torch = bool(metadata.entry_points(group="agl.commands", name="serve"))
     match name:
-        case "auto" if can_vllm and _has_gpu():
+        case "auto" if can_vllm and find_machine().is_gpu:
             return "vllm"
         case "auto" if has_torch:
             return "torch"
@@ -161,11 +159,3 @@ async def _use_address(version: Version, options: ServerOptions, log: Path) -> S
 def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return answer.read()
-
-
-def _has_gpu() -> bool:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return False
-    answer: Any = subprocess.run([program, "-L"], capture_output=True, check=False)
-    return answer.returncode == 0 and b"GPU" in answer.stdout

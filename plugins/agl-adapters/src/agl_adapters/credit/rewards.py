@@ -10,7 +10,7 @@ from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl.utils.rewards import reward_problem
 from agl_adapters.air import AIR_RULE
 from agl_learning.calls.sources.gateway import is_gateway_span
-from agl_learning.grades import graded_only
+from agl_learning.final_rewards import graded_only
 from agl_learning.records import ModelCall
 
 

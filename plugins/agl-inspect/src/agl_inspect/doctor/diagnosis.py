@@ -33,8 +33,7 @@ from agl_inspect.doctor.fixes import (
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
-from agl_learning.rows import RowsAdapter, RowSet
-from agl_learning.rows_adapter import rows_adapter
+from agl_learning.rows import RowsAdapter, RowSet, rows_adapter
 
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""

@@ -17,8 +17,7 @@ from agl_inspect.exchange.reading import Read, Said
 from agl_learning.credit import CreditRule
 from agl_learning.pairs import preference_pairs
 from agl_learning.records import TrainingRow
-from agl_learning.rows import RowsAdapter
-from agl_learning.rows_adapter import rows_adapter
+from agl_learning.rows import RowsAdapter, rows_adapter
 from agl_learning.tasks import digest
 
 Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
