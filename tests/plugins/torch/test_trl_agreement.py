@@ -14,15 +14,16 @@ import torch
 
 import agl_torch
 from agl.types import Credit
-from agl_learning.advantages import group_advantages
 from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
+from agl_learning.weighing import weigh
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model
+from .test_algorithms import collected_of
 
 PROMPT = [1, 4, 12, 5, 3, 2]
-REWARDS = [1.0, 0.0, 0.25, 0.0, 1.0, 0.5]
+REWARDS = [1.0, 0.0, 0.5, 0.0, 1.0, 0.5]  # two are the mean, and have the penalties alone
 
 
 def answers(lengths):
@@ -75,10 +76,6 @@ OURS = {
 }
 
 
-def advantages_of(rows):
-    return [a for (a,) in group_advantages([[row.reward] for row in rows])]
-
-
 def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     made, options = OURS.get(kind, (agl_torch.RLOO, {}))
     algorithm = made(
@@ -94,29 +91,35 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     model, reference = build_model(), build_model(seed=1)
     chosen = pick_options(LearnerOptions, algorithm)
     learner = Learner(model, chosen, algorithm.rule(), reference=reference)
-    samples = [
-        Sample(row, [advantage] * row.num_sampled)
-        for row, advantage in zip(rows, advantages_of(rows), strict=True)
-    ]
+    weighed = weigh(collected_of(rows, tasks=1), algorithm)
+    samples = [Sample(one.row, one.of_tokens, left_out=one.left_out) for one in weighed]
     measured = learner.update(samples)
-    return measured["loss/total"], torch.cat([p.grad.flatten() for p in model.parameters()])
+    found = {one.row.rollout_id: one.advantages[0].value for one in weighed}
+    advantages = [found.get(row.rollout_id, 0.0) for row in rows]
+    return advantages, measured["loss/total"], gradient_of(model)
 
 
-def theirs(kind, rows, entropy_bonus, kl_coefficient, tokenizer, folder):
+def gradient_of(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def padded(values, fill=0):
+    width = max(map(len, values))
+    return torch.tensor([v + [fill] * (width - len(v)) for v in values])
+
+
+def trainer_of(trainer, config, rows, tokenizer, folder, **options):
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
 
-    model, reference = build_model(), build_model(seed=1)
-    trainer = GRPOTrainer(
-        model=model,
+    made = trainer(
+        model=build_model(),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": "red"}] * len(rows)),
-        args=GRPOConfig(
+        args=config(
             output_dir=str(folder),
-            **{"epsilon": 0.2, "epsilon_high": 0.28, **THEIRS[kind]},
+            **{"epsilon": 0.2, "epsilon_high": 0.28, **options},
             beta=0.0,  # otherwise it loads its reference from the Hub
-            entropy_coef=entropy_bonus,
             per_device_train_batch_size=len(rows),
             num_generations=len(rows),
             gradient_accumulation_steps=1,
@@ -125,38 +128,39 @@ def theirs(kind, rows, entropy_bonus, kl_coefficient, tokenizer, folder):
             bf16=False,
         ),
     )
+    made.model.eval()
+    completions = [row.token_ids[len(PROMPT) :] for row in rows]
+    prompt_ids = torch.tensor([PROMPT] * len(rows))
+    return made, {
+        "prompt_ids": prompt_ids,
+        "prompt_mask": torch.ones_like(prompt_ids),
+        "completion_ids": padded(completions),
+        "completion_mask": padded([[1] * len(c) for c in completions]),
+    }
+
+
+def theirs(kind, rows, advantages, entropy_bonus, kl_coefficient, tokenizer, folder):
+    from trl import GRPOConfig, GRPOTrainer
+
+    given = (GRPOTrainer, GRPOConfig, rows, tokenizer, folder)
+    trainer, inputs = trainer_of(*given, **THEIRS[kind], entropy_coef=entropy_bonus)
     trainer.beta = kl_coefficient
     # What the trainer sets at the beginning of its loop.
     trainer.current_gradient_accumulation_steps = 1
-    width = max(len(row.token_ids) for row in rows) - len(PROMPT)
-
-    def padded(values, fill):
-        return torch.tensor([v + [fill] * (width - len(v)) for v in values])
-
-    completions = [row.token_ids[len(PROMPT) :] for row in rows]
-    completion_ids = padded(completions, 0)
-    prompt_ids = torch.tensor([PROMPT] * len(rows))
+    completion_ids = inputs["completion_ids"]
     with torch.no_grad():
-        logits = reference(torch.cat([prompt_ids, completion_ids], 1)).logits[:, len(PROMPT) - 1 :]
-        reference_logprobs = (
-            logits[:, :-1].log_softmax(-1).gather(2, completion_ids[..., None])[..., 0]
-        )
-    trainer.model.eval()
-    loss = trainer._compute_loss(
-        trainer.model,
-        {
-            "prompt_ids": prompt_ids,
-            "prompt_mask": torch.ones_like(prompt_ids),
-            "completion_ids": completion_ids,
-            "completion_mask": padded([[1] * len(c) for c in completions], 0),
-            "advantages": torch.tensor(advantages_of(rows)),
-            "num_items_in_batch": torch.tensor(sum(map(len, completions))),
-            "old_per_token_logps": padded([r.logprobs[len(PROMPT) :] for r in rows], 0.0),
-            "ref_per_token_logps": reference_logprobs,
-        },
-    )
+        reference, ids = build_model(seed=1), torch.cat([inputs["prompt_ids"], completion_ids], 1)
+        logits = reference(ids).logits[:, len(PROMPT) - 1 : -1]
+    reference_logprobs = logits.log_softmax(-1).gather(2, completion_ids[..., None])[..., 0]
+    inputs |= {
+        "advantages": torch.tensor(advantages),
+        "num_items_in_batch": inputs["completion_mask"].sum(),
+        "old_per_token_logps": padded([r.logprobs[len(PROMPT) :] for r in rows], 0.0),
+        "ref_per_token_logps": reference_logprobs,
+    }
+    loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
-    return loss.item(), torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+    return loss.item(), gradient_of(trainer.model)
 
 
 @pytest.mark.filterwarnings("default")
@@ -171,8 +175,10 @@ def test_loss_and_gradient_are_those_of_trl(
     if kind == "gspo":  # TRL weighs a token's divergence by the ratio of its whole sequence there
         kl_coefficient = 0.0
     rows = rows_and_old(lengths)
-    loss, gradient = ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens)
-    given = (kind, rows, entropy_bonus, kl_coefficient, tokenizer, tmp_path)
+    found = ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens)
+    advantages, loss, gradient = found
+    assert advantages.count(0) == 2
+    given = (kind, rows, advantages, entropy_bonus, kl_coefficient, tokenizer, tmp_path)
     their_loss, their_gradient = theirs(*given)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss, rel=1e-5)
@@ -184,50 +190,16 @@ def test_loss_and_gradient_are_those_of_trl(
 def test_rloo_has_the_loss_and_gradient_of_trl(tokenizer, tmp_path, monkeypatch, packed, bound):
     # Rows in one line are summed in another order, which rounds otherwise.
     monkeypatch.setattr("agl_torch.batch.PACKED", re.compile(packed))
-    from datasets import Dataset
     from trl import RLOOConfig, RLOOTrainer
 
     rows = rows_and_old([3, 1, 5, 2, 4, 3])
-    trainer = RLOOTrainer(
-        model=build_model(),
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list([{"prompt": "red"}] * len(rows)),
-        args=RLOOConfig(
-            output_dir=str(tmp_path),
-            epsilon=0.2,
-            epsilon_high=0.28,
-            beta=0.0,
-            per_device_train_batch_size=len(rows),
-            num_generations=len(rows),
-            gradient_accumulation_steps=1,
-            use_cpu=True,
-            report_to=[],
-            bf16=False,
-        ),
-    )
-    width = max(len(row.token_ids) for row in rows) - len(PROMPT)
-    completions = [row.token_ids[len(PROMPT) :] for row in rows]
-
-    def padded(values):
-        return torch.tensor([v + [0] * (width - len(v)) for v in values])
-
-    prompt_ids = torch.tensor([PROMPT] * len(rows))
-    trainer.model.eval()
-    their_loss = trainer._compute_loss(
-        trainer.model,
-        {
-            "prompt_ids": prompt_ids,
-            "prompt_mask": torch.ones_like(prompt_ids),
-            "completion_ids": padded(completions),
-            "completion_mask": padded([[1] * len(c) for c in completions]),
-            "advantages": torch.tensor(advantages_of(rows)),
-            "old_logps": torch.tensor([sum(row.logprobs[len(PROMPT) :]) for row in rows]),
-        },
-    )
+    advantages, loss, gradient = ours("rloo", rows, 0.0, 0.0, 25)
+    trainer, inputs = trainer_of(RLOOTrainer, RLOOConfig, rows, tokenizer, tmp_path)
+    inputs["advantages"] = torch.tensor(advantages)
+    inputs["old_logps"] = torch.tensor([sum(row.logprobs[len(PROMPT) :]) for row in rows])
+    their_loss = trainer.compute_loss(trainer.model, inputs)
     their_loss.backward()
-    their_gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
-    loss, gradient = ours("rloo", rows, 0.0, 0.0, 25)
+    their_gradient = gradient_of(trainer.model)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss.item(), rel=1e-5)
     assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=bound)

@@ -208,8 +208,8 @@ def weigh(
 ) -> list[Weighed]:
     """Rows with their advantages; every call goes into one bin of the ledger.
 
-    Calls of failed rollouts, without reward, and without advantage are excluded. A failed rollout
-    does not count in the mean of its group either.
+    Calls of failed rollouts and without reward are excluded, and those without advantage where the
+    loss has no other term. A failed rollout does not count in the mean of its group either.
 
     Args:
         collected: What was collected.
@@ -241,10 +241,9 @@ def weigh(
         estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
-    left_out = _left_out(members, estimated_N, options)
-    for (_, numbered), of_rows in zip(members, estimated_N, strict=True):
-        for (number, row), found in zip(numbered, of_rows, strict=True):
-            kept = _trained(found)
+    kept_N, left_out = _trained(members, estimated_N, options)
+    for (_, numbered), of_rows, kept_D in zip(members, estimated_N, kept_N, strict=True):
+        for (number, row), found, kept in zip(numbered, of_rows, kept_D, strict=True):
             _book(row, found.advantages, kept, number, collected.ledger, equal)
             if kept:
                 given = [found.advantages[n] for n in kept]
@@ -254,28 +253,30 @@ def weigh(
     return weighed
 
 
-def _left_out(
+def _trained(
     members: "Sequence[Usable]", estimated_N: "Sequence[list[Estimated]]", options: WeighingOptions
-) -> dict[str, int]:
-    """See ``Weighed.left_out``. Tasks of which nothing is trained do not make a step smaller."""
-    tokens, is_trained = Counter[str](), set[int]()
-    for (one, numbered), of_rows in zip(members, estimated_N, strict=True):
-        for (_, row), found in zip(numbered, of_rows, strict=True):
-            kept = _trained(found)
-            if kept:
-                is_trained.add(one.group)
-            rest = [at for n, at in enumerate(row.call_ranges) if n not in kept]
-            tokens[row.rollout_id] += sum(end - start for start, end in rest)
-    across = options.estimator in ACROSS_TASKS
-    groups = {row.rollout_id: one.group for one, numbered in members for _, row in numbered}
-    return {
-        rollout_id: number
-        for rollout_id, number in tokens.items()
-        if number and (across or groups[rollout_id] in is_trained)
-    }
+) -> tuple[list[list[list[int]]], dict[str, int]]:
+    """Per rollout and row the calls that are trained, and ``Weighed.left_out``.
+
+    A task of which no call has an advantage does not count, and so makes no step smaller. Of others
+    it is the calls with an advantage, and where the loss has terms besides, all of them.
+    """
+    kept_N = [[_taught(found) for found in of_rows] for of_rows in estimated_N]
+    taught = {one.group for (one, _), kept in zip(members, kept_N, strict=True) if any(kept)}
+    across = taught and options.estimator in ACROSS_TASKS
+    kl = getattr(options, "penalises_loss", False) and getattr(options, "kl_coefficient", 0)
+    is_whole, left_out = kl or getattr(options, "entropy_bonus", 0), Counter[str]()
+    for (one, numbered), kept_D in zip(members, kept_N, strict=True):
+        if not (across or one.group in taught):
+            continue
+        for (_, row), kept in zip(numbered, kept_D, strict=True):
+            if is_whole:
+                kept[:] = range(len(row.call_ids))
+            left_out[row.rollout_id] += row.num_sampled - row.only(kept).num_sampled
+    return kept_N, dict(+left_out)
 
 
-def _trained(found: "Estimated") -> list[int]:
+def _taught(found: "Estimated") -> list[int]:
     """The calls whose tokens have an advantage, or teach a critic."""
     tokens = found.tokens or [[advantage.value] for advantage in found.advantages]
     return [n for n, of_call in enumerate(tokens) if found.returns or any(of_call)]
