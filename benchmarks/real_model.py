@@ -26,18 +26,26 @@ def tasks(number: int, seed: int) -> list[dict[str, int]]:
     return [{"a": chance.randint(1, 49), "b": chance.randint(1, 49)} for _ in range(number)]
 
 
+def question_of(task: dict[str, int]) -> str:
+    """What the model is asked."""
+    return f"What is {task['a']} + {task['b']}? Answer with the number only."
+
+
+def reward_of(task: dict[str, int], answer: str) -> float:
+    """1 for the right number, alone or in a sentence."""
+    return float(str(task["a"] + task["b"]) in answer.replace(".", " ").split())
+
+
 @agl.rollout
 async def agent(task: dict[str, int], llm: agl.LLM) -> float:
-    """1 for the right number, alone or in a sentence."""
+    """Ask once."""
     from openai import AsyncOpenAI
 
-    question = f"What is {task['a']} + {task['b']}? Answer with the number only."
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
         answer = await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": question}]
+            model=llm.model, messages=[{"role": "user", "content": question_of(task)}]
         )
-    words = (answer.choices[0].message.content or "").replace(".", " ").split()
-    return float(str(task["a"] + task["b"]) in words)
+    return reward_of(task, answer.choices[0].message.content or "")
 
 
 def main() -> None:
