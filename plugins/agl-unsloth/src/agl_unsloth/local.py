@@ -124,7 +124,7 @@ class LocalFineTuning(FineTuning):
         return {**super().identity(), "model": self.model}
 
     def is_whole(self, version: Version) -> bool:
-        """Whether every file of its folder is as it was written."""
+        """Whether every file of its folder is there, and as long as it was."""
         return not damage(Path(version.ref))
 
     def fingerprint(self, version: Version) -> str | None:
