@@ -5,6 +5,8 @@
 Shapes are those of Qwen2.5; nothing is downloaded, and no weights are made.
 """
 
+from typing import Any
+
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -24,11 +26,11 @@ METHODS = {
 }
 
 
-def size(
+def config_of(
     words: int, hidden: int, inner: int, layers: int, heads: int, groups: int, tied: bool
-) -> Size:
+) -> Qwen2Config:
     """Of a model that has these sizes."""
-    config = Qwen2Config(
+    return Qwen2Config(
         vocab_size=words,
         hidden_size=hidden,
         intermediate_size=inner,
@@ -38,20 +40,28 @@ def size(
         tie_word_embeddings=tied,
         max_position_embeddings=32_768,
     )
+
+
+def size(*shape: Any) -> Size:
+    """Of a model of such a shape."""
     with torch.device("meta"):
-        return Size.of(AutoModelForCausalLM.from_config(config))
+        return Size.of(AutoModelForCausalLM.from_config(config_of(*shape)))
+
+
+def gibibytes(algorithm: Any, of_model: Size, dtype: str = "bfloat16") -> float:
+    """Of a card that a run is estimated to need."""
+    parts = estimate(algorithm, of_model, dtype=dtype)
+    update = parts["activations"] + parts["logits"]
+    lasting = sum(parts.values()) - update - parts["sampling"]
+    return (lasting + max(update, parts["sampling"])) / 2**30
 
 
 def main() -> None:
     """Print the table."""
     print(f"| GiB | {' | '.join(SHAPES)} |\n|---|{'---|' * len(SHAPES)}")
     for method, options in METHODS.items():
-        cells: list[str] = []
-        for shape in SHAPES.values():
-            parts = estimate(agl.GRPO(model="none", **options), size(*shape), dtype="bfloat16")
-            update = parts["activations"] + parts["logits"]
-            lasting = sum(parts.values()) - update - parts["sampling"]
-            cells.append(f"{(lasting + max(update, parts['sampling'])) / 2**30:.0f}")
+        grpo = agl.GRPO(model="none", **options)
+        cells = [f"{gibibytes(grpo, size(*shape)):.0f}" for shape in SHAPES.values()]
         print(f"| {method} | {' | '.join(cells)} |")
 
 

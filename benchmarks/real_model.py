@@ -43,7 +43,9 @@ async def agent(task: dict[str, int], llm: agl.LLM) -> float:
 
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
         answer = await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": question_of(task)}]
+            model=llm.model,
+            messages=[{"role": "user", "content": question_of(task)}],
+            **llm.sampling_parameters,
         )
     return reward_of(task, answer.choices[0].message.content or "")
 
