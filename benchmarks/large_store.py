@@ -1,6 +1,6 @@
 """How long people wait for a store of a million rollouts: commands, and pages of agl ui.
 
-    agl bench fill /tmp/large/store.db            # some minutes, 18 GB
+    python benchmarks/filling /tmp/large/store.db   # some minutes, 18 GB
     python benchmarks/large_store.py /tmp/large/store.db [--runs 3] [--no-pages]
 
 Of a command: seconds of the processor that its process took, all of it, from the start of the

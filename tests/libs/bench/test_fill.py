@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from agl.cli import main
 from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.types import AttemptedRollout, EnqueueRolloutRequest
-from agl_bench.filling.world import Shape
-from agl_bench.filling.writing import fill_store
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from filling.world import Shape
+from filling.writing import fill_store
 
 SHAPE = Shape(rollouts=60, runs=2, groups=2, group_size=5)
 

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from dataclasses import replace
@@ -25,15 +26,17 @@ from agl_learning.listing import (
     steps_of,
 )
 
-bench = pytest.importorskip("agl_bench.filling.writing")
-world = pytest.importorskip("agl_bench.filling.world")
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from filling import world, writing
+
 pytestmark = pytest.mark.plugins
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("filled") / "store.db"
-    bench.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
+    writing.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
     return path
 
 

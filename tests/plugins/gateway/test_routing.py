@@ -304,12 +304,22 @@ async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog) -> No
     assert len(told) < 1000
 
 
-async def test_a_forced_limit_takes_the_place_of_the_other_name_of_it(bench) -> None:
+@pytest.mark.parametrize(
+    ("limits", "asked", "sent"),
+    [
+        ({"forced_parameters": {"all": {"max_tokens": 5}}}, {"max_completion_tokens": 900}, (5, 0)),
+        ({"max_tokens": 5}, {}, (5, 0)),
+        ({"max_tokens": 5}, {"max_tokens": None}, (5, 0)),
+        ({"max_tokens": 5}, {"max_completion_tokens": 900}, (0, 900)),
+    ],
+)
+async def test_answers_have_one_limit(bench, limits, asked, sent) -> None:
+    """The forced one, or the agent's, or that of the model."""
     (entry,) = bench.models(bench.llm.url)
-    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"max_tokens": 5}}}])
-    await bench.post(bench.ask(max_completion_tokens=900), bench.proxy.as_resource().endpoint)
-    assert bench.llm.requests[0]["max_tokens"] == 5
-    assert "max_completion_tokens" not in bench.llm.requests[0]
+    bench.proxy.update_model_list([{**entry, **limits}])
+    await bench.post({**bench.ask(), **asked}, bench.proxy.as_resource().endpoint)
+    names = ("max_tokens", "max_completion_tokens")
+    assert tuple(bench.llm.requests[0].get(name, 0) for name in names) == sent
 
 
 @pytest.mark.parametrize(
@@ -322,6 +332,7 @@ async def test_a_forced_limit_takes_the_place_of_the_other_name_of_it(bench) -> 
         ({"price": {"inputs": 1}}, "unknown key 'inputs' of price"),
         ({"price": {"input": "1"}}, "price input is '1'"),
         ({"price": 3}, "price is 3"),
+        ({"max_tokens": 0}, "max_tokens is 0; expected a number of at least 1"),
     ],
 )
 def test_a_wrong_entry_is_refused_by_name(extra: dict, message: str) -> None:

@@ -34,6 +34,8 @@ class ModelConfig(TypedDict):
     send_seed: NotRequired[bool]
     """Whether calls get a ``seed``, from that of their rollout and their number in it, where the
     agent gives none; for servers that take one. Not LiteLLM's."""
+    max_tokens: NotRequired[int]
+    """Of an answer for which the agent sets no limit. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
     """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
 

@@ -26,7 +26,7 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import LLM, Dataset, RolloutConfig
 from agl_learning.collect import AS_ASKED, Collector
 from agl_learning.durable import find_request, key_of, run_request
-from agl_learning.gateways import model_served
+from agl_learning.gateways import entry_of, model_served, sampling_of
 from agl_learning.loop_options import LoopOptions, check_evaluation, warn_of_intervals
 from agl_learning.options import absolute, check_options
 from agl_learning.records import TrainedModel
@@ -34,7 +34,7 @@ from agl_learning.start import MODEL_NAME, check_identity, free_gateway
 from agl_learning.versions import Served, Version
 
 if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway, ModelConfig
+    from agl.algorithm.gateway import Gateway
     from agl_learning.collected import Collected
     from agl_learning.durable import Request
     from agl_learning.journal import Journal
@@ -271,29 +271,22 @@ class Training(Algorithm, LoopOptions):
     @contextlib.asynccontextmanager
     async def _published(self, version: Version) -> AsyncGenerator[dict[str, str]]:
         # What trains comes last: those are the latest resources of the store.
-        temperatures = {"val": self.eval_temperature, "train": self.temperature}
+        sampling = {
+            mode: sampling_of(temperature, self.max_tokens)
+            for mode, temperature in (("val", self.eval_temperature), ("train", self.temperature))
+        }
         async with self.serve(version) as served:
             self._served = served
-            entry: ModelConfig = {
-                "model_name": MODEL_NAME,
-                "litellm_params": served.litellm_params,
-                "send_seed": True,
-                "forced_parameters": {
-                    mode: {**self.forced_sampling(), "temperature": temperature}
-                    for mode, temperature in temperatures.items()
-                },
-            }
+            forced = self.forced_sampling()
+            entry = entry_of(MODEL_NAME, served.litellm_params, sampling, forced)
             async with model_served(self.session.gateway, entry, self.get_store()):
                 yield {
-                    mode: await self._publish(version, mode, temperature)
-                    for mode, temperature in temperatures.items()
+                    mode: await self._publish(version, mode, told)
+                    for mode, told in sampling.items()
                 }
 
-    async def _publish(self, version: Version, mode: str, temperature: float) -> str:
-        sampling: dict[str, Any] = {"temperature": temperature}
-        if self.max_tokens is not None:
-            sampling["max_tokens"] = self.max_tokens
-        llm = self.session.gateway.as_resource(model=MODEL_NAME, sampling_parameters=sampling)
+    async def _publish(self, version: Version, mode: str, told: dict[str, Any]) -> str:
+        llm = self.session.gateway.as_resource(model=MODEL_NAME, sampling_parameters=told)
         resources = {**(self.get_initial_resources() or {}), self.resource_name: llm}
         resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
         return (await self.publish_resources(resources, resources_id)).resources_id

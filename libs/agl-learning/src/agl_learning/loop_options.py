@@ -20,7 +20,7 @@ class LoopOptions:
 
     Args:
         temperature: At which rollouts are sampled; the gateway has the agent use it.
-        max_tokens: Of one answer; None leaves it to the agent.
+        max_tokens: Of one answer, where the agent sets no limit.
         eval_every: Evaluate on the validation tasks after so many steps; in any case before the
             first and after the last. Without such tasks it is refused, like the next two.
         eval_temperature: Of evaluations; 0 takes the most probable token.

@@ -18,7 +18,7 @@ from agl.errors import ConfigError
 from agl.plugins.build import build_component
 from agl_learning.accounts import collected_metrics
 from agl_learning.by_model import RowsByModel
-from agl_learning.gateways import WHOLE_SOFTMAX, model_served
+from agl_learning.gateways import WHOLE_SOFTMAX, entry_of, model_served, sampling_of
 from agl_learning.online import OnlineTraining
 from agl_learning.records import TrainedModel
 from agl_learning.signs import OF_MODELS
@@ -26,7 +26,7 @@ from agl_learning.start import MODEL_NAME, Origin
 from agl_learning.weighing import WeighingOptions
 
 if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway, ModelConfig
+    from agl.algorithm.gateway import Gateway
     from agl_learning.collect import Collector
     from agl_learning.collected import Collected
     from agl_learning.versions import Served, Version
@@ -159,31 +159,22 @@ class Team(OnlineTraining):
     async def _published(self, version: "Version") -> AsyncGenerator[dict[str, str]]:
         async with self.serve(version) as self._served, contextlib.AsyncExitStack() as stack:
             for name, part in self._parts.items():
-                entry: ModelConfig = {
-                    "model_name": name,
-                    "litellm_params": self._servers[name].litellm_params,
-                    "send_seed": True,
-                    "forced_parameters": {
-                        mode: {**WHOLE_SOFTMAX, "temperature": temperature}
-                        for mode, temperature in self._temperatures(part).items()
-                    },
-                }
+                served = self._servers[name].litellm_params
+                entry = entry_of(name, served, self._sampling(part), WHOLE_SOFTMAX)
                 served_too = model_served(self.session.gateway, entry, self.get_store())
                 await stack.enter_async_context(served_too)
             # What trains comes last: those are the latest resources of the store.
             yield {mode: await self._publish_all(version, mode) for mode in ("val", "train")}
 
-    def _temperatures(self, part: OnlineTraining) -> dict[str, float]:
-        return {"val": self.eval_temperature, "train": part.temperature}
+    def _sampling(self, part: OnlineTraining) -> dict[str, dict[str, Any]]:
+        temperatures = {"val": self.eval_temperature, "train": part.temperature}
+        return {mode: sampling_of(one, part.max_tokens) for mode, one in temperatures.items()}
 
     async def _publish_all(self, version: "Version", mode: str) -> str:
         resources = {**(self.get_initial_resources() or {})}
         for name, part in self._parts.items():
-            sampling: dict[str, Any] = {"temperature": self._temperatures(part)[mode]}
-            if part.max_tokens is not None:
-                sampling["max_tokens"] = part.max_tokens
             resources[name] = self.session.gateway.as_resource(
-                model=name, sampling_parameters=sampling
+                model=name, sampling_parameters=self._sampling(part)[mode]
             )
         resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
         return (await self.publish_resources(resources, resources_id)).resources_id

@@ -28,6 +28,8 @@ class Backend:
     price: Price | None = None
     send_seed: bool = False
     """Whether calls get a seed, from that of their rollout."""
+    max_tokens: int | None = None
+    """Of an answer for which the agent sets no limit."""
     provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
@@ -40,7 +42,7 @@ class Backend:
     @property
     def settings(self) -> tuple[Any, ...]:
         """What is asked of every call, whichever replica answers it."""
-        return self.forced, self.price, self.send_seed
+        return self.forced, self.price, self.send_seed, self.max_tokens
 
     @property
     def key(self) -> str:

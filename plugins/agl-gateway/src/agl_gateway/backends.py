@@ -59,9 +59,9 @@ class Backends:
             replicas.append(backend)
             if backend.settings != replicas[0].settings:
                 raise ConfigError(
-                    f"model_list[{number}] ({backend.model_name!r}): forced_parameters, price or "
-                    "send_seed differ from those of another entry of this name; replicas must "
-                    "agree, since a call goes to any of them"
+                    f"model_list[{number}] ({backend.model_name!r}): forced_parameters, "
+                    "max_tokens, price or send_seed differ from those of another entry of this "
+                    "name; replicas must agree, since a call goes to any of them"
                 )
 
     @property
@@ -130,6 +130,7 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         "forced": checked_forced(entry.get("forced_parameters"), where),
         "price": checked_price(entry.get("price"), where),
         "send_seed": _flag(entry, "send_seed", where),
+        "max_tokens": _limit(entry.get("max_tokens"), where),
     }
     if provider is not None:
         require_litellm(where, provider)
@@ -151,6 +152,12 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         **settings,
     )
+
+
+def _limit(value: Any, where: str) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ConfigError(f"{where}: max_tokens is {value!r}; expected a number of at least 1")
+    return value
 
 
 def _flag(entry: Mapping[str, Any], name: str, where: str) -> bool:

@@ -11,7 +11,7 @@ from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
-from agl_gateway.forced import force
+from agl_gateway.forced import force, limit
 from agl_gateway.gate import Gate
 from agl_gateway.records import CallRecord
 from agl_gateway.rollouts import Known, Rollouts
@@ -63,6 +63,8 @@ class Controls:
         self.num_unattributed += not record.origin.rollout_id
         backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
+        if backend.max_tokens is not None and limit(exchange, backend.max_tokens):
+            record.request = exchange.request
         if backend.forced or backend.send_seed:
             known = await self._known(record.origin.rollout_id)
             asked = force(exchange, backend.forced, known.mode) if backend.forced else {}

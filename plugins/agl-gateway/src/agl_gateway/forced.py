@@ -52,6 +52,18 @@ def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) ->
     return asked
 
 
+def limit(exchange: Exchange, max_tokens: int) -> bool:
+    """Set the limit of an answer that has none; whether it had none."""
+    fields = exchange.fields
+    for name in ("max_tokens", "max_completion_tokens"):
+        if bytes(fields.get(name, b"null")) != b"null":
+            return False
+        fields.pop(name, None)
+    fields["max_tokens"] = Raw(dumps(max_tokens))
+    exchange.request = dumps(fields)
+    return True
+
+
 def _changes(name: str, wish: Any) -> bool:
     return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
 

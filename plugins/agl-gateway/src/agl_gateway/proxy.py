@@ -75,7 +75,8 @@ class LLMProxy(Gateway):
             dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
             attempt stays with one of them while loads are equal. ``forced_parameters`` are set in
             every request by mode of the rollout, ``send_seed`` gives calls the seeds of their
-            rollouts, and ``price`` counts for budgets. With the prefix of another provider
+            rollouts, ``max_tokens`` limits answers for which the agent sets no limit, and
+            ``price`` counts for budgets. With the prefix of another provider
             (``anthropic/``, ``azure/``, ...) the model is called through LiteLLM's library, which
             is an extra.
         store: Where calls are recorded; needed before ``start``.

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Literal
 
 from agl.types import Advantage, Credit, Exclusion, LedgerItem, LedgerPart, Trained
-from agl_bench.filling.templates import Holes, part_template
+from filling.templates import Holes, part_template
 
 Fate = Literal["trained", "zero_advantage", "not_trained_mode", "failed_attempt"]
 DETAILS = {

@@ -22,11 +22,11 @@ from agl.store.sqlite.rows import StoredAttempt
 from agl.store.sqlite.tables import Tables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig, RunStart
 from agl.utils.rewards import place_of_reward
-from agl_bench.filling.accounts import account
-from agl_bench.filling.failing import LOST
-from agl_bench.filling.scripts import Piece, long_script, task
-from agl_bench.filling.templates import fill
-from agl_bench.filling.world import Metrics, Shape, Told, told
+from filling.accounts import account
+from filling.failing import LOST
+from filling.scripts import Piece, long_script, task
+from filling.templates import fill
+from filling.world import Metrics, Shape, Told, told
 
 CONFIG: Final = RolloutConfig(
     timeout_seconds=300.0,

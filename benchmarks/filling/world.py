@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl.types.records import AttemptStatus, Failure
-from agl_bench.filling.accounts import Fate, compared
-from agl_bench.filling.failing import cause
-from agl_bench.filling.scripts import NUM_SCRIPTS, NUM_TASKS, Script, script
+from filling.accounts import Fate, compared
+from filling.failing import cause
+from filling.scripts import NUM_SCRIPTS, NUM_TASKS, Script, script
 
 FAILING: Final = 0.04
 CANCELLED: Final = 0.003

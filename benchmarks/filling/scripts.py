@@ -8,7 +8,7 @@ from typing import Any
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes
 from agl.types import OtelResource, Span, TraceStatus
 from agl.types.spans import SpanContext
-from agl_bench.filling.templates import Holes, span_template
+from filling.templates import Holes, span_template
 
 NUM_TASKS = 200
 NUM_SCRIPTS = 5
