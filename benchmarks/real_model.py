@@ -9,6 +9,7 @@ memory. To compare trees, run it with the interpreter of each, by turns.
 
 import argparse
 import json
+import os
 import random
 import resource
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 import yaml
 
 import agl
+
+FINE = "AGL_BENCHMARK_FINE"
 
 
 def tasks(number: int, seed: int) -> list[dict[str, int]]:
@@ -32,8 +35,11 @@ def question_of(task: dict[str, int]) -> str:
 
 
 def reward_of(task: dict[str, int], answer: str) -> float:
-    """1 for the right number, alone or in a sentence."""
-    return float(str(task["a"] + task["b"]) in answer.replace(".", " ").split())
+    """1 for the right number, alone or in a sentence; with --fine more the nearer it comes."""
+    right, words = task["a"] + task["b"], answer.replace(".", " ").split()
+    if not os.environ.get(FINE):
+        return float(str(right) in words)
+    return max((1 / (1 + abs(right - int(one))) for one in words if one.isdecimal()), default=0.0)
 
 
 @agl.rollout
@@ -57,8 +63,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eval-every", type=int, default=0)
+    parser.add_argument("--fine", action="store_true", help="nearly all rows are trained")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()
+    os.environ[FINE] = "1" if given.fine else ""
     more = {
         name: yaml.safe_load(value) for name, _, value in (o.partition("=") for o in given.option)
     }

@@ -28,12 +28,10 @@ class ModelConfig(TypedDict):
     litellm_params: dict[str, Any]
     """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
     forced_parameters: NotRequired[dict[str, dict[str, Any]]]
-    """Fields that requests get whatever the agent says: by mode of the rollout (``train``, ``val``,
-    ``test``), and under ``all``; a field whose value is None is taken out. Where an agent asked for
-    something else it is told once, and counted. Not LiteLLM's."""
+    """Fields that requests get whatever the agent says: by mode of the rollout, and under ``all``.
+    One whose value is None is taken out. Who asks for something else is counted. Not LiteLLM's."""
     send_seed: NotRequired[bool]
-    """Whether calls get a ``seed``, from that of their rollout and their number in it, where the
-    agent gives none; for servers that take one. Not LiteLLM's."""
+    """Whether calls whose agent gives no ``seed`` get that of their place. Not LiteLLM's."""
     max_tokens: NotRequired[int]
     """Of an answer for which the agent sets no limit. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]

@@ -75,10 +75,9 @@ class LLMProxy(Gateway):
             dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
             attempt stays with one of them while loads are equal. ``forced_parameters`` are set in
             every request by mode of the rollout, ``send_seed`` gives calls the seeds of their
-            rollouts, ``max_tokens`` limits answers for which the agent sets no limit, and
-            ``price`` counts for budgets. With the prefix of another provider
-            (``anthropic/``, ``azure/``, ...) the model is called through LiteLLM's library, which
-            is an extra.
+            rollouts, ``max_tokens`` limits answers whose agent does not, and ``price`` counts for
+            budgets. With the prefix of another provider (``anthropic/``, ``azure/``, ...) the model
+            is called through LiteLLM's library, an extra.
         store: Where calls are recorded; needed before ``start``.
         host: Where to listen; None is 127.0.0.1.
         litellm_config: Of 0.3; refused, as LiteLLM's router is not used.
