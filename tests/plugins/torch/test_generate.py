@@ -10,7 +10,7 @@ import transformers
 from agl.errors import ConfigError
 from agl_learning.sampling.sequences import Completion, SamplingRequest
 from agl_learning.sampling.textstream import TextStream, _uncertain
-from agl_torch.draws import draw, sampling_distribution
+from agl_torch.draws import CHANCES, draw, sampling_distribution
 from agl_torch.generate import Sampler
 
 
@@ -232,8 +232,9 @@ def test_a_model_whose_answers_depend_on_their_neighbours_is_refused(model, toke
 def test_draws_follow_the_distribution():
     weights = torch.tensor([[0.1, 0.0, 0.6, 0.3]], dtype=torch.float64).expand(4000, 4)
     generator = torch.Generator().manual_seed(0)
-    noise = torch.empty(4000, 4, dtype=torch.float64).exponential_(generator=generator)
-    drawn = draw(weights, noise)
+    chances = torch.empty(4000, 4, dtype=torch.float64).uniform_(*CHANCES, generator=generator)
+    chances[:4] = torch.eye(4) * (CHANCES[1] - CHANCES[0]) + CHANCES[0]  # the ends
+    drawn = draw(weights, chances)
     share = torch.bincount(drawn, minlength=4) / 4000
     assert share[1] == 0
     # Three standard deviations of the largest share: 3 * sqrt(0.6 * 0.4 / 4000) = 0.023.

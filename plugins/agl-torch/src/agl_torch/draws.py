@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 LOWEST_TEMPERATURE = 1e-5
 """Below it, as at 0, the most probable token is taken: logits divided by less overflow."""
 
+CHANCES = (2**-54, 1 - 2**-24)  # within 0 and 1, to which float32 rounds none of them
+
 
 def sampling_distribution(
     logits_B_V: "Tensor",
@@ -27,42 +29,40 @@ def sampling_distribution(
         allowed_B_V: What may be drawn; None is everything.
 
     Returns:
-        ``log_softmax(logits / temperature)`` over what is allowed, and unnormalised probabilities
-        whose zeros are never drawn; both B x V, the second one in double precision.
+        ``log_softmax(logits / temperature)`` over what is allowed, and what ``draw`` takes.
     """
     if allowed_B_V is not None:
         logits_B_V = logits_B_V.masked_fill(~allowed_B_V, -torch.inf)
     greedy_B = temperature_B < LOWEST_TEMPERATURE
     scale_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)
     logprobs_B_V = torch.log_softmax(logits_B_V.float() / scale_B[:, None], dim=-1)
-    draw_B_V = logprobs_B_V.double().exp()
+    draw_B_V = logprobs_B_V.exp()
     if bool((top_p_B < 1).any()):
-        sorted_B_V, order_B_V = draw_B_V.sort(dim=-1, descending=True)
+        sorted_B_V, order_B_V = draw_B_V.double().sort(dim=-1, descending=True)
         before_B_V = sorted_B_V.cumsum(-1) - sorted_B_V
         # By rounding, it may reach 1 before the end: who asked for everything keeps everything.
         limit_B = torch.where(top_p_B < 1, top_p_B, torch.inf)
         sorted_B_V[before_B_V >= limit_B[:, None]] = 0
-        draw_B_V = torch.zeros_like(draw_B_V).scatter_(1, order_B_V, sorted_B_V)
+        draw_B_V = torch.zeros_like(draw_B_V).scatter_(1, order_B_V, sorted_B_V.float())
     if bool(greedy_B.any()):
-        best_B = logits_B_V.argmax(-1)
-        draw_B_V[greedy_B] = torch.nn.functional.one_hot(
-            best_B[greedy_B], logits_B_V.shape[-1]
-        ).double()
+        best_B_1 = logits_B_V.argmax(-1, keepdim=True)
+        draw_B_V[greedy_B] = torch.zeros_like(draw_B_V).scatter_(1, best_B_1, 1.0)[greedy_B]
     return logprobs_B_V, draw_B_V
 
 
-def draw(weights_B_V: "Tensor", noise_B_V: "Tensor") -> "Tensor":
+def draw(weights_B_V: "Tensor", chance_B_V: "Tensor") -> "Tensor":
     """One index per row, with a probability in proportion to its weight.
 
     Args:
         weights_B_V: Not negative; zeros are never drawn.
-        noise_B_V: Independent, each exponentially distributed with mean 1.
+        chance_B_V: Independent, each uniformly distributed over ``CHANCES``, in double precision.
 
-    Which it is changes with the weights only where two are about equally near to being drawn. Where
-    a uniform number is looked up in cumulated weights, each boundary moves by what the rounding of
-    all before it adds up to: with 8,192 tokens one draw in 400 was another in another batch.
+    Which it is changes with the weights only where two are about equally near to being drawn. A
+    uniform number looked up in cumulated weights would be nearer by all that their rounding adds up
+    to: with 8,192 tokens one draw in 400 was another in another batch.
     """
-    return (weights_B_V / noise_B_V).argmax(-1)
+    # Times until events of these rates; what comes first has a chance near 0, which float32 keeps.
+    return (weights_B_V / chance_B_V.float().neg_().log1p_().neg_()).argmax(-1)
 
 
 def generator(seed: str | int, device: "torch.device") -> "torch.Generator":

@@ -25,7 +25,7 @@ from agl.errors import ConfigError
 from agl_learning.completions import RequestError, end_tokens
 from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
 from agl_learning.sampling.stops import first_stop, may_stop
-from agl_torch.draws import draw, generator, sampling_distribution
+from agl_torch.draws import CHANCES, draw, generator, sampling_distribution
 from agl_torch.models import as_mask, computing_in
 from agl_torch.slots import Place, Slot, Slots, shared_length
 
@@ -352,11 +352,11 @@ class Sampler:
         logprobs_B_V, draw_B_V = sampling_distribution(
             logits_B_V, temperature_B, top_p_B, allowed_B_V
         )
-        noise_B_V = torch.ones_like(logprobs_B_V)
+        chance_B_V = torch.full_like(logprobs_B_V, 0.5, dtype=torch.double)
         for row, one in enumerate(batch):
             if one.random is not None and not one.is_over:
-                noise_B_V[row].exponential_(generator=one.random)
-        token_B = draw(draw_B_V, noise_B_V)
+                chance_B_V[row].uniform_(*CHANCES, generator=one.random)
+        token_B = draw(draw_B_V, chance_B_V)
         logprob_B = logprobs_B_V.gather(1, token_B[:, None])[:, 0]
         for one, token_id, logprob in zip(batch, token_B.tolist(), logprob_B.tolist(), strict=True):
             if one.is_over:
