@@ -213,6 +213,16 @@ def test_an_entropy_that_nobody_rewards_has_no_graph(model):
     assert without.logprobs_N.requires_grad
 
 
+def test_scores_over_a_large_vocabulary_err_in_no_direction(model):
+    model.resize_token_embeddings(150_000, mean_resizing=False)
+    model.lm_head.weight.data.mul_(2)  # so that some tokens are likely
+    ids = list(range(64))
+    scores = score_rows(model, [row("a", ids, [0] + [1] * 63)])
+    exact = model(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
+    error_N = scores.logprobs_N - exact.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    assert error_N.mean().abs() < 5e-7
+
+
 def test_ids_beyond_the_vocabulary_are_named_before_they_reach_the_model(model):
     with pytest.raises(ValueError, match=r"rollout 'a'.*from 1 to 15.*vocabulary has 15"):
         score_rows(model, [row("a", [1, 4, 15], [0, 0, 1])])

@@ -113,7 +113,9 @@ def score_rows(
     hidden_N_H, head = seen[0], model.get_output_embeddings()
 
     def score(logits_n_V: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
-        logprobs_n_V = torch.log_softmax(logits_n_V.float() / temperature, dim=-1)
+        logits_n_V = logits_n_V.float() / temperature
+        # Not log_softmax: on a CPU its sums over a large vocabulary are off in one direction.
+        logprobs_n_V = logits_n_V - logits_n_V.logsumexp(-1, keepdim=True)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy_n = -(logprobs_n_V.exp() * logprobs_n_V).sum(-1)
         return logprobs_n_V.gather(1, target_n[:, None])[:, 0], entropy_n
