@@ -4,8 +4,6 @@ TRL takes one sequence per rollout, so each rollout has one row here; its entrop
 over all tokens and ours over rollouts, so the bonus is compared on rows of equal length.
 """
 
-import re
-
 import pytest
 
 pytest.importorskip("trl")
@@ -182,14 +180,11 @@ def test_loss_and_gradient_are_those_of_trl(
     their_loss, their_gradient = theirs(*given)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss, rel=1e-5)
-    assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=1e-6)
+    assert (gradient - their_gradient).norm() < 1e-5 * their_gradient.norm()
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("packed", "bound"), [("none", 1e-6), ("llama", 1e-5)])
-def test_rloo_has_the_loss_and_gradient_of_trl(tokenizer, tmp_path, monkeypatch, packed, bound):
-    # Rows in one line are summed in another order, which rounds otherwise.
-    monkeypatch.setattr("agl_torch.batch.PACKED", re.compile(packed))
+def test_rloo_has_the_loss_and_gradient_of_trl(tokenizer, tmp_path):
     from trl import RLOOConfig, RLOOTrainer
 
     rows = rows_and_old([3, 1, 5, 2, 4, 3])
@@ -202,4 +197,4 @@ def test_rloo_has_the_loss_and_gradient_of_trl(tokenizer, tmp_path, monkeypatch,
     their_gradient = gradient_of(trainer.model)
     assert their_gradient.abs().max() > 1e-3
     assert loss == pytest.approx(their_loss.item(), rel=1e-5)
-    assert torch.allclose(gradient, their_gradient, rtol=1e-4, atol=bound)
+    assert (gradient - their_gradient).norm() < 1e-5 * their_gradient.norm()
