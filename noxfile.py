@@ -487,7 +487,7 @@ def real_models(session: nox.Session) -> None:
     It is fetched and converted once, into the cache that `agl model get smollm2` has. -- -m nightly
     runs what takes longer. The libraries' own warnings are not ours to mend.
     """
-    used = ("agl-torch[forms,lora,model]", "agl-inspect", OPENAI, *TEST_TOOLS[:4])
+    used = ("agl-torch[8bit,forms,lora,model]", "agl-inspect", OPENAI, *TEST_TOOLS[:4])
     install(session, TORCH, CORE, *used)
     session.run(
         "pytest", *TRAINING, "-W", "default", "tests/plugins/torch/real", "--durations=0",

@@ -22,6 +22,7 @@ SHAPES = {
 METHODS = {
     "all weights": {},
     "all weights, `kl_coefficient`": {"kl_coefficient": 0.01},
+    "all weights, `optimizer: adamw_8bit`": {"optimizer": "adamw_8bit"},
     "`lora_rank: 16`": {"lora_rank": 16},
 }
 

@@ -1,7 +1,7 @@
 """How much memory training a model takes, by a rule of thumb.
 
     weights      4 bytes each (2 under an adapter, with dtype bfloat16)
-    gradients    4 bytes per trained weight, the critic's too; AdamW 8 more
+    gradients    4 bytes per trained weight, the critic's too; AdamW 8 more, or 2 of 8 bits
     copies       4 bytes per weight of the start, for a penalty; of the critic; of what is sampled
                  from while the other is trained, with ``max_staleness`` (2 with dtype bfloat16, and
                  without ``max_staleness`` too). Over an adapter the last two are copies of the
@@ -102,7 +102,8 @@ def estimate(
     sampled = at_once * longest * model.layers * model.cached * number
     return {
         "weights": per_weight * model.weights,
-        "gradients and optimiser": 12.0 * (trained + of_critic),
+        "gradients and optimiser": (6.0 if options.optimizer == "adamw_8bit" else 12.0)
+        * (trained + of_critic),
         "copies": copies,
         "activations": kept,
         "logits": (20.0 if options.entropy_bonus else 12.0)

@@ -25,16 +25,15 @@ PREFIX = "base_model.model."
 """Of the names of tensors in such a file."""
 
 
-def need_peft(who: str) -> None:
-    """Refuse to go on without the package that makes adapters.
+def need(who: str, package: str, extra: str) -> None:
+    """Refuse to go on without a package.
 
     Raises:
         ConfigError: It is not installed.
     """
-    if find_spec("peft") is None:
-        raise ConfigError(
-            f"{who} needs 'peft', which is not installed. Run: {install_line('agl-torch[lora]')}"
-        )
+    if find_spec(package) is None:
+        line = install_line(f"agl-torch[{extra}]")
+        raise ConfigError(f"{who} needs {package!r}, which is not installed. Run: {line}")
 
 
 def twin(model: Any) -> Any:
@@ -203,7 +202,7 @@ def load_merged(source: str | Path, dtype: Any) -> Any:
 
 def _add(model: Any, folder: Path) -> None:
     """Add the adapter of a folder to the weights of a model."""
-    need_peft(f"{str(folder)!r} holds an adapter, and")
+    need(f"{str(folder)!r} holds an adapter, and", "peft", "lora")
     from peft import LoraConfig
 
     try:

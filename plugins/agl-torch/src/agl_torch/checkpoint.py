@@ -7,6 +7,7 @@ import copy
 import hashlib
 import random
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
     tokenizer.save_pretrained(folder)
     record = {
         "optimizer": learner.optimizer.state_dict()["state"],
+        "optimizer_kind": learner.options.optimizer,
         "critic": {name: one.data for name, one in _of_critic(learner).items()},
         "torch_random": torch.get_rng_state(),
         "learner_random": learner.random.getstate(),
@@ -66,29 +68,36 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     """Put optimiser, random states and critic back; the weights are loaded by the caller.
 
     Raises:
-        ConfigError: The checkpoint is of another model.
+        ConfigError: The checkpoint is of another model or optimiser.
     """
-    record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    this, optimizer = f"the checkpoint {str(folder)!r}", learner.options.optimizer
+    try:
+        record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # torch reads 8 bits only where torchao is loaded
+        raise ConfigError(f"{this} cannot be read with {optimizer=}: {error}") from error
+    if (kind := record.get("optimizer_kind", "adamw")) != optimizer:
+        raise ConfigError(f"{this} was made with optimizer={kind!r}; give that, not {optimizer!r}")
     if record["base"] != learner.base:
         what = "an adapter; give lora_rank, as its run had it"
         if learner.base:
             what = "an adapter for other weights; give the model that its run began with"
-        raise ConfigError(f"the checkpoint {str(folder)!r} has {what}")
+        raise ConfigError(f"{this} has {what}")
     parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     shapes = dict(enumerate(tuple(one.shape) for one in parameters))
     for index, values in record["optimizer"].items():  # one that never got a gradient has none
         if (saved := tuple(values["exp_avg"].shape)) != shapes.get(index):
             raise ConfigError(
-                f"the checkpoint {str(folder)!r} is of another model: its optimiser state for "
-                f"parameter {index} has shape {saved}, the model has {shapes.get(index)} there"
+                f"{this} is of another model: its optimiser state for parameter {index} has shape "
+                f"{saved}, the model has {shapes.get(index)} there"
             )
     groups = learner.optimizer.state_dict()["param_groups"]
     learner.optimizer.load_state_dict({"state": record["optimizer"], "param_groups": groups})
     critic = _of_critic(learner)
-    if {*_shapes(critic)} != {*_shapes(record["critic"])}:
+    here, there = ({n: one.shape for n, one in part.items()} for part in (critic, record["critic"]))
+    if here != there:
         raise ConfigError(
-            f"the checkpoint {str(folder)!r} has {len(record['critic'])} tensors of a critic, and "
-            f"here it has {len(critic)}, or others. Give the critic that the run had"
+            f"{this} has {len(there)} tensors of a critic, and here it has {len(here)}, or others. "
+            "Give the critic that the run had"
         )
     for name, values in record["critic"].items():
         critic[name].data.copy_(values)
@@ -103,7 +112,3 @@ def _of_critic(learner: "Learner") -> dict[str, Any]:
     """What is trained of it, by name; nothing where there is none."""
     parameters = [] if learner.critic is None else learner.critic.named_parameters()
     return {name: one for name, one in parameters if one.requires_grad}
-
-
-def _shapes(tensors: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, tuple(one.shape)) for name, one in tensors.items()]

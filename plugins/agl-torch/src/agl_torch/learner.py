@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -128,7 +129,10 @@ class Learner:
         ]
         self._rates = [group["lr"] for group in groups]
         betas = (options.adam_beta1, options.adam_beta2)
-        self.optimizer = torch.optim.AdamW(groups, betas=betas)
+        made: Any = torch.optim.AdamW
+        if options.optimizer == "adamw_8bit":
+            made = import_module("torchao.optim").AdamW8bit
+        self.optimizer = made(groups, betas=betas)
         self.reference = reference
         if options.kl_coefficient and reference is None:
             self.reference = copy.deepcopy(model)
@@ -160,7 +164,8 @@ class Learner:
         for sample, weight in zip(samples, weights, strict=True):
             sample.weight, sample.old_N = weight, None
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
+            is_number = isinstance(group["lr"], float)  # torchao has a tensor
+            group["lr"] = rate * factor if is_number else torch.tensor(rate * factor)
         size = self.options.minibatch_rows or len(samples)
         if self.options.epochs > 1 or size < len(samples):
             # A single gradient step finds them on its way.

@@ -7,7 +7,7 @@ from annotated_types import Ge, Lt
 
 from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, NotNegative
-from agl_torch.adapter import need_peft
+from agl_torch.adapter import need
 
 LossType = Literal["dapo", "grpo", "dr_grpo"]
 
@@ -22,6 +22,8 @@ class LearnerOptions:
         microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. What rows
             begin with alike counts once. None takes everything at once.
         learning_rate: Of AdamW.
+        optimizer: ``adamw``, whose states take 8 bytes per weight, or ``adamw_8bit``: torchao's,
+            whose states take 2 (arXiv:2110.02861). Needs ``agl-torch[8bit]``.
         adam_beta1: How much of the mean gradient AdamW keeps from one gradient step to the next.
         adam_beta2: Likewise of the mean squared gradient.
         weight_decay: Of AdamW, for matrices; norms and biases do not decay.
@@ -41,8 +43,8 @@ class LearnerOptions:
             arXiv:2505.24298). Ratios are to the trainer's own. ``none``: they are to the recorded.
         sampling_correction_cap: For the first two of these.
         dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
-            ``float32``. Weights and optimiser are float32 in any case: steps of 1e-6 get lost in
-            16 bits. vLLM and SGLang sample in ``bfloat16`` unless this says ``float32``.
+            ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
+            and SGLang sample in ``bfloat16`` unless this says ``float32``.
         gradient_checkpointing: Of each layer, keep what it was given alone, and compute the rest
             again where gradients need it: a third more time, and much less memory.
         lora_rank: Train an adapter of this rank instead of the model (LoRA, arXiv:2106.09685); it
@@ -60,6 +62,7 @@ class LearnerOptions:
     minibatch_rows: Count | None = None
     microbatch_tokens: Count | None = 2048
     learning_rate: NotNegative = 1e-6
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
     weight_decay: NotNegative = 0.0
@@ -136,7 +139,9 @@ def check_learner(owner: str, options: Any) -> None:
             "steps; the learning rate would not be reached. Give fewer"
         )
     if options.lora_rank is not None:
-        need_peft(f"{owner}: lora_rank")
+        need(f"{owner}: lora_rank", "peft", "lora")
+    if options.optimizer == "adamw_8bit":
+        need(f"{owner}: optimizer 'adamw_8bit'", "torchao", "8bit")
     for name in ("lora_alpha", "lora_modules"):
         if options.lora_rank is None and getattr(options, name) is not None:
             raise ConfigError(f"{owner}: {name} is of an adapter; give lora_rank, or leave it out")
