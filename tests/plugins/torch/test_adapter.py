@@ -107,10 +107,15 @@ def test_an_adapter_is_float32_over_weights_in_16_bits():
     assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
 
 
-def test_without_peft_it_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "extra", "option"),
+    [("peft", "lora", {"lora_rank": 8}), ("torchao", "8bit", {"optimizer": "adamw_8bit"})],
+)
+def test_without_a_package_it_says_what_to_install(monkeypatch, package, extra, option):
     monkeypatch.setattr(adapter, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs 'peft', which is not installed.*\[lora\]"):
-        agl.GRPO(model="none", lora_rank=8)
+    words = rf"needs '{package}', which is not installed.*\[{extra}\]"
+    with pytest.raises(ConfigError, match=words):
+        agl.GRPO(model="none", **option)
 
 
 async def trained(line, grpo, **options):

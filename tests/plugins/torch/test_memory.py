@@ -137,6 +137,9 @@ def test_an_estimate_by_hand():
         "logits": 12 * 512 * 15,
         "sampling": 1 * 64 * 2 * 2 * 2 * 8 * 4,
     }
+    narrow = agl.GRPO(**common)
+    narrow.optimizer = "adamw_8bit"  # not by its constructor, which asks for torchao
+    assert estimate(narrow, model) == {**plain, "gradients and optimiser": 6 * weights}
     options = {
         "kl_coefficient": 0.1,
         "microbatch_tokens": 100,
