@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl_learning.checkpoint import (
     MANIFEST,
     Progress,
@@ -89,6 +89,20 @@ def test_damage_is_named(tmp_path, name, change, why):
     folder = make(tmp_path / "0001", step=3)
     change(folder / name)
     assert why in damage(folder)
+
+
+def test_a_damaged_one_is_named_and_the_one_before_it_is_used(tmp_path, caplog):
+    save_steps(tmp_path, 2, 10)
+    (tmp_path / "checkpoints/.step-000012.partial").mkdir()
+    newest = find_checkpoint(tmp_path)
+    assert newest.name == "step-000010"
+    os.truncate(newest / "model.safetensors", 1)
+    assert find_checkpoint(tmp_path).name == "step-000002"
+    assert f"{newest} is damaged" in caplog.text
+    with pytest.raises(ConfigError, match=r"step-000010.*has 1 bytes; it was written with 2"):
+        find_checkpoint(newest)
+    with pytest.raises(ConfigError, match="no checkpoint to resume from"):
+        find_checkpoint(tmp_path / "nowhere")
 
 
 def save_steps(root, *steps, generation=1, before=()):

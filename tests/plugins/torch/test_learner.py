@@ -174,74 +174,6 @@ def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_p
     assert resumed_tasks.take(9) == tasks.take(9)
 
 
-def test_a_folder_without_checkpoint_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no checkpoint to resume from"):
-        find_checkpoint(tmp_path)
-
-
-@pytest.fixture
-def checkpoints(tmp_path, tokenizer):
-    """Those of steps 2 and 10, and one that a kill cut off."""
-    for step in (2, 10):
-        progress = Progress(step, step, {}, TaskOrder(3, 0).state())
-        folder = tmp_path / f"checkpoints/step-{step:06d}"
-        learner = Learner(build_model(), OPTIONS, RULE)
-        learner.update(samples())
-        save_checkpoint(folder, learner, tokenizer, progress, random.Random(0))
-    (tmp_path / "checkpoints/.step-000012.partial").mkdir()
-    (tmp_path / "checkpoints/.step-000012.partial/learner.pt").touch()
-    return tmp_path
-
-
-def test_the_newest_checkpoint_of_a_run_is_found_and_partial_ones_are_not(checkpoints):
-    assert find_checkpoint(checkpoints).name == "step-000010"
-
-
-@pytest.mark.parametrize(
-    "name", ["learner.pt", "config.json", "model.safetensors", "checkpoint.json"]
-)
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
-    checkpoints, name, damage, caplog
-):
-    newest = checkpoints / "checkpoints/step-000010"
-    path = newest / name
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if damage == "cut" else 0])
-    assert find_checkpoint(checkpoints).name == "step-000002"
-    assert f"{newest} is damaged" in caplog.text
-    with pytest.raises(ConfigError, match=r"step-000010.*is damaged|no checkpoint to resume from"):
-        find_checkpoint(newest)
-
-
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(checkpoints, monkeypatch, tokenizer):
-    import os
-
-    synced, named = [], []
-    fsync, replace = os.fsync, os.replace
-
-    def count(number):
-        synced.append(os.readlink(f"/proc/self/fd/{number}"))
-        fsync(number)
-
-    def name(old, new):
-        named.append(set(synced))
-        replace(old, new)
-
-    monkeypatch.setattr(os, "fsync", count)
-    monkeypatch.setattr(os, "replace", name)
-    folder = checkpoints / "checkpoints/step-000011"
-    progress = Progress(11, 11, {}, TaskOrder(3, 0).state())
-    save_checkpoint(
-        folder, Learner(build_model(), OPTIONS, RULE), tokenizer, progress, random.Random(0)
-    )
-    partial = folder.with_name(f".{folder.name}.partial")
-    assert {str(partial / path.name) for path in folder.iterdir()} <= named[-1]
-    assert str(folder.parent) in synced
-
-
 def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tokenizer):
     def build():
         model = build_model()
@@ -262,21 +194,16 @@ def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tok
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_another_model_is_refused(checkpoints):
-    from transformers import LlamaConfig, LlamaForCausalLM
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, tokenizer):
+    from transformers import LlamaForCausalLM
 
-    other = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=15,
-            hidden_size=16,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-        )
-    )
+    learner = Learner(build_model(), OPTIONS, RULE)
+    learner.update(samples())
+    save(tmp_path, learner, tokenizer, random.Random(0))
+    config = build_model().config
+    config.hidden_size = 16
     with pytest.raises(ConfigError, match=r"of another model.*has shape \(15, 32\)"):
-        restore(find_checkpoint(checkpoints), Learner(other, OPTIONS, RULE), random.Random(0))
+        restore(tmp_path, Learner(LlamaForCausalLM(config), OPTIONS, RULE), random.Random(0))
 
 
 def test_weights_of_16_bits_are_not_trained():
