@@ -69,7 +69,10 @@ def gradients(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     """One row per option, and whether all are as near as they should be."""
     from trl_gradients import BOUND, measure
 
-    rows = list(measure(given.names))
+    rows: list[dict[str, Any]] = []
+    for row in measure(given.names):
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
     return rows, all(row["why"] or row["difference"] <= BOUND for row in rows)
 
 
@@ -95,10 +98,12 @@ def speed(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
                 {
                     "side": side,
                     "seconds a step": statistics.median(step["seconds"] for step in steps),
+                    "CPU seconds": found["cpu"],
                     "sampling": sums["sampling"] / len(steps),
                     "update": sums["update"] / len(steps),
                     "sampled tokens/s": sums["sampled"] / sums["sampling"],
                     "trained tokens/s": sums["tokens"] / sums["update"],
+                    "trained rows": sums["rows"] / len(steps),
                     "memory GiB": found["memory"],
                     "load": os.getloadavg()[0],
                 }

@@ -15,6 +15,7 @@ DPO and SFT of agl-unsloth are TRL's own trainers on recorded tokens. Here TRL g
 same prompts and answers, and makes tokens, masks and batches of them itself.
 """
 
+import copy
 import functools
 import itertools
 import random
@@ -188,6 +189,11 @@ OPTIONS = [
 
 def load(noise: int | None = None) -> Any:
     """SmolLM2 in float32, as it is or with the noise of a seed."""
+    return copy.deepcopy(_loaded(noise))
+
+
+@functools.cache
+def _loaded(noise: int | None) -> Any:
     model = AutoModelForCausalLM.from_pretrained(smollm2(), dtype=torch.float32)
     if noise is not None:
         chance = torch.Generator().manual_seed(noise)

@@ -72,10 +72,20 @@ def run_agl(steps: int, seed: int, learning_rate: float, folder: Path) -> dict[s
         dtype="float32",
         checkpoint_every=steps,
     )
-    trainer = agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm")
+    ends: list[float] = []
+    update = algorithm.update
+
+    def clocked(rows: list[Any]) -> Any:
+        made = update(rows)
+        ends.append(time.process_time())
+        return made
+
+    algorithm.update = clocked
+    trainer = agl.Trainer(algorithm=algorithm, n_runners=1, concurrency=64, strategy="shm")
     trainer.fit(agent, train_dataset=tasks(256, 1))
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return {
+        "cpu": per_step(ends, steps),
         "steps": [
             {
                 "reward": line["reward/mean"],
@@ -84,12 +94,18 @@ def run_agl(steps: int, seed: int, learning_rate: float, folder: Path) -> dict[s
                 "update": line["time/update"],
                 "sampled": line["tokens/sampled"],
                 "tokens": line["tokens/sampled"] + line["tokens/given"],
+                "rows": line.get("rows", 0),
             }
             for line in lines
             if "time/step" in line
         ],
         "model": str(max(folder.rglob("model.safetensors")).parent),
     }
+
+
+def per_step(ends: list[float], steps: int) -> float:
+    """Seconds of CPU from the end of the first update to that of the last, a step."""
+    return (ends[-1] - ends[0]) / max(steps - 1, 1)
 
 
 def run_trl(
@@ -101,15 +117,17 @@ def run_trl(
     from trl import GRPOConfig, GRPOTrainer
 
     found: list[dict[str, Any]] = []
+    ends: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             self.begin = time.perf_counter()
-            found.append({"sampling": 0.0, "sampled": 0, "tokens": 0})
+            found.append({"sampling": 0.0, "sampled": 0, "tokens": 0, "rows": GROUPS * SIZE})
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             found[-1]["seconds"] = time.perf_counter() - self.begin
             found[-1]["update"] = found[-1]["seconds"] - found[-1]["sampling"]
+            ends.append(time.process_time())
 
     def reward(
         prompts: list[Any],
@@ -167,7 +185,8 @@ def run_trl(
     for step in found:
         step["tokens"] += step["sampled"]
     trainer.save_model(str(folder / "model"))
-    return {"steps": found, "model": str(folder / "model")}
+    cpu = per_step(ends, steps)
+    return {"cpu": cpu, "steps": found, "model": str(folder / "model")}
 
 
 def run(
