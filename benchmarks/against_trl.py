@@ -41,13 +41,14 @@ def main() -> int:
     parser.add_argument("--learning-rate", type=float, default=5e-6)
     parser.add_argument("--setting", default="16 rows", help="how TRL cuts a step into batches")
     parser.add_argument("--evaluate", action="store_true", help="run: on held-out sums, too")
+    parser.add_argument("--graded", action="store_true", help="speed: so that all rows are trained")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.what == "run":
         from trl_runs import run
 
-        rest = (given.learning_rate, given.setting, given.evaluate)
+        rest = (given.learning_rate, given.setting, given.evaluate, given.graded)
         print(json.dumps(run(given.names[0], given.steps, given.seeds[0], *rest)))
         return 0
     about = {"versions": {name: version(name) for name in PACKAGES}, "load": os.getloadavg()[0]}
@@ -91,7 +92,7 @@ def speed(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     rows: list[dict[str, Any]] = []
     for _ in range(given.rounds):
         for side in ("agl", "trl"):
-            found = train(side, given, given.seeds[0])
+            found = train(side, given, given.seeds[0], *["--graded"] * given.graded)
             steps = found["steps"][1:] or found["steps"]
             sums = {name: sum(step[name] for step in steps) for name in steps[0]}
             rows.append(

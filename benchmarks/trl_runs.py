@@ -50,15 +50,33 @@ def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
     return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
 
 
-@agl.rollout
-async def agent(task: dict[str, int], llm: agl.LLM) -> float:
-    """Ask once."""
+async def ask(task: dict[str, int], llm: agl.LLM) -> str:
+    """The answer of the model."""
     client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
     answer = await client.chat.completions.create(model=llm.model, messages=prompt_of(task))
-    return reward_of(task, answer.choices[0].message.content or "")
+    return answer.choices[0].message.content or ""
 
 
-def run_agl(steps: int, seed: int, learning_rate: float, folder: Path) -> dict[str, Any]:
+@agl.rollout
+async def solve(task: dict[str, int], llm: agl.LLM) -> float:
+    """1 for the right number."""
+    return reward_of(task, await ask(task, llm))
+
+
+@agl.rollout
+async def count_digits(task: dict[str, int], llm: agl.LLM) -> float:
+    """A reward that hardly any two answers have in common: agl trains all of them, as TRL does."""
+    return share_of_digits(task, await ask(task, llm))
+
+
+def share_of_digits(task: dict[str, int], answer: str) -> float:
+    """How much of the answer is digits."""
+    return sum(map(str.isdigit, answer)) / max(len(answer), 1)
+
+
+def run_agl(
+    steps: int, seed: int, learning_rate: float, folder: Path, is_graded: bool
+) -> dict[str, Any]:
     """Train with agl; per step seconds, tokens, reward, and where the model is."""
     algorithm = agl.GRPO(
         model=str(smollm2()),
@@ -70,6 +88,7 @@ def run_agl(steps: int, seed: int, learning_rate: float, folder: Path) -> dict[s
         max_tokens=MAX_TOKENS,
         learning_rate=learning_rate,
         dtype="float32",
+        microbatch_tokens=512,
         checkpoint_every=steps,
     )
     ends: list[float] = []
@@ -82,7 +101,7 @@ def run_agl(steps: int, seed: int, learning_rate: float, folder: Path) -> dict[s
 
     algorithm.update = clocked
     trainer = agl.Trainer(algorithm=algorithm, n_runners=1, concurrency=64, strategy="shm")
-    trainer.fit(agent, train_dataset=tasks(256, 1))
+    trainer.fit(count_digits if is_graded else solve, train_dataset=tasks(256, 1))
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return {
         "cpu": per_step(ends, steps),
@@ -109,7 +128,7 @@ def per_step(ends: list[float], steps: int) -> float:
 
 
 def run_trl(
-    steps: int, seed: int, learning_rate: float, folder: Path, setting: str
+    steps: int, seed: int, learning_rate: float, folder: Path, is_graded: bool, setting: str
 ) -> dict[str, Any]:
     """Train with TRL; likewise."""
     from datasets import Dataset
@@ -137,8 +156,9 @@ def run_trl(
         b: list[int],
         **others: Any,
     ) -> list[float]:
+        judge = share_of_digits if is_graded else reward_of
         rewards = [
-            reward_of({"a": one, "b": other}, completion[0]["content"])
+            judge({"a": one, "b": other}, completion[0]["content"])
             for one, other, completion in zip(a, b, completions, strict=True)
         ]
         found[-1]["reward"] = sum(rewards) / len(rewards)
@@ -196,14 +216,15 @@ def run(
     learning_rate: float = 5e-6,
     setting: str = "16 rows",
     evaluate: bool = False,
+    is_graded: bool = False,
 ) -> dict[str, Any]:
     """Train, say what it took, and afterwards how many held-out sums are right."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="agl-trl-") as folder:
         if side == "agl":
-            found = run_agl(steps, seed, learning_rate, Path(folder))
+            found = run_agl(steps, seed, learning_rate, Path(folder), is_graded)
         else:
-            found = run_trl(steps, seed, learning_rate, Path(folder), setting)
+            found = run_trl(steps, seed, learning_rate, Path(folder), is_graded, setting)
         found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         found["whole"] = time.perf_counter() - begin
         model = found.pop("model")
