@@ -9,25 +9,27 @@ from typing import Any
 import agl
 
 PROMPT = agl.PromptTemplate(template="Answer as in the examples.", engine="f-string")
+SAMPLING = {"temperature": 0.0, "max_tokens": 12}
+"""What holds where a trainer says nothing else."""
 
 # --- The agent ----------------------------------------------------------------------------------
 
 
 @agl.rollout
-async def solver(task: dict[str, Any], prompt: agl.PromptTemplate, main_llm: agl.LLM) -> float:
+async def solver(task: dict[str, Any], prompt: agl.PromptTemplate, llm: agl.LLM) -> float:
     """Ask the model once; the reward is reasoning-gym's score of its answer, from 0 to 1."""
     from reasoning_gym import get_score_answer_fn
 
     family = task["metadata"]["source_dataset"]
-    client = openai_client(asyncio.get_running_loop()).with_options(base_url=main_llm.endpoint)
+    client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
     answer = await client.chat.completions.create(
-        model=main_llm.model,
+        model=llm.model,
         messages=[
             {"role": "system", "content": prompt.format()},
             *solved_examples(family),
             {"role": "user", "content": task["question"]},
         ],
-        **main_llm.sampling_parameters,
+        **{**SAMPLING, **llm.sampling_parameters},
     )
     said = (answer.choices[0].message.content or "").strip()
     return float(get_score_answer_fn(family)(said, task))

@@ -1,6 +1,6 @@
 """SmolLM2-135M learns puzzles of reasoning-gym on a CPU: its own best answers first, then GRPO.
 
-    python train.py [--seed 0] [--steps 30] [--out DIR]
+    python train.py [--seed 0] [--steps 20] [--out DIR]
 
 Two runs, in two folders of DIR: `sft` trains the stock model on the best tenth of its own answers,
 and `grpo` goes on from there. Then a table of the held-out rewards, and a curve. A command that was
@@ -85,8 +85,9 @@ def train(
         "group_size": 8,  # rollouts of a task
         "learning_rate": 1e-5,
         "max_model_tokens": 384,
+        "microbatch_tokens": 1024,  # less memory, and the same update
         "eval_every": 10,
-        "checkpoint_every": 10,
+        "checkpoint_every": 5,  # from where a run that was killed goes on
         "keep_last": 1,
         **common,
     }
@@ -143,7 +144,7 @@ def main() -> None:
     """Read the command line, train, show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of tasks, order and sampling")
-    parser.add_argument("--steps", type=int, default=30, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=20, help="of GRPO")
     parser.add_argument("--model", help="a folder; without it SmolLM2, see agl model get")
     parser.add_argument("--training-tasks", type=int, default=100, help="of each family")
     parser.add_argument("--held-out-tasks", type=int, default=50, help="of each family")
