@@ -181,7 +181,14 @@ OPTIONS = [
         {**NONE, "loss_type": "cispo", "epsilon_high": 1.1},
     ),
     Option("RLOO", "rloo", CLIP, {"beta": 0.0}),
-    Option("RLOO, KL in rewards", "rloo", {**CLIP, "kl_coefficient": 0.1}, {"beta": 0.1}, "", True),
+    Option(
+        "RLOO, KL in rewards",
+        "rloo",
+        {**CLIP, "kl_coefficient": 0.1},
+        {"beta": 0.1},
+        "rewards have log-probabilities in them, each with the rounding of a pass of its own",
+        is_on_policy=True,
+    ),
     Option("DPO", "dpo", {}, {"beta": 0.1}),
     Option("SFT", "sft", {}, {}),
 ]
