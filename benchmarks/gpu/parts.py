@@ -153,7 +153,7 @@ def train(
     algorithm = agl.GRPO(
         model=model, run_dir=str(place), checkpoint_every=options["steps"], **options
     )
-    trainer = agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm")
+    trainer = agl.Trainer(algorithm=algorithm, n_runners=1, concurrency=64, strategy="shm")
     begin, ended = time.perf_counter(), threading.Event()
 
     def note() -> None:

@@ -56,6 +56,8 @@ class ModelCall(Record):
     served_model: str | None = None
     """The same, where a gateway recorded it: exactly the name that it serves."""
     model_version: str | None = None
+    is_constrained: bool = False
+    """Whether the answer was held to a form: a schema, a grammar, a tool that must be called."""
     agent_name: str | None = None
     response_id: str | None = None
     finish_reason: str | None = None
@@ -166,6 +168,9 @@ class TrainingRow(BaseModel):
     """Why the answer ended, one per call: ``length`` where the limit of tokens cut it off."""
     broken_tool_calls: list[bool] = Field(default_factory=list[bool])
     """Whether the answer calls a tool with arguments that are no JSON, one per call."""
+    constrained: list[bool] = Field(default_factory=list[bool])
+    """Whether the answer was held to a form, one per call: its log-probabilities are those among
+    the tokens that the form allowed."""
     images: list[str] = Field(default_factory=list[str])
     """Addresses of the images in its prompts, in order; what the token ids alone do not say."""
     row_break: RowBreak | None = None
@@ -205,7 +210,10 @@ class TrainingRow(BaseModel):
         )
 
 
-PER_CALL = ("call_ids", "credits", "model_versions", "finish_reasons", "broken_tool_calls")
+PER_CALL = (
+    *("call_ids", "credits", "model_versions", "finish_reasons", "broken_tool_calls"),
+    "constrained",
+)
 """Fields of a row that have one item per call, besides the ranges of tokens."""
 
 

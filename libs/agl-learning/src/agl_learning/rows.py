@@ -69,6 +69,7 @@ def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> Trai
         model_versions=[call.model_version],
         finish_reasons=[call.finish_reason],
         broken_tool_calls=[call.has_broken_tool_call],
+        constrained=[call.is_constrained],
         images=image_urls(call.messages),
         row_break=row_break,
     )
@@ -86,6 +87,7 @@ def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     row.model_versions.append(call.model_version)
     row.finish_reasons.append(call.finish_reason)
     row.broken_tool_calls.append(call.has_broken_tool_call)
+    row.constrained.append(call.is_constrained)
     row.images = image_urls(call.messages)
 
 

@@ -187,6 +187,7 @@ class CallRecord:
                 f"gen_ai.request.{name}": _number(getattr(request, name))
                 for name in _Sampling.__struct_fields__
             },
+            "gen_ai.output.type": "json" if request.is_constrained else None,
             Key.STATUS_CODE.value: self.status_code,
             Key.LATENCY.value: end_time - self.start_time,
         }
@@ -233,6 +234,26 @@ class _Request(_Sampling):
     messages: Raw = Raw()
     prompt: Raw = Raw()
     tools: Raw = Raw()
+    tool_choice: Any = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer is held to a form, by OpenAI's fields or vLLM's."""
+        form = self.response_format
+        kind = form.get("type", "text") if isinstance(form, dict) else "text"
+        of_vllm = (self.structured_outputs, self.guided_json, self.guided_regex)
+        return (
+            kind != "text"
+            or self.tool_choice == "required"
+            or isinstance(self.tool_choice, dict)
+            or any(one is not None for one in (*of_vllm, self.guided_choice, self.guided_grammar))
+        )
 
 
 class _Token(Struct):

@@ -64,6 +64,24 @@ def copy_of_trained(model: Any, dtype: str = "float32") -> Any:
     )
 
 
+def refresh(copied: Any, model: Any, seed: int) -> None:
+    """Give a copy of what is trained the weights as they are by now.
+
+    Where it has 16 bits they are rounded by chance: to the nearest, small steps would not reach it.
+    The same draws serve each time, so that a copy depends on the weights alone.
+    """
+    import torch
+
+    from agl_learning.rounding import round_by_chance
+
+    chance = torch.Generator(model.device).manual_seed(seed)
+    for one, own in zip(copied.parameters(), model.parameters(), strict=True):
+        if one.dtype != own.dtype:
+            one.data.copy_(round_by_chance(own.detach(), one.dtype, chance))
+        elif one is not own:
+            one.data.copy_(own.detach())
+
+
 def copy_on_cpu(model: Any) -> Any:
     """A copy whose weights are in the memory of the machine, wherever those of the model are."""
     import torch

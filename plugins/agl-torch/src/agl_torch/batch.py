@@ -1,6 +1,7 @@
 """From training rows to tensors: padded forward passes that give log-probabilities per token."""
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from agl_torch.options import LearnerOptions
 
 
+logger = logging.getLogger("agl.torch")
+_TOLD: set[type] = set()
+"""Models of which it has been told that their logits are unknown."""
 PACKED = re.compile("cohere|gemma|glm|gpt_neox|granite|llama|olmo2?|phi3?|qwen(2|3)(_moe)?|smollm3")
 """Types of models whose scores in one line were seen to be those of each row by itself."""
 PACKED_TOKENS = 4096
@@ -46,15 +50,27 @@ def recorded(row: "TrainingRow") -> list[float]:
     return [row.logprobs[position] for position in sampled_positions(row)]
 
 
-def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenScores:
-    """Scores in which tokens that were drawn with probability 1 are as they were recorded.
+def constrained(row: "TrainingRow") -> list[bool]:
+    """Of the sampled tokens, whether their answer was held to a form."""
+    flags = row.constrained or [False] * len(row.call_ranges)
+    return [
+        flag
+        for flag, (start, end) in zip(flags, row.call_ranges, strict=True)
+        for _ in range(start, end)
+    ]
 
-    An answer that is held to a form has such tokens, whatever the model would have said. There was
-    no choice to learn from: their ratio is 1, and they have no gradient and no divergence.
+
+def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenScores:
+    """Scores in which tokens that a form forced are as they were recorded, with probability 1.
+
+    There was no choice to learn from: their ratio is 1, and they have no gradient and no
+    divergence.
     """
     old_N = scores.logprobs_N.new_tensor([one for row in rows for one in recorded(row)])
-    logprobs_N = torch.where(old_N == 0, old_N, scores.logprobs_N)
-    return scores._replace(logprobs_N=logprobs_N, entropy_N=scores.entropy_N * (old_N != 0))
+    held = [one for row in rows for one in constrained(row)]
+    forced_N = (old_N == 0) & torch.tensor(held, device=old_N.device)
+    logprobs_N = torch.where(forced_N, old_N, scores.logprobs_N)
+    return scores._replace(logprobs_N=logprobs_N, entropy_N=scores.entropy_N * ~forced_N)
 
 
 @torch.no_grad()
@@ -123,6 +139,14 @@ def score_rows(
     with torch.no_grad():
         ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
     if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
+        if type(model) not in _TOLD:
+            _TOLD.add(type(model))
+            logger.warning(
+                "%s changes its logits in a way that agl-torch does not know: they are asked of "
+                "the model, for all sampled tokens of a microbatch at once, which takes more "
+                "memory than the estimate says, and a pass more",
+                type(model).__name__,
+            )
         # It does to them what ``after_head`` has not: its own are taken, all of them at once.
         logits_N_V = model(**laid.inputs, use_cache=False).logits[laid.line_N, laid.before_N]
         return TokenScores(*score(logits_N_V, laid.target_N), hidden_N_H)

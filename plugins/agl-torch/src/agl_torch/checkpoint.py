@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
+from agl_learning.rounding import round_by_chance
 from agl_torch.models import without_bars
 
 if TYPE_CHECKING:
@@ -50,15 +51,25 @@ def fingerprint(*models: Any) -> str:
 
 
 def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
-    """Write the weights as safetensors, without the progress bar that transformers draws."""
-    narrow, config = {}, copy.deepcopy(model.config)
+    """Write the weights as safetensors, without the progress bar that transformers draws.
+
+    Args:
+        model: Of ``transformers``.
+        folder: Where.
+        dtype: ``float32`` leaves them as they are; in 16 bits, wide ones are rounded by chance.
+    """
+    narrow: dict[str, Any] = {}
+    config = copy.deepcopy(model.config)
     if dtype != "float32":
         config.dtype = getattr(torch, dtype)
+        chance = torch.Generator(model.device).manual_seed(0)
         made: dict[tuple[Any, ...], Any] = {}  # what is tied is written once
-        narrow["state_dict"] = {
-            name: made.setdefault((one.data_ptr(), one.shape), one.to(config.dtype))
-            for name, one in model.state_dict().items()
-        }
+        for name, one in model.state_dict().items():
+            key = (one.data_ptr(), one.shape)
+            if key not in made:
+                is_wide = one.dtype == torch.float32
+                made[key] = round_by_chance(one, config.dtype, chance) if is_wide else one
+            narrow.setdefault("state_dict", {})[name] = made[key]
     with without_bars():
         model.save_pretrained(folder, **narrow)
         config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's

@@ -13,7 +13,7 @@ import torch
 
 from agl.errors import ConfigError
 from agl_learning.schedule import next_coefficient
-from agl_torch.batch import chunks_by_tokens, recorded, score_rows, without_forced
+from agl_torch.batch import chunks_by_tokens, constrained, recorded, score_rows, without_forced
 from agl_torch.critic import value_loss
 from agl_torch.loss import MAX_LOG_RATIO, Gain, Tokens, Weight, policy_loss, row_weights
 from agl_torch.models import computing_in, recomputing
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 
 NO_WEIGHT = Weight(0.0, 0.0)
-FORM_NATS = 0.1
-"""By so much a token must have been recorded as likelier than it is for a form, and not rounding,
-to be the reason, in a row of which a form forced another token."""
 
 
 @dataclass
@@ -180,6 +177,7 @@ class Learner:
             for start in range(0, len(order), size):
                 steps.append(self._step(order[start : start + size], len(steps)))
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+        means["gradient_steps"] *= len(steps)
         before = {"logprob_gap": sum(sample.gap for sample in samples)}
         counted = [one.weight.of_step * float(one.correction_N.mean()) for one in samples]
         masked = [one.weight.of_step for one in samples if one.is_masked]
@@ -195,7 +193,7 @@ class Learner:
             self.kl_coefficient = next_coefficient(
                 self.kl_coefficient, means["kl"], self.options.kl_target
             )
-        return {**means, **before, "gradient_steps": float(len(steps))}
+        return {**means, **before}
 
     @torch.no_grad()
     def expected(self, rows: "Sequence[TrainingRow]") -> list[list[float]]:
@@ -220,13 +218,18 @@ class Learner:
         counts = [sample.row.num_sampled for sample in chunk]
         recorded_N = torch.tensor([one for sample in chunk for one in recorded(sample.row)])
         recorded_N = recorded_N.to(own_N.device)
-        # What a form made likely is compared with what was recorded under the form.
-        forms = [(one == 0).any().expand_as(one) for one in recorded_N.split(counts)]
-        is_held_N = torch.cat(forms) & (recorded_N - own_N > FORM_NATS)
-        own_N = torch.where(is_held_N, recorded_N, own_N)
-        parts = (part.split(counts) for part in (recorded_N, own_N, own_N - recorded_N))
-        for sample, then_N, now_N, gap_N in zip(chunk, *parts, strict=True):
-            sample.gap = float(gap_N.abs().mean()) * sample.weight.of_step
+        # Under a form, probabilities are among what it allowed: no mismatch can be seen there, and
+        # a token that it made likelier is compared with what was recorded.
+        held_N = torch.tensor([one for sample in chunk for one in constrained(sample.row)])
+        held_N = held_N.to(own_N.device)
+        base_N = torch.where(held_N, torch.maximum(recorded_N, own_N), own_N)
+        gap_N = (own_N - recorded_N) * ~held_N
+        free = (~held_N).split(counts)
+        parts = (part.split(counts) for part in (recorded_N, base_N, gap_N))
+        for sample, free_N, then_N, now_N, gap_N in zip(chunk, free, *parts, strict=True):
+            sample.gap = (
+                float(gap_N.abs().sum() / free_N.sum().clamp(min=1)) * sample.weight.of_step
+            )
             sample.old_N = then_N if self.options.sampling_correction == "none" else now_N
             sample.correction_N = self._correction(gap_N, sample.is_current)
         if self.reference is not None:
@@ -242,7 +245,7 @@ class Learner:
             return torch.ones_like(gap_N)
         if self.options.sampling_correction == "token" or not is_current:
             return gap_N.clamp(max=math.log(cap)).exp()
-        total = gap_N.sum().clamp(max=MAX_LOG_RATIO)
+        total = gap_N.sum().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # never 0, but where it is masked
         return ((total <= math.log(cap)) * total.exp()).expand_as(gap_N)
 
     def _step(self, minibatch: Sequence[Sample], done: int) -> dict[str, float]:
@@ -301,10 +304,12 @@ class Learner:
                 f"{norms[0].item()}); that step was not taken, and the {done} before it were. "
                 "Lower learning_rate, or look at the rewards"
             )
-        self.optimizer.step()
+        has_trained = num_trained > 0 or self.critic is not None
+        if has_trained:  # else momentum would move the weights
+            self.optimizer.step()
         for name in ("entropy", "kl", "clip_fraction"):  # means over what is trained
             sums[name] /= num_trained or 1.0
-        return {**sums, "grad_norm": norms[0].item()}
+        return {**sums, "grad_norm": norms[0].item(), "gradient_steps": float(has_trained)}
 
     def _value_loss(
         self, chunk: Sequence[Sample], hidden_N_H: "Tensor", weights_N: "Tensor"

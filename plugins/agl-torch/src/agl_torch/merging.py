@@ -33,5 +33,5 @@ def command(checkpoint: Path, folder: Path, dtype: str) -> None:
         )
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{str(folder)!r} is there already; give a new folder")
-    save_model(load_model(checkpoint, "cpu", dtype), folder)
+    save_model(load_model(checkpoint, "cpu", "float32"), folder, dtype)
     load_tokenizer(None, checkpoint).save_pretrained(folder)

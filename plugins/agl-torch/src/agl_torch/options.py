@@ -145,6 +145,26 @@ def check_learner(owner: str, options: Any) -> None:
     for name in ("lora_alpha", "lora_modules"):
         if options.lora_rank is None and getattr(options, name) is not None:
             raise ConfigError(f"{owner}: {name} is of an adapter; give lora_rank, or leave it out")
+    default = type(options)
+    changed = [
+        name
+        for name in ("clip_low", "clip_high", "clip_range", "ratio_cap")
+        if getattr(options, name, None) != getattr(default, name, None)
+    ]
+    is_first = options.epochs == 1 and options.minibatch_rows is None
+    if changed and is_first and options.sampling_correction != "none":
+        raise ConfigError(
+            f"{owner}: {changed[0]} bounds how far gradient steps may go from the weights before "
+            "an update, and an update has one gradient step, which begins there. Give epochs or "
+            "minibatch_rows, or sampling_correction='none', which compares with the sampler"
+        )
+    if options.sampling_correction == "none" and (
+        options.sampling_correction_cap != default.sampling_correction_cap
+    ):
+        raise ConfigError(
+            f"{owner}: sampling_correction_cap is of a correction, and sampling_correction is "
+            "'none'. Leave one out"
+        )
     mean, constant = getattr(options, "loss_type", None), getattr(options, "loss_constant", None)
     if (mean == "dr_grpo") != (constant is not None):
         raise ConfigError(

@@ -155,7 +155,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.adapter import copy_of_trained, layers_of, twin
+        from agl_torch.adapter import copy_of_trained, layers_of, refresh, twin
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
         from agl_torch.models import check_vocabulary, compute_alike, decide_dtype, load_tokenizer
@@ -180,6 +180,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             served = model if self.lora_rank is None else twin(model)
             if is_narrow or self.max_staleness:
                 served = copy_of_trained(model, "bfloat16" if is_narrow else "float32")
+                refresh(served, model, self.seed)
                 self._sampling_copy = served
             server = self._server = InferenceServer(
                 served,
@@ -211,7 +212,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                     "max_model_tokens": self.max_model_tokens,
                     "max_batch_size": self.max_batch_size,
                 },
-                shares_gpu=model.device.type != "cpu",
+                shares_gpu=model.device.type != "cpu" and not model.device.index,
                 base=under[0] if self._has_adapter_served else None,
                 lora_rank=self.lora_rank or 0,
             )
@@ -286,6 +287,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
+        from agl_torch.adapter import refresh
         from agl_torch.learner import Sample
 
         samples = [
@@ -304,7 +306,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             if self.max_staleness:
                 changing.enter_context(self._server.updating())
             if self._sampling_copy is not None:
-                self._sampling_copy.load_state_dict(self._learner.model.state_dict())
+                refresh(self._sampling_copy, self._learner.model, self.seed)
         used = [  # a critic is taught by all
             row
             for row, sample in zip(rows, samples, strict=True)
@@ -340,9 +342,14 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         save(folder, self._learner, self._tokenizer, self._random)
 
     def _write_served(self, folder: Path) -> None:
+        import torch
+
         from agl_torch.adapter import copy_on_cpu, merge
         from agl_torch.checkpoint import save_model
 
+        # An engine on the same card needs what the update took.
+        self._learner.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
         if self.lora_rank is not None and self._has_adapter_served:
             save_model(model, folder)

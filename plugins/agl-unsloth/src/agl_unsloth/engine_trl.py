@@ -10,8 +10,7 @@ from agl_unsloth.batches import dpo_batch, sft_batch
 from agl_unsloth.options import STATE, TRAINER_FOLDER, Order, TrainingOptions
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+    pass
 
 OPTIMIZER = "optimizer.pt"
 """In ``STATE``: the moments of AdamW."""
@@ -214,6 +213,8 @@ def save(model: Any, tokenizer: Any, order: Order) -> None:
     """Weights in 16 bits, and the tokenizer as it was; beside the state nothing else stays."""
     import torch
 
+    from agl_learning.rounding import round_by_chance
+
     dtype, chance = getattr(torch, order.options.weights), torch.Generator()
     chance.manual_seed(order.options.seed)
     for weight in model.parameters():
@@ -222,21 +223,6 @@ def save(model: Any, tokenizer: Any, order: Order) -> None:
     model.to(dtype).save_pretrained(out)
     tokenizer.save_pretrained(out)
     shutil.rmtree(out / TRAINER_FOLDER, ignore_errors=True)
-
-
-def round_by_chance(weight: "Tensor", dtype: "torch.dtype", chance: "torch.Generator") -> "Tensor":
-    """A weight in 16 bits, up or down with chances that make its mean what it was in 32.
-
-    To the nearest, a change of less than half a step is lost. A training makes many of them in one
-    direction: of 8 steps of DPO on an adapter, 9 % of the gain was left so, and 97 % is left here.
-    """
-    import torch
-
-    nearest = weight.to(dtype)
-    error = weight - nearest.float()
-    other = torch.nextafter(nearest, torch.copysign(torch.tensor(torch.inf), error).to(dtype))
-    part = error / (other.float() - nearest.float())
-    return torch.where(torch.rand(weight.shape, generator=chance) < part, other, nearest)
 
 
 def metrics_of(trainer: Any, examples: list[dict[str, Any]]) -> dict[str, Any]:

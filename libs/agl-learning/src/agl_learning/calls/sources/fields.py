@@ -12,6 +12,7 @@ from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.text import parse_json
 from agl_learning.records import Choice, ModelCall
 
+OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
 
@@ -99,7 +100,7 @@ def is_structured(span: Span) -> bool:
     """Whether a span says that the answer is an object of a given form."""
     attributes = span.attributes
     return (
-        attributes.get("gen_ai.output.type") == "json"
+        attributes.get(OUTPUT_TYPE) == "json"
         or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
         or any(
             "response_format" in key or "structured_output" in key or key.endswith(".parsed")
@@ -125,6 +126,7 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     for message in (*fields.get("messages", ()), *filter(None, answers)):
         check_tool_calls(message)
     fields["finish_reason"] = _finish(fields.get("finish_reason"))
+    fields["is_constrained"] = span.attributes.get(OUTPUT_TYPE) == "json"
     if len(choices) > 1:
         fields |= dict.fromkeys(OF_ANSWER)
         fields["choices"] = [
