@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli import main
 from agl.emitter import find_final_reward
-from agl.errors import ConfigError
 from agl.types import AttemptedRollout, EnqueueRolloutRequest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -144,38 +142,3 @@ def test_it_has_what_a_real_run_has(filled: Path) -> None:
             assert isinstance(rollout, AttemptedRollout)
             assert rollout.attempt.error is not None
             assert len(attempts) >= 1
-
-
-@pytest.mark.plugins
-def test_its_accounts_balance_and_its_runs_have_metrics(
-    filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("agl_inspect")
-
-    def call(*arguments: str) -> Any:
-        with pytest.raises(SystemExit) as caught:
-            main([*arguments])
-        assert caught.value.code == 0
-        return json.loads(capsys.readouterr().out)
-
-    told = call("ledger", str(filled), "--json")
-    assert told["problems"] == []
-    assert told["total"]["calls"]["trained"] > 0
-    runs = call("runs", "--path", str(filled), "--json")
-    assert [run["state"] for run in runs] == ["finished", "finished"]
-    assert all(0.0 <= run["reward"] <= 1.0 for run in runs)
-
-
-def test_same_seed_makes_the_same_world(tmp_path: Path) -> None:
-    for name in ("a.db", "b.db"):
-        fill_store(tmp_path / name, Shape(rollouts=20, runs=1, groups=1, group_size=4, seed=3))
-    sql = "SELECT input, status, mode, metadata FROM rollout ORDER BY n"
-    assert rows(tmp_path / "a.db", sql) == rows(tmp_path / "b.db", sql)
-
-
-def test_store_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    file.write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
-        fill_store(file, SHAPE)
-    assert file.read_text() == "mine"

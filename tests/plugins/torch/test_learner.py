@@ -82,6 +82,7 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
                 "token_ids": [1, 4, 3, 2, 5, 6],
                 "logprobs": [0.0] * 5 + [-2.7],
                 "call_ranges": [(start, 6)],
+                "constrained": [start == 4],
             }
         )
         learner = Learner(build_model(), options, rule)
@@ -91,16 +92,47 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
 
 
 @pytest.mark.parametrize("form", [0.0, 2.5])
-def test_the_ratio_of_a_row_is_to_what_a_form_allowed_where_one_held_it(model, form):
+def test_a_token_that_a_form_made_likelier_is_compared_with_what_was_recorded(model, form):
     rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
     rarest = min(range(10), key=lambda answer: probability(model, answer))
     recorded = math.log(probability(model, rarest)) + form
     row = make_row("a", rarest).model_copy(
-        update={"logprobs": [0.0] * 4 + [recorded], "call_ranges": [(3, 5)]}  # one was forced
+        update={"logprobs": [0.0] * 4 + [recorded], "constrained": [True]}
     )
     learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), rule)
     # A bad token that a form made e^2.5 times as likely is below the clip already.
-    assert (learner.update([Sample(row, [-1.0, -1.0])])["grad_norm"] > 0) is (form == 0)
+    measured = learner.update([Sample(row, [-1.0])])
+    assert (measured["grad_norm"] > 0) is (form == 0)
+    assert (measured["logprob_gap"], measured["sampling_weight"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("correction", "is_current", "less", "weight"),
+    [
+        ("sequence", True, 0.5, math.exp(0.5)),
+        ("sequence", True, 1.2, 0.0),  # above the cap of 3, e^1.2
+        ("sequence", False, 1.2, 3.0),
+        ("token", True, 0.5, math.exp(0.5)),
+        ("token", True, 1.2, 3.0),
+        ("sequence", True, -120.0, math.exp(-20)),
+        ("none", True, 1.2, 1.0),
+    ],
+)
+def test_a_row_counts_as_its_tokens_are_likelier_for_the_trainer(
+    model, correction, is_current, less, weight
+):
+    """Each token by e^d, up to the cap; or all of a row by its sum, and not at all above it."""
+    row = make_row("a", 5)
+    row.logprobs[-1] = math.log(probability(model, 5)) - less
+    options = {"sampling_correction": correction, "epochs": 1, "learning_rate": 0.0}
+    learner = Learner(model, dataclasses.replace(OPTIONS, **options), RULE)
+    sample = Sample(row, [1.0], is_current=is_current)
+    measured = learner.update([sample])
+    assert measured["sampling_weight"] == pytest.approx(weight, rel=1e-4)
+    assert measured["logprob_gap"] == pytest.approx(abs(less), rel=1e-4)
+    assert sample.is_masked is (weight == 0)
+    assert measured["masked_fraction"] == 1 - measured["gradient_steps"] == float(weight == 0)
+    assert (measured["grad_norm"] > 0) is (weight > 0)
 
 
 def test_minibatches_make_as_many_steps_as_they_are(model):

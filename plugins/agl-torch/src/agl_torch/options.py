@@ -1,5 +1,6 @@
 """How gradients are made: what algorithms share, each taking the parts that do something in it."""
 
+import logging
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, NotNegative
 from agl_torch.adapter import need
 
+logger = logging.getLogger("agl.torch")
 LossType = Literal["dapo", "grpo", "dr_grpo"]
 
 
@@ -89,7 +91,8 @@ class ClipOptions:
     """How far a ratio of probabilities counts.
 
     Args:
-        clip_low: Ratios of probabilities count down to ``1 - clip_low``.
+        clip_low: Ratios of probabilities, to those before an update, count down to
+            ``1 - clip_low``. With one gradient step an update, they are 1.
         clip_high: Ratios count up to ``1 + clip_high``.
         ratio_cap: Ratios of tokens with negative advantage, which neither of the two holds, count
             up to this (truncated importance weights, arXiv:1802.01561); with None only a
@@ -153,10 +156,12 @@ def check_learner(owner: str, options: Any) -> None:
     ]
     is_first = options.epochs == 1 and options.minibatch_rows is None
     if changed and is_first and options.sampling_correction != "none":
-        raise ConfigError(
-            f"{owner}: {changed[0]} bounds how far gradient steps may go from the weights before "
-            "an update, and an update has one gradient step, which begins there. Give epochs or "
-            "minibatch_rows, or sampling_correction='none', which compares with the sampler"
+        logger.warning(
+            "%s: %s bounds how far the steps of an update go from where it began. With epochs=1 "
+            "and no minibatch_rows it has one, which begins there: only answers held to a form "
+            "are bounded",
+            owner,
+            changed[0],
         )
     if options.sampling_correction == "none" and (
         options.sampling_correction_cap != default.sampling_correction_cap
