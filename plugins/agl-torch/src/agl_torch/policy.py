@@ -307,12 +307,9 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 changing.enter_context(self._server.updating())
             if self._sampling_copy is not None:
                 refresh(self._sampling_copy, self._learner.model, self.seed)
-        used = [  # a critic is taught by all
-            row
-            for row, sample in zip(rows, samples, strict=True)
-            if self._learner.critic is not None or not sample.is_masked
-        ]
-        return learned, used
+        whole = self._learner.critic is not None  # which is taught by all
+        pairs = zip(rows, samples, strict=True)
+        return learned, [row for row, sample in pairs if whole or not sample.is_masked]
 
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the rewards are taken with: penalties, where they are not in the loss."""
@@ -347,9 +344,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.adapter import copy_on_cpu, merge
         from agl_torch.checkpoint import save_model
 
-        # An engine on the same card needs what the update took.
         self._learner.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # an engine on the same card needs what the update took
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
         if self.lora_rank is not None and self._has_adapter_served:
             save_model(model, folder)
