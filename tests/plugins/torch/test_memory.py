@@ -153,7 +153,7 @@ def test_an_estimate_by_hand():
         "weights": 4 * weights,
         "gradients and optimiser": 24 * weights,
         "copies": 10 * weights,  # the start, the critic, and what samples in 16 bits
-        "activations": 2 * (100 * 640 * 2 + 100 * 32 * 2 * 2),
+        "activations": 2 * (100 * 640 * 2 + 100 * 32 * 2 * 2 + 2 * weights),
         "logits": 12 * 100 * 15,
         "sampling": 3 * 32 * 2 * 2 * 2 * 8 * 2,
     }

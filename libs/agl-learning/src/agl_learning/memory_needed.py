@@ -7,7 +7,8 @@
                  without ``max_staleness`` too). Over an adapter the last two are copies of the
                  adapter, and the start is none. A teacher has 4 or 2
     activations  tokens x layers x (12 hidden + 4 intermediate) numbers, of 4 or 2 bytes; with
-                 gradient checkpointing tokens x hidden x layers, and all of one layer
+                 gradient checkpointing tokens x hidden x layers, and all of one layer; with dtype
+                 bfloat16 a copy of the weights in it, where they are float32
     logits       ``LOGITS_TOKENS`` x vocabulary x 12 bytes: logits, their softmax, its gradient; 20
                  where ``entropy_bonus`` has the entropy carry a gradient, too
     sampling     keys and values of the sequences that are sampled at once; or the part of the card
@@ -97,6 +98,8 @@ def estimate(
         layer = tokens * (12 * one.hidden + 4 * one.inner) * number
         inputs = tokens * one.hidden * one.layers * number
         kept += layer + inputs if options.gradient_checkpointing else one.layers * layer
+        if number == 2.0 and not is_adapter:
+            kept += 2.0 * one.weights
     # Where nobody says how long they get, one of the longest must fit.
     at_once = min(options.max_batch_size, rows) if options.max_model_tokens else 1
     sampled = at_once * longest * model.layers * model.cached * number
