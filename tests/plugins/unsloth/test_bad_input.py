@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import shutil
 import struct
 import sys
 
@@ -14,7 +15,7 @@ from agl.errors import AlgorithmError, ConfigError, install_line
 from agl.serving.server import bind
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.versions import Version
-from agl_unsloth import memory, servers
+from agl_unsloth import memory
 from agl_unsloth.engines import LIBRARIES, choose_engine
 from agl_unsloth.local import adapter_of, begin_from
 from agl_unsloth.models import Size, check_folder, size_of
@@ -232,7 +233,7 @@ async def test_what_an_engine_lacks_is_told_with_the_line_that_brings_it(tmp_pat
 
 
 def test_vllm_is_refused_where_it_is_not_installed():
-    if servers.shutil.which("vllm"):
+    if shutil.which("vllm"):
         pytest.skip("vllm is here")
     with pytest.raises(ConfigError, match="vllm is not installed here"):
         choose_server("vllm")
