@@ -173,7 +173,7 @@ def _id(row: Row) -> str:
 
 
 def _steps(rows: Sequence[Row]) -> list[Step]:
-    """As an algorithm compares them: see ``agl_learning.comparable``."""
+    """As an algorithm compares them: see ``agl_learning.explanation.group_of``."""
     found: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
         about = row.rollout.metadata or {}
