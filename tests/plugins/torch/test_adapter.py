@@ -12,7 +12,7 @@ import agl_torch
 from agl.errors import ConfigError
 from agl_learning.checkpoint import find_checkpoint
 from agl_torch import adapter
-from agl_torch.adapter import add_adapter, copy_of_trained, load_merged, merge, twin
+from agl_torch.adapter import add_adapter, copy_of_trained, load_merged, merge, refresh, twin
 from agl_torch.checkpoint import fingerprint
 from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
@@ -32,6 +32,20 @@ OPTIONS = LearnerOptions(lora_rank=2, lora_alpha=6.0, learning_rate=0.05)
 def logits(model):
     with torch.no_grad():
         return model(IDS).logits
+
+
+def test_small_steps_reach_a_copy_of_16_bits_and_it_is_the_same_each_time():
+    model = build_model()
+    weight = model.get_input_embeddings().weight
+    copied = copy_of_trained(model, "bfloat16")
+    weight.data += 0.02 * weight.data.abs() * torch.finfo(torch.bfloat16).eps
+    made = []
+    for _ in range(2):
+        refresh(copied, model, seed=0)
+        made.append(copied.get_input_embeddings().weight.data.float().clone())
+    assert made[0].equal(made[1])
+    assert not made[0].equal(weight.data.bfloat16().float())
+    assert (made[0] - weight.data).mean().abs() < (made[0] - weight.data).abs().mean() / 5
 
 
 def samples():

@@ -111,6 +111,7 @@ DO_NOTHING = [
     ({"server_timeout_seconds": 9.0}, "server_timeout_seconds is for a server of its own"),
     ({"max_staleness": 1, "deterministic": True}, "deterministic cannot be had with max_stal"),
     ({"max_staleness": 1, "ratio_cap": None, "sampling_correction": "none"}, "ratio_cap"),
+    ({"sampling_correction": "none", "sampling_correction_cap": 2.0}, "sampling_correction_cap is"),
     ({"reward_keys": ["a"]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
     ({"reward_weights": [1.0]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
     ({"estimator": "gpg", "normalise_std": False}, "normalise_std=False is for the estimators"),
