@@ -15,6 +15,15 @@ async def test_times_versions_and_usage_are_in_the_record(bench) -> None:
     assert streamed[Key.OUTPUT_TOKENS] == whole[Key.OUTPUT_TOKENS] == 4
 
 
+async def test_a_form_that_holds_an_answer_is_in_its_record(bench) -> None:
+    free = ({}, {"response_format": {"type": "text"}}, {"tool_choice": "auto"})
+    held = ({"response_format": {"type": "json_object"}}, {"tool_choice": "required"})
+    for asked in (*free, *held, {"guided_regex": "a"}):
+        await bench.post(bench.ask(**asked))
+    found = [span.attributes.get("gen_ai.output.type") for span in await bench.spans()]
+    assert found == [None] * 3 + ["json"] * 3
+
+
 async def test_the_other_choices_have_token_ids_of_their_own(bench) -> None:
     for stream in (False, True):
         await bench.post(bench.ask(n=3, stream=stream))

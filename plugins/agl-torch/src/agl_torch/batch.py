@@ -1,6 +1,7 @@
 """From training rows to tensors: padded forward passes that give log-probabilities per token."""
 
 import contextlib
+import functools
 import logging
 import re
 import threading
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("agl.torch")
-_TOLD: set[type] = set()
-"""Models of which it has been told that their logits are unknown."""
 PACKED = re.compile("cohere|gemma|glm|gpt_neox|granite|llama|olmo2?|phi3?|qwen(2|3)(_moe)?|smollm3")
 """Types of models whose scores in one line were seen to be those of each row by itself."""
 PACKED_TOKENS = 4096
@@ -139,15 +138,7 @@ def score_rows(
     with torch.no_grad():
         ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
     if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
-        if type(model) not in _TOLD:
-            _TOLD.add(type(model))
-            logger.warning(
-                "%s changes its logits in a way that agl-torch does not know: they are asked of "
-                "the model, for all sampled tokens of a microbatch at once, which takes more "
-                "memory than the estimate says, and a pass more",
-                type(model).__name__,
-            )
-        # It does to them what ``after_head`` has not: its own are taken, all of them at once.
+        _warn_of_own_logits(type(model).__name__)
         logits_N_V = model(**laid.inputs, use_cache=False).logits[laid.line_N, laid.before_N]
         return TokenScores(*score(logits_N_V, laid.target_N), hidden_N_H)
 
@@ -159,6 +150,17 @@ def score_rows(
     scored = [checkpoint(piece, *part, **keep) for part in parts]
     logprobs_N, entropy_N = map(torch.cat, zip(*scored, strict=True))
     return TokenScores(logprobs_N, entropy_N, hidden_N_H)
+
+
+@functools.cache
+def _warn_of_own_logits(kind: str) -> None:
+    """Say once of each kind of model that ``after_head`` does not compute its logits."""
+    logger.warning(
+        "agl-torch does not know how %s computes its logits: it runs the model a second time for "
+        "the logits of all sampled tokens of a microbatch at once. That takes more time, and more "
+        "memory than the estimate says",
+        kind,
+    )
 
 
 def after_head(model: Any, logits: "Tensor") -> "Tensor":

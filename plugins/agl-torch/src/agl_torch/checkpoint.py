@@ -64,12 +64,14 @@ def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
         config.dtype = getattr(torch, dtype)
         chance = torch.Generator(model.device).manual_seed(0)
         made: dict[tuple[Any, ...], Any] = {}  # what is tied is written once
+        narrow["state_dict"] = {}
         for name, one in model.state_dict().items():
             key = (one.data_ptr(), one.shape)
-            if key not in made:
-                is_wide = one.dtype == torch.float32
-                made[key] = round_by_chance(one, config.dtype, chance) if is_wide else one
-            narrow.setdefault("state_dict", {})[name] = made[key]
+            if key not in made and one.dtype == torch.float32:
+                made[key] = round_by_chance(one, config.dtype, chance)
+            elif key not in made:
+                made[key] = one.to(config.dtype) if one.is_floating_point() else one
+            narrow["state_dict"][name] = made[key]
     with without_bars():
         model.save_pretrained(folder, **narrow)
         config.save_pretrained(folder)  # beside an adapter, too: peft looks for its base's

@@ -8,7 +8,13 @@ import click
 @click.command("merge")
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--dtype", default="float32", show_default=True, help="Of the weights.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="Of the weights; to 16 bits they are rounded by chance.",
+)
 def command(checkpoint: Path, folder: Path, dtype: str) -> None:
     """Write to FOLDER the model whose adapter CHECKPOINT has, with the adapter added to it.
 
