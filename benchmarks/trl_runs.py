@@ -9,7 +9,6 @@ runner, the agent with its ``openai`` client, the gateway between them, and a ch
 """
 
 import asyncio
-import functools
 import json
 import resource
 import tempfile
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from real_model import question_of, reward_of, tasks
+from real_model import openai_client, question_of, reward_of, tasks
 
 import agl
 from agl_testing.models import smollm2
@@ -40,14 +39,6 @@ TRL_SETTINGS: dict[str, dict[str, Any]] = {
 def prompt_of(task: dict[str, int]) -> list[dict[str, str]]:
     """As a chat."""
     return [{"role": "user", "content": question_of(task)}]
-
-
-@functools.cache
-def openai_client(loop: asyncio.AbstractEventLoop) -> Any:
-    """One per event loop, as in the quickstart: to make one takes 30 ms."""
-    from openai import AsyncOpenAI
-
-    return AsyncOpenAI(api_key="not needed", base_url="http://set.per.rollout", max_retries=0)
 
 
 async def ask(task: dict[str, int], llm: agl.LLM) -> str:
@@ -88,7 +79,6 @@ def run_agl(
         max_tokens=MAX_TOKENS,
         learning_rate=learning_rate,
         dtype="float32",
-        microbatch_tokens=512,
         checkpoint_every=steps,
     )
     ends: list[float] = []
@@ -238,7 +228,7 @@ def held_out(folder: str) -> float:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm2())
+    tokenizer = AutoTokenizer.from_pretrained(smollm2(), padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     torch.manual_seed(0)
     asked = tasks(HELD_OUT, 2)
@@ -246,7 +236,6 @@ def held_out(folder: str) -> float:
         [prompt_of(task) for task in asked],
         add_generation_prompt=True,
         padding=True,
-        padding_side="left",
         return_dict=True,
         return_tensors="pt",
     )

@@ -85,7 +85,6 @@ def train(
         "group_size": 8,  # rollouts of a task
         "learning_rate": 1e-5,
         "max_model_tokens": 384,
-        "microbatch_tokens": 1024,  # less memory, and the same update
         "eval_every": 10,
         "checkpoint_every": 5,  # from where a run that was killed goes on
         "keep_last": 1,

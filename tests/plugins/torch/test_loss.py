@@ -177,8 +177,10 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
     whole = gradient(None)
     assert [len(chunk) for chunk in chunks_by_tokens(rows, model, 12)] == [1, 2, 2]
     assert torch.allclose(whole, gradient(12), atol=1e-6)
+    monkeypatch.setattr("agl_torch.batch.AUTO_ON_CPU", 12)
+    assert [len(chunk) for chunk in chunks_by_tokens(rows, model, "auto")] == [1, 2, 2]
     monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
-    assert torch.allclose(whole, gradient(None), atol=1e-6)
+    assert torch.allclose(whole, gradient("auto"), atol=1e-6)
 
 
 def test_a_ratio_that_overflows_gives_no_gradient_that_is_none():

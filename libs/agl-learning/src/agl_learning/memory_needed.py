@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 LOGITS_TOKENS = 512
 """Logits are made for so many tokens at once: those of all would fill the memory."""
+AUTO_TOKENS = 2048
+"""Of a microbatch with ``microbatch_tokens="auto"``, at most."""
 
 
 class Size(NamedTuple):
@@ -92,7 +94,9 @@ def estimate(
         copies += number * teacher.weights
     longest = options.max_model_tokens or model.positions
     rows = options.groups_per_step * options.group_size
-    tokens = float(min(options.microbatch_tokens or rows * longest, rows * longest))
+    asked = options.microbatch_tokens
+    microbatch = AUTO_TOKENS if asked == "auto" else asked or rows * longest
+    tokens = float(min(microbatch, rows * longest))
     kept = 0.0
     for one in filter(None, (model, critic)):
         layer = tokens * (12 * one.hidden + 4 * one.inner) * number

@@ -6,13 +6,13 @@ import logging
 import re
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from agl_learning.memory_needed import LOGITS_TOKENS
+from agl_learning.memory_needed import AUTO_TOKENS, LOGITS_TOKENS
 from agl_torch.models import as_mask, computing_in
 from agl_torch.slots import shared_length
 
@@ -28,6 +28,8 @@ PACKED = re.compile("cohere|gemma|glm|gpt_neox|granite|llama|olmo2?|phi3?|qwen(2
 """Types of models whose scores in one line were seen to be those of each row by itself."""
 PACKED_TOKENS = 4096
 """Of a line: attention costs the square of it."""
+AUTO_ON_CPU = 512
+"""Tokens of a microbatch: more take memory there, and save no time."""
 
 
 class TokenScores(NamedTuple):
@@ -320,15 +322,18 @@ def packs_of(
 
 
 def chunks_by_tokens(
-    rows: Sequence["TrainingRow"], model: Any, max_tokens: int | None
+    rows: Sequence["TrainingRow"], model: Any, microbatch_tokens: "int | str | None"
 ) -> Iterator[list["TrainingRow"]]:
-    """Rows in chunks whose size as ``lay`` has them stays within ``max_tokens``, long ones first.
+    """Rows in chunks whose size as ``lay`` has them stays within ``microbatch_tokens``.
 
-    Lines of a chunk are about as long as each other, and little of it is padding. A row that is
-    longer by itself is a chunk of its own. None: everything is one chunk.
+    Long ones come first: lines of a chunk are about as long as each other, and little of it is
+    padding. A line that is longer by itself is a chunk of its own. None: everything is one chunk.
     """
+    is_auto = microbatch_tokens == "auto"
+    line_tokens = AUTO_TOKENS if is_auto else cast("int | None", microbatch_tokens)
+    max_tokens = AUTO_ON_CPU if is_auto and model.device.type == "cpu" else line_tokens
     chunk: list[Pack] = []
-    for pack in sorted(packs_of(rows, model, max_tokens), key=lambda pack: -pack.length):
+    for pack in sorted(packs_of(rows, model, line_tokens), key=lambda pack: -pack.length):
         width = (chunk or [pack])[0].length
         if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
             yield [row for one in chunk for row in one.rows]

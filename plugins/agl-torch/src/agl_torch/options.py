@@ -22,7 +22,9 @@ class LearnerOptions:
         epochs: Passes over a step's rows.
         minibatch_rows: Rows per gradient step; None takes all of them at once.
         microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. What rows
-            begin with alike counts once. None takes everything at once.
+            begin with alike counts once. ``auto`` is 2048 on a GPU; on a CPU, where more is no
+            faster, 512, or as many up to 2048 as have a long prompt read once. None takes
+            everything at once.
         learning_rate: Of AdamW.
         optimizer: ``adamw``, whose states take 8 bytes per weight, or ``adamw_8bit``: torchao's,
             whose states take 2 (arXiv:2110.02861). Needs ``agl-torch[8bit]``.
@@ -62,7 +64,7 @@ class LearnerOptions:
 
     epochs: Count = 1
     minibatch_rows: Count | None = None
-    microbatch_tokens: Count | None = 2048
+    microbatch_tokens: Count | Literal["auto"] | None = "auto"
     learning_rate: NotNegative = 1e-6
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
