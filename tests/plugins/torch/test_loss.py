@@ -175,10 +175,10 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
     whole = gradient(None)
-    assert [len(chunk) for chunk in chunks_by_tokens(rows, model, 12)] == [1, 2, 2]
-    assert torch.allclose(whole, gradient(12), atol=1e-6)
     monkeypatch.setattr("agl_torch.batch.AUTO_ON_CPU", 12)
+    long = [row(f"l{i}", [*range(1, 9), 2 + i, 3], [0] * 8 + [1, 1]) for i in range(3)]
     assert [len(chunk) for chunk in chunks_by_tokens(rows, model, "auto")] == [1, 2, 2]
+    assert [len(chunk) for chunk in chunks_by_tokens(long, model, "auto")] == [3]
     monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
     assert torch.allclose(whole, gradient("auto"), atol=1e-6)
 

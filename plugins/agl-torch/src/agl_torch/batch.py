@@ -297,11 +297,12 @@ class Pack(NamedTuple):
 
 
 def packs_of(
-    rows: Sequence["TrainingRow"], model: Any, max_tokens: int | None = None
+    rows: Sequence["TrainingRow"], model: Any, max_tokens: int | None = None, is_auto: bool = False
 ) -> list[Pack]:
     """Rows with those that begin like them, where that saves a quarter of a row or more.
 
-    Each by itself where the model cannot have them in one line.
+    Each by itself where the model cannot have them in one line. With ``auto`` a line may be four
+    times as long as what its rows share, so that a long prompt is read once.
     """
     if not supports_packing(model):
         return [Pack([row], len(row.token_ids)) for row in rows]
@@ -314,7 +315,8 @@ def packs_of(
             common = shared_length(others[0].token_ids[:prefix], row.token_ids)
             joined = Pack([*others, row], common)
             saved = common * len(others) - prefix * (len(others) - 1)
-            if 4 * saved >= size and joined.length <= limit:
+            longest = max(limit, min(4 * common, AUTO_TOKENS)) if is_auto else limit
+            if 4 * saved >= size and joined.length <= longest:
                 packs[-1] = joined
                 continue
         packs.append(Pack([row], size))
@@ -329,11 +331,12 @@ def chunks_by_tokens(
     Long ones come first: lines of a chunk are about as long as each other, and little of it is
     padding. A line that is longer by itself is a chunk of its own. None: everything is one chunk.
     """
+    max_tokens = cast("int | None", microbatch_tokens)
     is_auto = microbatch_tokens == "auto"
-    line_tokens = AUTO_TOKENS if is_auto else cast("int | None", microbatch_tokens)
-    max_tokens = AUTO_ON_CPU if is_auto and model.device.type == "cpu" else line_tokens
+    if is_auto:
+        max_tokens = AUTO_ON_CPU if model.device.type == "cpu" else AUTO_TOKENS
     chunk: list[Pack] = []
-    for pack in sorted(packs_of(rows, model, line_tokens), key=lambda pack: -pack.length):
+    for pack in sorted(packs_of(rows, model, max_tokens, is_auto), key=lambda pack: -pack.length):
         width = (chunk or [pack])[0].length
         if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
             yield [row for one in chunk for row in one.rows]

@@ -23,7 +23,7 @@ class LearnerOptions:
         minibatch_rows: Rows per gradient step; None takes all of them at once.
         microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. What rows
             begin with alike counts once. ``auto`` is 2048 on a GPU; on a CPU, where more is no
-            faster, 512, or as many up to 2048 as have a long prompt read once. None takes
+            faster, 512, or up to 2048 in a line whose rows share a long prompt. None takes
             everything at once.
         learning_rate: Of AdamW.
         optimizer: ``adamw``, whose states take 8 bytes per weight, or ``adamw_8bit``: torchao's,
