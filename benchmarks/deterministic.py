@@ -24,7 +24,7 @@ import torch
 
 from agl_learning.sampling.sequences import Completion, SamplingRequest
 from agl_torch.generate import Sampler
-from agl_torch.models import compute_alike
+from agl_torch.models import use_deterministic_algorithms
 from agl_torch.server import FIXED_ROWS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples/quickstart"))
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--requests", type=int, default=80, help="at once, at most")
     options = parser.parse_args()
-    compute_alike(1)
+    use_deterministic_algorithms(1)
     model, tokenizer = build_model(0).to(options.device).eval(), build_tokenizer()
     device = torch.cuda.get_device_name() if options.device != "cpu" else "CPU, 1 thread"
     print(f"torch {torch.__version__}, {device}, {FIXED_ROWS} rows")

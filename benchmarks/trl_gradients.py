@@ -51,7 +51,7 @@ from agl_learning.records import TrainingRow
 from agl_learning.selection import select_best
 from agl_learning.weighing import weigh
 from agl_testing.models import smollm2
-from agl_torch.batch import gaps_to, score_rows
+from agl_torch.batch import logprob_differences, token_logprobs
 from agl_torch.learner import Learner, LearnerOptions, Sample
 from agl_unsloth.engine_trl import make_trainer
 from agl_unsloth.options import Order, TrainingOptions
@@ -246,7 +246,7 @@ def parts(row: TrainingRow) -> tuple[list[int], list[int]]:
 def scored(rows: list[TrainingRow], model: Any) -> list[TrainingRow]:
     """Rows as if this model had sampled them."""
     with torch.no_grad():
-        of_rows = score_rows(model, rows).logprobs_N.split([row.num_sampled for row in rows])
+        of_rows = token_logprobs(model, rows).logprobs_N.split([row.num_sampled for row in rows])
     return [
         row.model_copy(update={"logprobs": [0.0] * len(parts(row)[0]) + logprobs.tolist()})
         for row, logprobs in zip(rows, of_rows, strict=True)
@@ -332,7 +332,7 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
     def foresee(some: list[TrainingRow]) -> Foreseen | None:
         if algorithm.penalises_loss or not algorithm.kl_coefficient:
             return None
-        costs = gaps_to(reference, some, options)
+        costs = logprob_differences(reference, some, options)
         return Foreseen([[-algorithm.kl_coefficient * one for one in row] for row in costs])
 
     weighed = weigh(collect(rows, batch.size), algorithm, foresee)

@@ -80,7 +80,7 @@ def smollm2(place: Path, small: bool, tell: Tell, **options: Any) -> dict[str, A
     """Sums of two numbers, as `benchmarks/real_model.py` has them."""
     from real_model import agent, tasks
 
-    from agl_learning.memory_needed import Size
+    from agl_learning.memory_estimate import Size
     from agl_testing.models import smollm2 as fetch
     from agl_torch.models import load_shape
 
@@ -175,7 +175,7 @@ def train(
 def _measured(place: Path, algorithm: Any, size: Any, options: Any, begin: float) -> dict[str, Any]:
     from memory import gibibytes
 
-    from agl_torch.models import decide_dtype
+    from agl_torch.models import resolve_dtype
 
     found: dict[str, Any] = {"seconds": time.perf_counter() - begin, "weights": size.weights}
     found["options"] = {name: one for name, one in options.items() if name != "tokenizer"}
@@ -183,7 +183,7 @@ def _measured(place: Path, algorithm: Any, size: Any, options: Any, begin: float
         found["GiB allocated"] = torch.cuda.max_memory_allocated() / 2**30
         found["GiB reserved"] = torch.cuda.max_memory_reserved() / 2**30
     found["GiB resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    found["dtype"] = decide_dtype("auto", None)
+    found["dtype"] = resolve_dtype("auto", None)
     found["GiB estimated"] = gibibytes(algorithm, size, found["dtype"])
     with suppress(FileNotFoundError):
         lines = (place / "metrics.jsonl").read_text("utf-8").splitlines()

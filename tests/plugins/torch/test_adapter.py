@@ -12,7 +12,7 @@ import agl_torch
 from agl.errors import ConfigError
 from agl_learning.checkpoint import find_checkpoint
 from agl_torch import adapter
-from agl_torch.adapter import add_adapter, copy_of_trained, load_merged, merge, refresh, twin
+from agl_torch.adapter import add_adapter, copy_trained, load_merged, merge, refresh, share_weights
 from agl_torch.checkpoint import fingerprint
 from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
@@ -37,7 +37,7 @@ def logits(model):
 def test_small_steps_reach_a_copy_of_16_bits_and_it_is_the_same_each_time():
     model = build_model()
     weight = model.get_input_embeddings().weight
-    copied = copy_of_trained(model, "bfloat16")
+    copied = copy_trained(model, "bfloat16")
     weight.data += 0.02 * weight.data.abs() * torch.finfo(torch.bfloat16).eps
     made = []
     for _ in range(2):
@@ -97,14 +97,14 @@ def test_only_the_adapter_is_trained_and_has_a_state():
 
 def test_the_model_without_its_adapter_shares_all_of_its_weights():
     model = build_model()
-    start = twin(model)
+    start = share_weights(model)
     add_adapter(model, OPTIONS, "base")
     Learner(model, OPTIONS, RULE, reference=start).update(samples())
     assert torch.equal(logits(start), logits(build_model()))
     assert not torch.equal(logits(start), logits(model))
     weights = {one.data_ptr() for one in model.parameters()}
     assert all(one.data_ptr() in weights for one in start.parameters())
-    copied = copy_of_trained(model)
+    copied = copy_trained(model)
     own = [name for name, one in copied.named_parameters() if one.data_ptr() not in weights]
     assert len(own) == 2 * 7 * 2
     assert all("lora" in name for name in own)
@@ -163,7 +163,7 @@ def test_answers_over_an_adapter_do_not_depend_on_others(tokenizer, lora_rank):
         for name, one in model.named_parameters():
             if "lora_B" in name:
                 one.data.normal_(std=0.1)
-        Sampler(twin(model), tokenizer, 0, "float32", 16).check_batches(16)
+        Sampler(share_weights(model), tokenizer, 0, "float32", 16).check_batches(16)
     finally:
         torch.use_deterministic_algorithms(False)
 

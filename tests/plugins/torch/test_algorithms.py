@@ -20,7 +20,7 @@ from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
 from agl_learning.sampling.sequences import SamplingRequest
 from agl_learning.weighing import Weighed, estimator_of, weigh
-from agl_torch.batch import score_rows
+from agl_torch.batch import token_logprobs
 from agl_torch.critic import Critic, value_loss
 from agl_torch.learner import Learner, Sample
 from agl_torch.options import LearnerOptions
@@ -71,7 +71,7 @@ def random_rows(seed, rollouts=3, spread=0.6, rewards=None):
                 )
             )
     with torch.no_grad():
-        given = score_rows(model, rows).logprobs_N.split([row.num_sampled for row in rows])
+        given = token_logprobs(model, rows).logprobs_N.split([row.num_sampled for row in rows])
     for row, of_row in zip(rows, given, strict=True):
         noise = spread * random.uniform(-1, 1, row.num_sampled)
         values = iter((of_row.numpy() + noise).tolist())
@@ -87,7 +87,7 @@ def old_of(row):
 def learner_of(algorithm, reference=None, critic=None):
     model = build_model()
     options = pick_options(LearnerOptions, algorithm)
-    made = Learner(model, options, algorithm.rule(), 0, reference, critic)
+    made = Learner(model, options, algorithm.objective(), 0, reference, critic)
     return model, made
 
 
@@ -131,9 +131,9 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
         for row in rows
     ]
     counts = [row.num_sampled for row in rows]
-    now_N = score_rows(model, rows).logprobs_N
+    now_N = token_logprobs(model, rows).logprobs_N
     with torch.no_grad():
-        start_N = score_rows(reference, rows).logprobs_N
+        start_N = token_logprobs(reference, rows).logprobs_N
     batch = Batch(
         [row.rollout_id for row in rows],
         [old_of(row) for row in rows],
@@ -141,10 +141,10 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
         np.split(start_N.double().numpy(), np.cumsum(counts)[:-1]),
     )
     at = now_N.detach().double().numpy()
-    rule = algorithm.rule()
+    objective = algorithm.objective()
     bounds = {
-        "mean": rule.mean,
-        "constant": rule.constant,
+        "mean": objective.mean,
+        "constant": objective.constant,
         "low": getattr(algorithm, "clip_low", 0),
         "high": getattr(algorithm, "clip_high", 0),
         "cap": algorithm.ratio_cap,
@@ -174,7 +174,8 @@ def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
         model="none", learning_rate=0.0, dtype="bfloat16", microbatch_tokens=100, **options
     )
     algorithm._server = InferenceServer(model, tokenizer, dtype="bfloat16")
-    algorithm._learner = Learner(model, pick_options(LearnerOptions, algorithm), algorithm.rule())
+    learning = pick_options(LearnerOptions, algorithm)
+    algorithm._learner = Learner(model, learning, algorithm.objective())
     algorithm.weights_version = 3
     sampler, weighed = algorithm._server.sampler, []
     sampler.end_token_ids = frozenset()
@@ -242,7 +243,7 @@ def weighed_by(name, seed, **options):
     gaps = [np.zeros(row.num_sampled) for row in rows]
     if reference is not None:
         with torch.no_grad():
-            start_N = score_rows(reference, rows).logprobs_N
+            start_N = token_logprobs(reference, rows).logprobs_N
         parts = start_N.split([row.num_sampled for row in rows])
         gaps = [old_of(row) - part.numpy() for row, part in zip(rows, parts, strict=True)]
     return rows, weighed, by_rollout(rows, gaps), (model, critic)
@@ -407,7 +408,7 @@ def test_a_critic_learns_at_its_own_rate(kind):
     )
     before = [p.detach().clone() for p in model.parameters()]
     learner = Learner(
-        model, pick_options(LearnerOptions, algorithm), algorithm.rule(), critic=critic
+        model, pick_options(LearnerOptions, algorithm), algorithm.objective(), critic=critic
     )
     samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in weighed]
     first = learner.update(samples)
@@ -426,5 +427,5 @@ def test_a_critic_begins_by_expecting_nothing():
     rows = random_rows(0)
     for apart in (True, False):
         critic = Critic(build_model(), apart)
-        hidden = score_rows(build_model(), rows).hidden_N_H
+        hidden = token_logprobs(build_model(), rows).hidden_N_H
         assert critic.values(rows, hidden).abs().max() == 0

@@ -8,7 +8,7 @@ import torch
 from agl.errors import ConfigError
 from agl_learning.completions import RequestError
 from agl_learning.sampling.sequences import SamplingRequest
-from agl_torch.batch import score_rows
+from agl_torch.batch import token_logprobs
 from agl_torch.draws import sampling_distribution
 from agl_torch.generate import Sampler
 from agl_torch.server import InferenceServer
@@ -45,7 +45,7 @@ def test_the_smallest_temperatures_take_the_most_probable_token():
 async def test_answers_are_made_while_rows_are_scored(model, tokenizer):
     """The output layer sees fewer states while rows are scored: not those of another thread."""
     row = make_row("a", 5)
-    alone = score_rows(model, [row])
+    alone = token_logprobs(model, [row])
     within, answered = asyncio.Event(), asyncio.Event()
     loop, layer = asyncio.get_running_loop(), model.get_output_embeddings()
     hold = []
@@ -61,7 +61,7 @@ async def test_answers_are_made_while_rows_are_scored(model, tokenizer):
         _, before = await post(server, body)
         model.base_model.register_forward_pre_hook(wait)
         hold.append(True)
-        scoring = asyncio.create_task(asyncio.to_thread(score_rows, model, [row]))
+        scoring = asyncio.create_task(asyncio.to_thread(token_logprobs, model, [row]))
         await within.wait()
         assert layer._forward_pre_hooks
         status, meanwhile = await post(server, body)

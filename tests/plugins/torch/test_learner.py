@@ -13,7 +13,7 @@ from agl_learning.checkpoint import Progress, find_checkpoint, making
 from agl_learning.records import TrainingRow
 from agl_learning.tasks import TaskOrder
 from agl_torch.checkpoint import restore, save
-from agl_torch.learner import Learner, LearnerOptions, Rule, Sample
+from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
 from agl_torch.loss import clipped
 
 from .conftest import build_model
@@ -30,7 +30,7 @@ OPTIONS = LearnerOptions(
     temperature=1.0,
 )
 # Wide bounds, as the recorded log-probabilities are made up.
-RULE = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 1.0, 10.0))
+RULE = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 1.0, 10.0))
 
 
 def save_checkpoint(folder, learner, tokenizer, progress, sampler_random):
@@ -74,7 +74,7 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
 
 def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
     options = dataclasses.replace(OPTIONS, kl_coefficient=0.1, epochs=1, minibatch_rows=None)
-    rule = dataclasses.replace(RULE, mean="dr_grpo", constant=1)
+    objective = dataclasses.replace(RULE, mean="dr_grpo", constant=1)
     made = []
     for start in (4, 5):  # sampled with probability 1, or given
         row = make_row("c", 5).model_copy(
@@ -85,7 +85,7 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
                 "constrained": [start == 4],
             }
         )
-        learner = Learner(build_model(), options, rule)
+        learner = Learner(build_model(), options, objective)
         learner.update([Sample(row, [-1.0] * row.num_sampled), *samples()])
         made.append([weight.grad for weight in learner.model.parameters()])
     assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(*made, strict=True))
@@ -93,13 +93,13 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
 
 @pytest.mark.parametrize("form", [0.0, 2.5])
 def test_a_token_that_a_form_made_likelier_is_compared_with_what_was_recorded(model, form):
-    rule = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
+    objective = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
     rarest = min(range(10), key=lambda answer: probability(model, answer))
     recorded = math.log(probability(model, rarest)) + form
     row = make_row("a", rarest).model_copy(
         update={"logprobs": [0.0] * 4 + [recorded], "constrained": [True]}
     )
-    learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), rule)
+    learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), objective)
     # A bad token that a form made e^2.5 times as likely is below the clip already.
     measured = learner.update([Sample(row, [-1.0])])
     assert (measured["grad_norm"] > 0) is (form == 0)

@@ -10,7 +10,7 @@ import agl_torch
 from agl.types import Credit
 from agl_learning.advantages import group_advantages
 from agl_learning.records import TrainingRow
-from agl_torch.batch import chunks_by_tokens, score_rows
+from agl_torch.batch import microbatches, token_logprobs
 from agl_torch.loss import Gain, Tokens, clipped, policy_loss, row_weights
 
 
@@ -71,14 +71,14 @@ def test_weights_give_each_rollout_the_same_share():
     # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
     weights = row_weights(["a", "a", "b"], [1, 2, 1], "grpo")
     assert [one.token for one in weights] == pytest.approx([1 / 6, 1 / 6, 1 / 2])
-    assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+    assert [one.step_share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
     # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
     weights = row_weights(["a", "a", "b"], [1, 2, 1], "dapo")
     assert [one.token for one in weights] == pytest.approx([1 / 4] * 3)
-    assert [one.of_step for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+    assert [one.step_share for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
     weights = row_weights(["a", "a", "b"], [1, 2, 1], "dr_grpo", 10)
     assert [one.token for one in weights] == pytest.approx([1 / 20] * 3)
-    assert [one.of_step for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+    assert [one.step_share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
 
 
 def test_tokens_without_an_advantage_count_in_the_means():
@@ -87,7 +87,7 @@ def test_tokens_without_an_advantage_count_in_the_means():
     weights = row_weights(["a", "b"], [3, 1], "grpo", left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 9, 1 / 9])
     # What a minibatch has of the step goes by what is trained.
-    assert [one.of_step for one in weights] == pytest.approx([3 / 4, 1 / 4])
+    assert [one.step_share for one in weights] == pytest.approx([3 / 4, 1 / 4])
     weights = row_weights(["a", "b"], [3, 1], "dapo", left_out=left_out)
     assert [one.token for one in weights] == pytest.approx([1 / 7, 1 / 7])
     weights = row_weights(["a", "b"], [3, 1], "dr_grpo", 10, left_out)
@@ -129,9 +129,9 @@ def test_scores_do_not_depend_on_what_lies_beside(kind, attention, size):
         row("c", [1, 4, 3, 2, 5, 9], [0, 0, 0, 0, 1, 1]),
         row("d", [1, 4, 3, 2, 7, 9], [0, 0, 0, 0, 1, 1]),
     ]
-    together = score_rows(model, rows, temperature=0.7)
+    together = token_logprobs(model, rows, temperature=0.7)
     assert sizes == [size]  # 4 + 2 + 2 + 2 and 9, and a padded one
-    alone = [score_rows(model, [one], temperature=0.7) for one in rows]
+    alone = [token_logprobs(model, [one], temperature=0.7) for one in rows]
     for name in ("logprobs_N", "entropy_N", "hidden_N_H"):
         expected = torch.cat([getattr(scores, name) for scores in alone])
         assert torch.allclose(getattr(together, name), expected, atol=1e-5)
@@ -140,7 +140,7 @@ def test_scores_do_not_depend_on_what_lies_beside(kind, attention, size):
 @pytest.mark.parametrize("kind", ["Llama", "Gemma2", "Cohere", "Granite", "HyperCLOVAX"])
 def test_scores_are_the_models_distribution_at_the_token_before(kind):
     model, token_ids = small(kind), [1, 4, 3, 2, 5, 3]
-    scores = score_rows(model, [row("a", token_ids, [0, 0, 0, 0, 1, 1])])
+    scores = token_logprobs(model, [row("a", token_ids, [0, 0, 0, 0, 1, 1])])
     logprobs = torch.log_softmax(model(torch.tensor([token_ids])).logits[0], -1)
     assert torch.allclose(scores.logprobs_N, torch.stack([logprobs[3, 5], logprobs[4, 3]]))
     entropy = -(logprobs[3:5].exp() * logprobs[3:5]).sum(-1)
@@ -166,8 +166,8 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
 
     def gradient(max_tokens):
         model.zero_grad()
-        for chunk in chunks_by_tokens(rows, model, max_tokens):
-            scores = score_rows(model, chunk)
+        for chunk in microbatches(rows, model, max_tokens):
+            scores = token_logprobs(model, chunk)
             per_token = [weights[id(one)] for one in chunk for _ in range(sum(one.loss_mask))]
             old = scores.logprobs_N.detach() - 0.1
             gain = clipped(scores.logprobs_N - old, torch.ones_like(old))
@@ -177,8 +177,8 @@ def test_loss_in_chunks_has_the_gradient_of_the_whole(model, monkeypatch):
     whole = gradient(None)
     monkeypatch.setattr("agl_torch.batch.AUTO_ON_CPU", 12)
     long = [row(f"l{i}", [*range(1, 9), 2 + i, 3], [0] * 8 + [1, 1]) for i in range(3)]
-    assert [len(chunk) for chunk in chunks_by_tokens(rows, model, "auto")] == [1, 2, 2]
-    assert [len(chunk) for chunk in chunks_by_tokens(long, model, "auto")] == [3]
+    assert [len(chunk) for chunk in microbatches(rows, model, "auto")] == [1, 2, 2]
+    assert [len(chunk) for chunk in microbatches(long, model, "auto")] == [3]
     monkeypatch.setattr("agl_torch.batch.LOGITS_TOKENS", 3)
     assert torch.allclose(whole, gradient("auto"), atol=1e-6)
 
@@ -200,7 +200,7 @@ def test_logits_are_made_for_sampled_tokens_only(model):
         row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),
         row("b", [1, 6, 2, 7], [0, 0, 0, 1]),
     ]
-    score_rows(model, rows)
+    token_logprobs(model, rows)
     assert seen == [(1, 1, 15), (1, 15), (1, 3, 15)]
     model(torch.tensor([[1, 2]]))
     assert seen[-1] == (1, 2, 15)  # others get all of theirs
@@ -208,7 +208,7 @@ def test_logits_are_made_for_sampled_tokens_only(model):
 
 def test_an_entropy_that_nobody_rewards_has_no_graph(model):
     rows = [row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1])]
-    with_graph, without = (score_rows(model, rows, entropy_gradient=kind) for kind in (True, False))
+    with_graph, without = (token_logprobs(model, rows, entropy_gradient=k) for k in (True, False))
     assert with_graph.entropy_N.requires_grad
     assert not without.entropy_N.requires_grad
     assert torch.equal(with_graph.entropy_N, without.entropy_N)
@@ -219,7 +219,7 @@ def test_scores_over_a_large_vocabulary_err_in_no_direction(model):
     model.resize_token_embeddings(150_000, mean_resizing=False)
     model.lm_head.weight.data.mul_(2)  # so that some tokens are likely
     ids = list(range(64))
-    scores = score_rows(model, [row("a", ids, [0] + [1] * 63)])
+    scores = token_logprobs(model, [row("a", ids, [0] + [1] * 63)])
     exact = model(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
     error_N = scores.logprobs_N - exact.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     assert error_N.mean().abs() < 5e-7
@@ -227,7 +227,7 @@ def test_scores_over_a_large_vocabulary_err_in_no_direction(model):
 
 def test_ids_beyond_the_vocabulary_are_named_before_they_reach_the_model(model):
     with pytest.raises(ValueError, match=r"rollout 'a'.*from 1 to 15.*vocabulary has 15"):
-        score_rows(model, [row("a", [1, 4, 15], [0, 0, 1])])
+        token_logprobs(model, [row("a", [1, 4, 15], [0, 0, 1])])
 
 
 @pytest.mark.parametrize("name", ["GSPO", "RLOO"])

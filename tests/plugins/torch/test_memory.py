@@ -8,18 +8,18 @@ import torch
 import agl
 import agl_torch
 from agl.errors import ConfigError
-from agl_learning import memory_needed
+from agl_learning import memory_estimate
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory
-from agl_torch.models import recomputing
+from agl_torch.models import checkpoint_layers
 
 from .conftest import build_model
 from .test_learner import OPTIONS, RULE, samples
 
 
 def estimate(options, model, *others):
-    return memory_needed.estimate(options, *map(memory_needed.Size.of, (model, *others)))
+    return memory_estimate.estimate(options, *map(memory_estimate.Size.of, (model, *others)))
 
 
 LONG = torch.tensor([[1, *[4, 7, 5] * 10, 3, 2]])
@@ -51,7 +51,7 @@ def test_layers_that_are_computed_again_keep_less_and_have_the_same_gradients():
     total.backward()
     expected = [one.grad.clone() for one in model.parameters()]
     model.zero_grad()
-    total, little = kept_bytes(model, recomputing(model))
+    total, little = kept_bytes(model, checkpoint_layers(model))
     assert little < much / 3
     total.backward()
     for one, other in zip(model.parameters(), expected, strict=True):
@@ -76,11 +76,11 @@ def test_an_update_that_computes_again_is_the_same_update(lora_rank, with_critic
             add_adapter(model, options, "base")
         before = [one.clone() for one in model.parameters()]
         critic = Critic(build_model(seed=1), is_apart=True) if with_critic else None
-        rule = dataclasses.replace(RULE, critic_learning_rate=1e-2)
+        objective = dataclasses.replace(RULE, critic_learning_rate=1e-2)
         given = samples()
         for one in given:
             one.returns, one.values = [1.0], [0.0]
-        learner = Learner(model, options, rule, critic=critic)
+        learner = Learner(model, options, objective, critic=critic)
         learner.update(given)
         learner.update(given)
         for one, old in zip(model.parameters(), before, strict=True):
@@ -177,9 +177,8 @@ def test_an_estimate_by_hand():
     decided = estimate(agl.GRPO(**common, entropy_bonus=0.1), model)
     assert decided == {**plain, "logits": 20 * 512 * 15}
     taught = agl_torch.Distillation(**common, teacher="other", dtype="bfloat16")
-    made = memory_needed.estimate(
-        taught, memory_needed.Size.of(model), teacher=memory_needed.Size.of(build_model())
-    )
+    size = memory_estimate.Size.of
+    made = memory_estimate.estimate(taught, size(model), teacher=size(build_model()))
     assert made["copies"] == 4 * weights
 
 
@@ -187,7 +186,7 @@ def test_an_estimate_by_hand():
 def test_activations_are_estimated_about_as_large_as_they_are(sparing):
     model = build_model()
     tokens = LONG.shape[1]
-    contexts = [recomputing(model)] if sparing else []
+    contexts = [checkpoint_layers(model)] if sparing else []
     _, kept = kept_bytes(model, *contexts)
     options = agl.GRPO(model="none", microbatch_tokens=tokens, gradient_checkpointing=sparing)
     parts = estimate(options, model)

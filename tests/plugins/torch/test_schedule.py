@@ -188,8 +188,8 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
 
     def build(model):
         options = pick_options(LearnerOptions, algorithm)
-        of_run = algorithm.build_critic(model)
-        return Learner(model, options, algorithm.rule(), reference=build_model(), critic=of_run)
+        of_it = algorithm.build_critic(model)
+        return Learner(model, options, algorithm.objective(), reference=build_model(), critic=of_it)
 
     def sample():
         return Sample(make_row("a", 5), [1.0], [1.0], [0.0])

@@ -88,7 +88,7 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     )
     model, reference = build_model(), build_model(seed=1)
     chosen = pick_options(LearnerOptions, algorithm)
-    learner = Learner(model, chosen, algorithm.rule(), reference=reference)
+    learner = Learner(model, chosen, algorithm.objective(), reference=reference)
     weighed = weigh(collected_of(rows, tasks=1), algorithm)
     samples = [Sample(one.row, one.of_tokens, left_out=one.left_out) for one in weighed]
     measured = learner.update(samples)

@@ -36,7 +36,7 @@ def need(who: str, package: str, extra: str) -> None:
         raise ConfigError(f"{who} needs {package!r}, which is not installed. Run: {line}")
 
 
-def twin(model: Any) -> Any:
+def share_weights(model: Any) -> Any:
     """A model of its own over the same weights: what changes one changes both.
 
     All of its parameters count as trained: torch multiplies by others in another way, of which
@@ -49,7 +49,7 @@ def twin(model: Any) -> Any:
     )
 
 
-def copy_of_trained(model: Any, dtype: str = "float32") -> Any:
+def copy_trained(model: Any, dtype: str = "float32") -> Any:
     """A copy of what is trained of a model, in a type, over the same weights of what is not."""
     import torch
 
@@ -167,7 +167,7 @@ def merge(model: Any) -> Any:
     return model
 
 
-def layers_of(source: str | Path) -> list[str | Path]:
+def base_chain(source: str | Path) -> list[str | Path]:
     """A folder or name, and what is under it as long as that is an adapter; the last is a model.
 
     Raises:
@@ -211,7 +211,7 @@ def load_merged(source: str | Path, dtype: Any) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    *adapters, base = layers_of(source)
+    *adapters, base = base_chain(source)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     for folder in reversed(adapters):
         _add(model, Path(folder))

@@ -12,8 +12,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from agl_learning.memory_needed import AUTO_TOKENS, LOGITS_TOKENS
-from agl_torch.models import as_mask, computing_in
+from agl_learning.memory_estimate import AUTO_TOKENS, LOGITS_TOKENS
+from agl_torch.models import as_mask, autocast
 from agl_torch.slots import shared_length
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def sampled_positions(row: "TrainingRow") -> list[int]:
     return [position for start, end in row.call_ranges for position in range(start, end)]
 
 
-def recorded(row: "TrainingRow") -> list[float]:
+def sampler_logprobs(row: "TrainingRow") -> list[float]:
     """Log-probabilities of the sampled tokens, as they were when they were sampled."""
     return [row.logprobs[position] for position in sampled_positions(row)]
 
@@ -61,13 +61,13 @@ def constrained(row: "TrainingRow") -> list[bool]:
     ]
 
 
-def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenScores:
+def mask_forced_tokens(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenScores:
     """Scores in which tokens that a form forced are as they were recorded, with probability 1.
 
     There was no choice to learn from: their ratio is 1, and they have no gradient and no
     divergence.
     """
-    old_N = scores.logprobs_N.new_tensor([one for row in rows for one in recorded(row)])
+    old_N = scores.logprobs_N.new_tensor([one for row in rows for one in sampler_logprobs(row)])
     held = [one for row in rows for one in constrained(row)]
     forced_N = (old_N == 0) & torch.tensor(held, device=old_N.device)
     logprobs_N = torch.where(forced_N, old_N, scores.logprobs_N)
@@ -75,7 +75,7 @@ def without_forced(scores: TokenScores, rows: Sequence["TrainingRow"]) -> TokenS
 
 
 @torch.no_grad()
-def gaps_to(
+def logprob_differences(
     model: Any, rows: Sequence["TrainingRow"], options: "LearnerOptions"
 ) -> list[list[float]]:
     """Per row and sampled token, how much likelier it was when it was sampled than under a model.
@@ -88,17 +88,19 @@ def gaps_to(
         Differences of log-probabilities, in nats.
     """
     gaps: dict[int, list[float]] = {}
-    for chunk in chunks_by_tokens(rows, model, options.microbatch_tokens):
-        with computing_in(options.dtype, model.device):
-            scores = score_rows(model, chunk, options.temperature, entropy_gradient=False)
-        parts = without_forced(scores, chunk).logprobs_N.split([row.num_sampled for row in chunk])
+    for chunk in microbatches(rows, model, options.microbatch_tokens):
+        with autocast(options.dtype, model.device):
+            scores = token_logprobs(model, chunk, options.temperature, entropy_gradient=False)
+        parts = mask_forced_tokens(scores, chunk).logprobs_N.split(
+            [row.num_sampled for row in chunk]
+        )
         for row, part in zip(chunk, parts, strict=True):
-            pairs = zip(recorded(row), part.tolist(), strict=True)
+            pairs = zip(sampler_logprobs(row), part.tolist(), strict=True)
             gaps[id(row)] = [then - under for then, under in pairs]
     return [gaps[id(row)] for row in rows]
 
 
-def score_rows(
+def token_logprobs(
     model: Any,
     rows: Sequence["TrainingRow"],
     temperature: float = 1.0,
@@ -124,7 +126,7 @@ def score_rows(
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
-    laid = lay(rows, model)
+    laid = pack_rows(rows, model)
     with _head_sees_only(model, laid.line_N, laid.before_N) as seen:
         first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach().float()
     hidden_N_H, head = seen[0], model.get_output_embeddings()
@@ -177,7 +179,7 @@ def after_head(model: Any, logits: "Tensor") -> "Tensor":
     return logits
 
 
-class Laid(NamedTuple):
+class PackedBatch(NamedTuple):
     """Rows as a model takes them."""
 
     inputs: dict[str, Any]
@@ -188,7 +190,7 @@ class Laid(NamedTuple):
     target_N: "Tensor"
 
 
-def lay(rows: Sequence["TrainingRow"], model: Any) -> Laid:
+def pack_rows(rows: Sequence["TrainingRow"], model: Any) -> PackedBatch:
     """Rows in lines, padded on the right; what rows have in common at their beginning stands once.
 
     A line is the tokens that some rows begin with and then the rest of each, which sees those and
@@ -197,7 +199,7 @@ def lay(rows: Sequence["TrainingRow"], model: Any) -> Laid:
 
     Source: Prefix Grouper (arXiv:2506.05433).
     """
-    packs = packs_of(rows, model)
+    packs = group_by_prefix(rows, model)
     lines: list[list[int]] = []
     places: dict[int, tuple[int, int, int]] = {}
     segments: list[list[int]] = []
@@ -229,7 +231,7 @@ def lay(rows: Sequence["TrainingRow"], model: Any) -> Laid:
     sampled = [(row, position) for row in rows for position in sampled_positions(row)]
     before = torch.tensor([place(row, position - 1) for row, position in sampled], device=device)
     target = torch.tensor([row.token_ids[position] for row, position in sampled], device=device)
-    return Laid(inputs, before[:, 0], before[:, 1], target)
+    return PackedBatch(inputs, before[:, 0], before[:, 1], target)
 
 
 def _padded(lines: list[list[int]], fill: int) -> "Tensor":
@@ -283,7 +285,7 @@ def _check_ids(rows: Sequence["TrainingRow"], vocabulary: int) -> None:
             )
 
 
-class Pack(NamedTuple):
+class PrefixGroup(NamedTuple):
     """Rows that begin alike."""
 
     rows: list["TrainingRow"]
@@ -296,37 +298,37 @@ class Pack(NamedTuple):
         return self.prefix + sum(len(row.token_ids) - self.prefix for row in self.rows)
 
 
-def packs_of(
+def group_by_prefix(
     rows: Sequence["TrainingRow"], model: Any, max_tokens: int | None = None, is_auto: bool = False
-) -> list[Pack]:
+) -> list[PrefixGroup]:
     """Rows with those that begin like them, where that saves a quarter of a row or more.
 
     Each by itself where the model cannot have them in one line. With ``auto`` a line may be four
     times as long as what its rows share, so that a long prompt is read once.
     """
     if not supports_packing(model):
-        return [Pack([row], len(row.token_ids)) for row in rows]
+        return [PrefixGroup([row], len(row.token_ids)) for row in rows]
     limit = min(max_tokens or PACKED_TOKENS, PACKED_TOKENS)
-    packs: list[Pack] = []
+    packs: list[PrefixGroup] = []
     for row in sorted(rows, key=lambda row: row.token_ids):
         size = len(row.token_ids)
         if packs:
             others, prefix = packs[-1]
             common = shared_length(others[0].token_ids[:prefix], row.token_ids)
-            joined = Pack([*others, row], common)
+            joined = PrefixGroup([*others, row], common)
             saved = common * len(others) - prefix * (len(others) - 1)
             longest = max(limit, min(4 * common, AUTO_TOKENS)) if is_auto else limit
             if 4 * saved >= size and joined.length <= longest:
                 packs[-1] = joined
                 continue
-        packs.append(Pack([row], size))
+        packs.append(PrefixGroup([row], size))
     return packs
 
 
-def chunks_by_tokens(
+def microbatches(
     rows: Sequence["TrainingRow"], model: Any, microbatch_tokens: "int | str | None"
 ) -> Iterator[list["TrainingRow"]]:
-    """Rows in chunks whose size as ``lay`` has them stays within ``microbatch_tokens``.
+    """Rows in chunks whose size as ``pack_rows`` has them stays within ``microbatch_tokens``.
 
     Long ones come first: lines of a chunk are about as long as each other, and little of it is
     padding. A line that is longer by itself is a chunk of its own. None: everything is one chunk.
@@ -335,8 +337,10 @@ def chunks_by_tokens(
     is_auto = microbatch_tokens == "auto"
     if is_auto:
         max_tokens = AUTO_ON_CPU if model.device.type == "cpu" else AUTO_TOKENS
-    chunk: list[Pack] = []
-    for pack in sorted(packs_of(rows, model, max_tokens, is_auto), key=lambda pack: -pack.length):
+    chunk: list[PrefixGroup] = []
+    for pack in sorted(
+        group_by_prefix(rows, model, max_tokens, is_auto), key=lambda pack: -pack.length
+    ):
         width = (chunk or [pack])[0].length
         if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
             yield [row for one in chunk for row in one.rows]

@@ -74,7 +74,12 @@ def command(
     from agl.serving.server import bind
     from agl.utils.logs import setup_logging
     from agl_learning.garbage import without_collections
-    from agl_torch.models import compute_alike, decide_dtype, load_model, load_tokenizer
+    from agl_torch.models import (
+        load_model,
+        load_tokenizer,
+        resolve_dtype,
+        use_deterministic_algorithms,
+    )
 
     setup_logging("INFO")
     with without_collections():
@@ -86,11 +91,11 @@ def command(
         check_key(options["host"], options["api_key"])
         bind(options["host"], options["port"]).close()
         if options["deterministic"]:
-            compute_alike(threads)
+            use_deterministic_algorithms(threads)
         elif threads is not None:
             torch.set_num_threads(threads)
         server = InferenceServer(
-            load_model(model, device, decide_dtype(dtype, device)),
+            load_model(model, device, resolve_dtype(dtype, device)),
             load_tokenizer(tokenizer, model),
             model_name=model_name or model,
             **options,

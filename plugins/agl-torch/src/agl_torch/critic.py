@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agl_torch.batch import lay
+from agl_torch.batch import pack_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class Critic(torch.nn.Module):
             hidden_N_H: The policy's states before them; a network of its own needs none.
         """
         if self.trunk is not None:
-            laid = lay(rows, self.trunk)
+            laid = pack_rows(rows, self.trunk)
             output = self.trunk(**laid.inputs, use_cache=False)
             hidden_N_H = output.last_hidden_state[laid.line_N, laid.before_N]
         assert hidden_N_H is not None

@@ -29,7 +29,7 @@ from annotated_types import Ge, Le
 from agl.errors import ConfigError
 from agl_learning.estimated import Foreseen, OneEstimator
 from agl_learning.loop_options import Credit
-from agl_torch.models import decide_dtype, load_model
+from agl_torch.models import load_model, resolve_dtype
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
@@ -63,7 +63,9 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
         # The teacher comes second: what builds one may set the seed of torch, and before the other
         # it is seen whether there is room for both.
         loaded = super()._load_models(checkpoint, folder)
-        self._teacher = load_model(self.teacher, self.device, decide_dtype(self.dtype, self.device))
+        self._teacher = load_model(
+            self.teacher, self.device, resolve_dtype(self.dtype, self.device)
+        )
         self._teacher.requires_grad_(False)
         return loaded
 
@@ -79,9 +81,9 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
 
     def foresee(self, rows: "list[TrainingRow]") -> Foreseen:
         """How much likelier the teacher finds each token."""
-        from agl_torch.batch import gaps_to
+        from agl_torch.batch import logprob_differences
 
-        gaps = gaps_to(self._teacher, rows, self)
+        gaps = logprob_differences(self._teacher, rows, self)
         self._gaps = [gap for of_row in gaps for gap in of_row]
         return Foreseen([[-gap for gap in of_row] for of_row in gaps], gamma=self.gamma)
 

@@ -26,7 +26,7 @@ from agl_learning.completions import RequestError, end_tokens
 from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
 from agl_learning.sampling.stops import first_stop, may_stop
 from agl_torch.draws import CHANCES, draw, generator, sampling_distribution
-from agl_torch.models import as_mask, computing_in
+from agl_torch.models import as_mask, autocast
 from agl_torch.slots import Place, Slot, Slots, shared_length
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class Sampler:
             width=width,
         )
         position_B_Q = position_B_Q.clamp(min=0)
-        with computing_in(self._dtype or "float32", device):
+        with autocast(self._dtype or "float32", device):
             logits_B_V = self.model(
                 input_ids=input_B_Q,
                 attention_mask=self._mask(position_B_Q, width),

@@ -13,10 +13,16 @@ import torch
 
 from agl.errors import ConfigError
 from agl_learning.schedule import next_coefficient
-from agl_torch.batch import chunks_by_tokens, constrained, recorded, score_rows, without_forced
+from agl_torch.batch import (
+    constrained,
+    mask_forced_tokens,
+    microbatches,
+    sampler_logprobs,
+    token_logprobs,
+)
 from agl_torch.critic import value_loss
 from agl_torch.loss import MAX_LOG_RATIO, Gain, Tokens, Weight, policy_loss, row_weights
-from agl_torch.models import computing_in, recomputing
+from agl_torch.models import autocast, checkpoint_layers
 from agl_torch.options import LearnerOptions
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Objective:
     """What sets one algorithm's gradients apart from another's."""
 
     gain: Callable[[Tokens], Gain]
@@ -81,7 +87,7 @@ class Learner:
             in evaluation mode, so that log-probabilities are those of sampling: dropout, where a
             model has any, stays off.
         options: See ``LearnerOptions``.
-        rule: Of the algorithm.
+        objective: Of the algorithm.
         seed: Of the order of minibatches.
         reference: The frozen start; None copies the model, if it is needed at all.
         critic: With it, samples have returns and values.
@@ -92,7 +98,7 @@ class Learner:
         self,
         model: Any,
         options: LearnerOptions,
-        rule: Rule,
+        objective: Objective,
         seed: int = 0,
         reference: Any = None,
         critic: "Critic | None" = None,
@@ -107,9 +113,9 @@ class Learner:
             )
         self.model = model
         self.options = options
-        with self._sparing(model):  # where it cannot be, it is told at once
+        with self._checkpointing(model):  # where it cannot be, it is told at once
             pass
-        self.rule = rule
+        self.objective = objective
         self.critic = critic
         self.base = base
         self.random = random.Random(seed)
@@ -117,7 +123,7 @@ class Learner:
         """As it is by now."""
         self._parts = {"model": trained(model), "critic": trained(critic) if critic else []}
         """Gradients are shortened in each by itself: errors of a critic leave the policy's."""
-        rates = {"model": options.learning_rate, "critic": rule.critic_learning_rate}
+        rates = {"model": options.learning_rate, "critic": objective.critic_learning_rate}
         groups = [
             {"params": some, "lr": rates[part], "weight_decay": decay}
             for part, parameters in self._parts.items()
@@ -154,8 +160,8 @@ class Learner:
         weights = row_weights(
             [sample.row.rollout_id for sample in samples],
             [sample.row.num_sampled for sample in samples],
-            self.rule.mean,
-            self.rule.constant,
+            self.objective.mean,
+            self.objective.constant,
             samples[0].left_out,
         )
         for sample, weight in zip(samples, weights, strict=True):
@@ -169,7 +175,7 @@ class Learner:
             with torch.no_grad():
                 for chunk in self._chunks(samples):
                     scores = self._score(self.model, [sample.row for sample in chunk])
-                    self._note_before(chunk, scores.logprobs_N)
+                    self._set_old_logprobs(chunk, scores.logprobs_N)
         steps: list[dict[str, float]] = []
         for _ in range(self.options.epochs):
             order = list(samples)
@@ -179,10 +185,10 @@ class Learner:
         means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         means["gradient_steps"] *= len(steps)
         before = {"logprob_gap": sum(sample.gap for sample in samples)}
-        counted = [one.weight.of_step * float(one.correction_N.mean()) for one in samples]
-        masked = [one.weight.of_step for one in samples if one.is_masked]
+        counted = [one.weight.step_share * float(one.correction_N.mean()) for one in samples]
+        masked = [one.weight.step_share for one in samples if one.is_masked]
         before |= {"sampling_weight": sum(counted), "masked_fraction": float(sum(masked))}
-        if self.rule.mean == "dapo":
+        if self.objective.mean == "dapo":
             before["loss_tokens"] = 1 / samples[0].weight.token
         if self.critic is not None:
             before["explained_variance"] = _explained(samples)
@@ -200,35 +206,35 @@ class Learner:
         """Per row and sampled token, what the critic expects before it."""
         assert self.critic is not None
         values: dict[int, list[float]] = {}
-        for chunk in chunks_by_tokens(
+        for chunk in microbatches(
             rows, self.critic.trunk or self.model, self.options.microbatch_tokens
         ):
             hidden_N_H = None
             if self.critic.trunk is None:
                 hidden_N_H = self._score(self.model, chunk).hidden_N_H
-            with computing_in(self.options.dtype, self.model.device):
+            with autocast(self.options.dtype, self.model.device):
                 values_N = self.critic.values(chunk, hidden_N_H)
             parts = values_N.split([row.num_sampled for row in chunk])
             values |= {id(row): part.tolist() for row, part in zip(chunk, parts, strict=True)}
         return [values[id(row)] for row in rows]
 
     @torch.no_grad()
-    def _note_before(self, chunk: Sequence[Sample], own_N: "Tensor") -> None:
+    def _set_old_logprobs(self, chunk: Sequence[Sample], own_N: "Tensor") -> None:
         """Set what the update compares with; ``own_N`` is what the model says before it."""
         counts = [sample.row.num_sampled for sample in chunk]
-        recorded_N = torch.tensor([one for sample in chunk for one in recorded(sample.row)])
-        recorded_N = recorded_N.to(own_N.device)
+        sampler_N = torch.tensor([one for sample in chunk for one in sampler_logprobs(sample.row)])
+        sampler_N = sampler_N.to(own_N.device)
         # Under a form, probabilities are among what it allowed: no mismatch can be seen there, and
         # a token that it made likelier is compared with what was recorded.
         held_N = torch.tensor([one for sample in chunk for one in constrained(sample.row)])
         held_N = held_N.to(own_N.device)
-        base_N = torch.where(held_N, torch.maximum(recorded_N, own_N), own_N)
-        gap_N = (own_N - recorded_N) * ~held_N
+        base_N = torch.where(held_N, torch.maximum(sampler_N, own_N), own_N)
+        mismatch_N = (own_N - sampler_N) * ~held_N
         free = (~held_N).split(counts)
-        parts = (part.split(counts) for part in (recorded_N, base_N, gap_N))
+        parts = (part.split(counts) for part in (sampler_N, base_N, mismatch_N))
         for sample, free_N, then_N, now_N, gap_N in zip(chunk, free, *parts, strict=True):
             sample.gap = (
-                float(gap_N.abs().sum() / free_N.sum().clamp(min=1)) * sample.weight.of_step
+                float(gap_N.abs().sum() / free_N.sum().clamp(min=1)) * sample.weight.step_share
             )
             sample.old_N = then_N if self.options.sampling_correction == "none" else now_N
             sample.correction_N = self._correction(gap_N, sample.is_current)
@@ -249,7 +255,7 @@ class Learner:
         return ((total <= math.log(cap)) * total.exp()).expand_as(gap_N)
 
     def _step(self, minibatch: Sequence[Sample], done: int) -> dict[str, float]:
-        part = sum(sample.weight.of_step for sample in minibatch)
+        part = sum(sample.weight.step_share for sample in minibatch)
         whole = sum(sample.weight.token * sample.row.num_sampled for sample in minibatch)
         names = ("loss/total", "loss/policy", "entropy", "kl", "clip_fraction")
         names += ("loss/value",) if self.critic else ()
@@ -258,12 +264,12 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         for chunk in self._chunks(minibatch):
             rows = [sample.row for sample in chunk]
-            with self._sparing(self.model):
+            with self._checkpointing(self.model):
                 scores = self._score(self.model, rows)
             if chunk[0].old_N is None:
-                self._note_before(chunk, scores.logprobs_N)
+                self._set_old_logprobs(chunk, scores.logprobs_N)
             tokens = self._per_token(chunk, scores.logprobs_N)
-            gain = self.rule.gain(tokens)
+            gain = self.objective.gain(tokens)
             correction_N = torch.cat([sample.correction_N for sample in chunk])
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)
@@ -277,14 +283,14 @@ class Learner:
                 entropy_N=scores.entropy_N,
                 entropy_bonus=self.options.entropy_bonus,
                 reference_logprobs_N=torch.cat(reference) if reference else None,
-                kl_coefficient=self.kl_coefficient if self.rule.penalises_loss else 0.0,
+                kl_coefficient=self.kl_coefficient if self.objective.penalises_loss else 0.0,
                 old_logprobs_N=tokens.old_logprobs_N,
                 correction_N=correction_N,
             )
             total = loss.total
             if self.critic is not None:
                 of_critic = self._value_loss(chunk, scores.hidden_N_H, weights_N)
-                total = total + self.rule.value_coefficient * of_critic
+                total = total + self.objective.value_coefficient * of_critic
                 sums["loss/value"] += of_critic.item()
             total.backward()
             sums["loss/total"] += total.item()
@@ -316,7 +322,7 @@ class Learner:
     ) -> "Tensor":
         assert self.critic is not None
         device, trunk = self.model.device, self.critic.trunk
-        with self._sparing(*filter(None, [trunk])), computing_in(self.options.dtype, device):
+        with self._checkpointing(*filter(None, [trunk])), autocast(self.options.dtype, device):
             values_N = self.critic.values([sample.row for sample in chunk], hidden_N_H)
         old = [value for sample in chunk for value in sample.values]
         returns = [value for sample in chunk for value in sample.returns]
@@ -325,23 +331,23 @@ class Learner:
             torch.tensor(old, device=device),
             torch.tensor(returns, device=device),
             weights_N,
-            self.rule.value_clip,
+            self.objective.value_clip,
         )
 
-    def _sparing(self, *models: Any) -> AbstractContextManager[None]:
-        return recomputing(*models) if self.options.gradient_checkpointing else nullcontext()
+    def _checkpointing(self, *models: Any) -> AbstractContextManager[None]:
+        return checkpoint_layers(*models) if self.options.gradient_checkpointing else nullcontext()
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
-        with computing_in(self.options.dtype, model.device):
+        with autocast(self.options.dtype, model.device):
             has_gradient = bool(self.options.entropy_bonus)
             temperature = self.options.temperature
-            scores = score_rows(model, rows, temperature, entropy_gradient=has_gradient)
-        return without_forced(scores, rows)
+            scores = token_logprobs(model, rows, temperature, entropy_gradient=has_gradient)
+        return mask_forced_tokens(scores, rows)
 
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         by_row = {id(sample.row): sample for sample in samples}
         rows = [sample.row for sample in samples]
-        chunks = chunks_by_tokens(rows, self.model, self.options.microbatch_tokens)
+        chunks = microbatches(rows, self.model, self.options.microbatch_tokens)
         return [[by_row[id(row)] for row in chunk] for chunk in chunks]
 
     def _per_token(self, samples: Sequence[Sample], logprobs_N: "Tensor") -> Tokens:

@@ -48,7 +48,7 @@ class Weight(NamedTuple):
 
     token: float
     """w_t of each of its sampled tokens."""
-    of_step: float
+    step_share: float
     """Which part of the step the row is; all add up to 1."""
 
 
@@ -79,8 +79,8 @@ def row_weights(
         elif mean == "dr_grpo":
             token = 1.0 / ((constant or 1) * len(tokens))
         weights.append(Weight(token, each * count))
-    whole = math.fsum(weight.of_step for weight in weights)
-    return [weight._replace(of_step=weight.of_step / whole) for weight in weights]
+    whole = math.fsum(weight.step_share for weight in weights)
+    return [weight._replace(step_share=weight.step_share / whole) for weight in weights]
 
 
 class Tokens(NamedTuple):
@@ -111,7 +111,7 @@ class Gain(NamedTuple):
     """Per token what an algorithm makes as large as it can, and whether a bound held it."""
 
     gain_N: "Tensor"
-    held_N: "Tensor"
+    is_clipped_N: "Tensor"
 
 
 def clipped(
@@ -202,5 +202,5 @@ def policy_loss(
         ratio_N = (logprobs_N - old_N).clamp(max=MAX_LOG_RATIO).exp()
         ratio_N = torch.where(gap_N < MAX_LOG_RATIO, ratio_N, ratio_N.detach())
         total = total + scale * kl_coefficient * (counted_N * ratio_N * k3_N).sum()
-    clip_fraction = (weights_N * gain.held_N).sum() / weights_N.sum().clamp(min=1e-9)
+    clip_fraction = (weights_N * gain.is_clipped_N).sum() / weights_N.sum().clamp(min=1e-9)
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())

@@ -1,4 +1,4 @@
-"""Whether a run will fit, before a model is loaded for it; ``agl_learning.memory_needed`` says how.
+"""Whether a run will fit, before a model is loaded for it; see ``agl_learning.memory_estimate``.
 
 What a function builds is counted when it is there: the model before its gradients, a critic or a
 teacher not at all.
@@ -10,8 +10,8 @@ from typing import Any
 from agl.errors import ConfigError
 from agl_learning.engines import memory_share
 from agl_learning.free_memory import free_memory
-from agl_learning.memory_needed import Size, estimate
-from agl_torch.models import decide_dtype
+from agl_learning.memory_estimate import Size, estimate
+from agl_torch.models import resolve_dtype
 
 GIB = 2**30
 
@@ -32,7 +32,7 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if where.type not in ("cuda", "cpu"):
         return  # nobody knows how much is free
-    parts = _needed(options, model, decide_dtype(options.dtype, where))
+    parts = _needed(options, model, resolve_dtype(options.dtype, where))
     free, total = torch.cuda.mem_get_info(where) if where.type == "cuda" else (free_memory(), 0)
     if options.server != "torch" and not where.index:  # they take the first card
         parts["sampling"] = memory_share(options.server, options.server_arguments or ()) * total

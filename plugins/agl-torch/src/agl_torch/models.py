@@ -10,13 +10,13 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl_learning.progress import working
-from agl_torch.adapter import layers_of, load_merged
+from agl_torch.adapter import base_chain, load_merged
 
 ModelSource = Any
 """A folder or a name on the Hugging Face Hub, a model object, or a function that builds one."""
 
 
-def compute_alike(torch_threads: int | None) -> None:
+def use_deterministic_algorithms(torch_threads: int | None) -> None:
     """Have this process, from now on, compute the same results from the same tensors.
 
     Args:
@@ -93,14 +93,14 @@ def load_shape(source: str | Path) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(layers_of(source)[-1])
+        config = AutoConfig.from_pretrained(base_chain(source)[-1])
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
 
 
-def decide_dtype(dtype: Any, device: Any) -> Any:
+def resolve_dtype(dtype: Any, device: Any) -> Any:
     """``auto`` is ``bfloat16`` on a GPU that has it, and ``float32`` elsewhere."""
     import torch
 
@@ -113,11 +113,11 @@ def decide_dtype(dtype: Any, device: Any) -> Any:
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
-def computing_in(dtype: str, device: Any) -> AbstractContextManager[Any]:
+def autocast(dtype: str, device: Any) -> AbstractContextManager[Any]:
     """A block in which a model with float32 weights computes in ``dtype``; they stay float32."""
     import torch
 
-    dtype = decide_dtype(dtype, device)
+    dtype = resolve_dtype(dtype, device)
     if dtype == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=getattr(torch, dtype))
@@ -134,7 +134,7 @@ def as_mask(model: Any, seen: Any) -> Any:
 
 
 @contextlib.contextmanager
-def recomputing(*models: Any) -> Generator[None]:
+def checkpoint_layers(*models: Any) -> Generator[None]:
     """A block whose passes keep what layers were given, and gradients compute the rest again.
 
     The way of ``transformers`` does nothing in evaluation mode, in which a model is trained here.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from agl_learning.start import Origin
     from agl_learning.weighing import Weighed
     from agl_torch.critic import Critic
-    from agl_torch.learner import Rule
+    from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens
     from agl_torch.server import InferenceServer
 
@@ -127,12 +127,12 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     def gain(self, tokens: "Tokens") -> "Gain":
         """What is made as large as it can, of each token."""
 
-    def rule(self) -> "Rule":
+    def objective(self) -> "Objective":
         """How its gradients differ from those of others."""
-        from agl_torch.learner import Rule
+        from agl_torch.learner import Objective
 
         mean, constant = getattr(self, "loss_type", "grpo"), getattr(self, "loss_constant", None)
-        return Rule(self.gain, mean, constant, self.penalises_loss)
+        return Objective(self.gain, mean, constant, self.penalises_loss)
 
     def build_critic(self, model: Any) -> "Critic | None":
         """What expects rewards, beside the model that is trained; none, unless one is needed."""
@@ -155,31 +155,33 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Put model, tokenizer, optimiser and server where they were, or at their beginning."""
         import torch
 
-        from agl_torch.adapter import copy_of_trained, layers_of, refresh, twin
+        from agl_torch.adapter import base_chain, copy_trained, refresh, share_weights
         from agl_torch.checkpoint import restore
         from agl_torch.learner import Learner
-        from agl_torch.models import check_vocabulary, compute_alike, decide_dtype, load_tokenizer
+        from agl_torch.models import check_vocabulary, load_tokenizer, resolve_dtype
         from agl_torch.server import InferenceServer
 
         if self.deterministic:
-            compute_alike(self.torch_threads)
+            from agl_torch.models import use_deterministic_algorithms
+
+            use_deterministic_algorithms(self.torch_threads)
         elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
         torch.manual_seed(self.seed)
-        dtype = decide_dtype(self.dtype, self.device)
+        dtype = resolve_dtype(self.dtype, self.device)
         model, reference, base = self._load_models(checkpoint, folder)
         tokenizer = load_tokenizer(checkpoint or self.tokenizer, checkpoint or self.model)
         check_vocabulary(model, tokenizer)
-        made = (self.rule(), self.seed, reference, self.build_critic(model), base)
+        made = (self.objective(), self.seed, reference, self.build_critic(model), base)
         self._learner = Learner(model, pick_options(LearnerOptions, self), *made)
         self._tokenizer = tokenizer
         if self.server == "torch":
             # Weights that change while answers are made must be others than those that make them,
             # and to sample, float32 would be read and made narrow for each token again.
             is_narrow = self.lora_rank is None and dtype == "bfloat16"
-            served = model if self.lora_rank is None else twin(model)
+            served = model if self.lora_rank is None else share_weights(model)
             if is_narrow or self.max_staleness:
-                served = copy_of_trained(model, "bfloat16" if is_narrow else "float32")
+                served = copy_trained(model, "bfloat16" if is_narrow else "float32")
                 refresh(served, model, self.seed)
                 self._sampling_copy = served
             server = self._server = InferenceServer(
@@ -196,7 +198,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             self._random = server.sampler.random
         else:
             self._random = random.Random(self.seed)
-            under = [] if self.lora_rank is None else layers_of(self._place_of_start(folder))
+            under = [] if self.lora_rank is None else base_chain(self._place_of_start(folder))
             # An adapter on an adapter has no model of its own that a server could load.
             self._has_adapter_served = bool(len(under) == 1 and ENGINES[self.server].adapter)
             self._server = EngineServer(
@@ -221,10 +223,10 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
         """The model to train, the frozen start (None: a copy), and what an adapter is built on."""
-        from agl_torch.adapter import add_adapter, twin
+        from agl_torch.adapter import add_adapter, share_weights
         from agl_torch.checkpoint import fingerprint, save_model
         from agl_torch.memory import check_memory
-        from agl_torch.models import decide_dtype, load_model
+        from agl_torch.models import load_model, resolve_dtype
 
         start = None
         if self._keeps_start and checkpoint is not None:
@@ -238,7 +240,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             if start is not None:
                 first = load_model(start, self.device, "float32")
         else:
-            dtype = decide_dtype(self.dtype, self.device) if start is None else "auto"
+            dtype = resolve_dtype(self.dtype, self.device) if start is None else "auto"
             first = model = load_model(source, self.device, dtype)
         if self.check_memory and not isinstance(source, str | Path):
             check_memory(self, model, self.device)
@@ -247,7 +249,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 save_model(first, partial)
         if self.lora_rank is None:
             return model, None if first is model else first, ""
-        reference, base = twin(model) if self.kl_coefficient else None, fingerprint(model)
+        reference, base = share_weights(model) if self.kl_coefficient else None, fingerprint(model)
         add_adapter(model, self, self._place_of_start(folder), checkpoint)
         return model, reference, base
 
@@ -317,12 +319,12 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def penalties(self, rows: "list[TrainingRow]") -> list[list[float]] | None:
         """Per row and sampled token, what its divergence from the start costs; None without one."""
-        from agl_torch.batch import gaps_to
+        from agl_torch.batch import logprob_differences
 
         if not self.kl_coefficient:
             return None
         learner = self._learner
-        gaps = gaps_to(learner.reference, rows, learner.options)
+        gaps = logprob_differences(learner.reference, rows, learner.options)
         return [[-learner.kl_coefficient * gap for gap in of_row] for of_row in gaps]
 
     def fingerprint(self) -> str | None:

@@ -25,7 +25,7 @@ from annotated_types import Ge, Gt, Le
 from agl.errors import ConfigError
 from agl_learning.estimated import Foreseen, OneEstimator
 from agl_learning.options import AboveZero, NotNegative
-from agl_torch.adapter import copy_of_trained
+from agl_torch.adapter import copy_trained
 from agl_torch.models import load_model
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
@@ -33,7 +33,7 @@ from agl_torch.policy import ClippedTraining
 if TYPE_CHECKING:
     from agl_learning.records import TrainingRow
     from agl_torch.critic import Critic
-    from agl_torch.learner import Rule
+    from agl_torch.learner import Objective
 
 OF_HEAD = 0.1
 """How much a value head's loss counts, where nothing else is said."""
@@ -82,11 +82,11 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
                 "critic_learning_rate; or take critic='head'"
             )
 
-    def rule(self) -> "Rule":
+    def objective(self) -> "Objective":
         """With what a critic needs."""
         coefficient = (self.value_coefficient or OF_HEAD) if self.critic == "head" else 1.0
         return replace(
-            super().rule(),
+            super().objective(),
             critic_learning_rate=self.critic_learning_rate,
             value_clip=self.value_clip,
             value_coefficient=coefficient,
@@ -99,7 +99,7 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
         if self.critic == "head":
             return Critic(model, is_apart=False)
         if self.critic == "copy":
-            return Critic(copy_of_trained(model), is_apart=True)
+            return Critic(copy_trained(model), is_apart=True)
         other = load_model(self.critic, self.device, "float32")
         sizes = [one.get_input_embeddings().weight.shape[0] for one in (model, other)]
         if sizes[0] > sizes[1]:

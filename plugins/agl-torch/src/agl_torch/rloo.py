@@ -27,7 +27,7 @@ from agl_learning.estimated import OneEstimator
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
-    from agl_torch.learner import Rule
+    from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens
 
 
@@ -45,9 +45,9 @@ class RLOO(OneEstimator, ClippedTraining):
 
     estimator: str = field(default="rloo", init=False)
 
-    def rule(self) -> "Rule":
+    def objective(self) -> "Objective":
         """Tokens of a rollout are summed up."""
-        return replace(super().rule(), mean="dr_grpo", constant=1)
+        return replace(super().objective(), mean="dr_grpo", constant=1)
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, shared by its tokens."""

@@ -66,7 +66,7 @@ class InferenceServer:
         api_key: What requests must carry, ``/health`` aside; None takes all.
         deterministic: What a request with a ``seed`` is answered depends on the request and the
             weights alone, to the last bit of its log-probabilities; every batch is computed with
-            the same number of rows for that. Torch must be set to it (``compute_alike``).
+            the same number of rows for that. See ``use_deterministic_algorithms``.
 
     Raises:
         ConfigError: The tokenizer has no chat template or more tokens than the model, other

@@ -9,10 +9,10 @@ from agl.errors import ConfigError
 from agl.types import Credit
 from agl_learning.records import TrainingRow
 from agl_torch.checkpoint import restore, save
-from agl_torch.learner import Learner, LearnerOptions, Rule, Sample
+from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
 from agl_torch.loss import clipped
 
-RULE = Rule(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 0.2, 0.3))
+RULE = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 0.2, 0.3))
 
 
 def test_states_of_8_bits_learn_as_much_and_go_on_to_the_bit(folder, tokenizer, tmp_path):
