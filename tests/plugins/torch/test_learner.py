@@ -109,12 +109,12 @@ def test_a_token_that_a_form_made_likelier_is_compared_with_what_was_recorded(mo
 @pytest.mark.parametrize(
     ("correction", "is_current", "less", "weight"),
     [
-        ("sequence", True, 0.5, math.exp(0.5)),
-        ("sequence", True, 1.2, 0.0),  # above the cap of 3, e^1.2
-        ("sequence", False, 1.2, 3.0),
-        ("token", True, 0.5, math.exp(0.5)),
-        ("token", True, 1.2, 3.0),
-        ("sequence", True, -120.0, math.exp(-20)),
+        ("sequence_mask", True, 0.5, math.exp(0.5)),
+        ("sequence_mask", True, 1.2, 0.0),  # above the cap of 3, e^1.2
+        ("sequence_mask", False, 1.2, 3.0),
+        ("token_truncate", True, 0.5, math.exp(0.5)),
+        ("token_truncate", True, 1.2, 3.0),
+        ("sequence_mask", True, -120.0, math.exp(-20)),
         ("none", True, 1.2, 1.0),
     ],
 )

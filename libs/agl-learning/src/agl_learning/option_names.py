@@ -62,6 +62,8 @@ OURS: dict[str, str] = {
     "total_training_steps": "steps",
     "train_batch_size": "groups_per_step",
     "vf_coef": "value_coefficient",
+    "vllm_importance_sampling_cap": "sampling_correction_cap",
+    "vllm_importance_sampling_mode": "sampling_correction",
 }
 """Another trainer's name of an option -> ours."""
 
@@ -87,6 +89,7 @@ INSTEAD: dict[str, str] = {
     ),
     "reward_funcs": "the agent returns the reward, or emits it",
     "total_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
+    "vllm_importance_sampling_correction": "set 'sampling_correction' to 'none', or leave it",
     "use_vllm": "set 'server' to 'vllm'",
 }
 """Another trainer's name -> what to do here, where no one option is the same."""

@@ -249,7 +249,7 @@ class Learner:
         cap = self.options.sampling_correction_cap
         if self.options.sampling_correction == "none":
             return torch.ones_like(gap_N)
-        if self.options.sampling_correction == "token" or not is_current:
+        if self.options.sampling_correction == "token_truncate" or not is_current:
             return gap_N.clamp(max=math.log(cap)).exp()
         total = gap_N.sum().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # never 0, but where it is masked
         return ((total <= math.log(cap)) * total.exp()).expand_as(gap_N)

@@ -40,11 +40,13 @@ class LearnerOptions:
             2 %, to bring the divergence there (arXiv:1909.08593). None keeps it as it is.
         max_grad_norm: Longer gradients are shortened.
         temperature: At which the tokens were sampled.
-        sampling_correction: What becomes of d, by which the trainer's own log-probabilities before
-            the update differ from those recorded. ``sequence``: a row counts e^(sum of d) times,
-            and not at all above the cap. ``token``: each token counts e^d times, at most as often
-            as the cap says; so it does wherever older weights sampled (``max_staleness``,
-            arXiv:2505.24298). Ratios are to the trainer's own. ``none``: they are to the recorded.
+        sampling_correction: What the update makes of a mismatch: the trainer computes the
+            log-probabilities of sampled tokens before the update, and d is how much larger they are
+            than those the sampler recorded. With ``sequence_mask`` a row counts e^(sum of d) times,
+            and not at all above the cap. With ``token_truncate`` each token counts e^d times, at
+            most as often as the cap says; tokens that older weights sampled always do
+            (``max_staleness``, arXiv:2505.24298). Both take ratios to the trainer's own
+            log-probabilities. ``none`` takes them to the recorded ones.
         sampling_correction_cap: For the first two of these.
         dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
             ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
@@ -77,7 +79,7 @@ class LearnerOptions:
     kl_target: AboveZero | None = None
     max_grad_norm: AboveZero = 1.0
     temperature: AboveZero = 1.0
-    sampling_correction: Literal["sequence", "token", "none"] = "sequence"
+    sampling_correction: Literal["sequence_mask", "token_truncate", "none"] = "sequence_mask"
     sampling_correction_cap: Annotated[float, Ge(1)] = 3.0
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
