@@ -32,7 +32,7 @@ def is_pair(owner: str, /, **values: Any) -> None:
 @dataclass(kw_only=True)
 class Options:
     rows: Count = 1
-    limit: Count | None = None
+    limit: Count | Literal["auto"] | None = None
     rate: NotNegative = 0.0
     clip: AboveZero = 0.2
     part: Share = 1.0
@@ -67,7 +67,7 @@ class Options:
         ({"rows": 1.5}, "rows must be a whole number; got 1.5"),
         ({"rows": True}, "rows must be a whole number; got True"),
         ({"rows": None}, "rows must be a whole number; got None"),
-        ({"limit": "3"}, "limit must be a whole number; got '3'"),
+        ({"limit": "3"}, "limit must be a whole number; got '3'; 'auto' is allowed, too"),
         ({"rate": -0.1}, "rate must be at least 0; got -0.1"),
         ({"rate": float("nan")}, "rate must be a finite number; got nan"),
         ({"clip": 0}, "clip must be above 0; got 0"),
@@ -108,7 +108,7 @@ def test_what_a_type_does_not_allow_is_refused(given: dict[str, Any], message: s
     [
         {},
         {"limit": 3, "nickname": "b", "slow": True, "address": Path("a"), "quoted": 1},
-        {"rate": 1, "part": 1, "level": "high"},
+        {"limit": "auto", "rate": 1, "part": 1, "level": "high"},
         {"modules": [], "numbers": [1], "names": {"a": "b"}},
         {"modules": ["a"], "rule": "final", "template": ["a", "b"]},
         {"rule": {"type": "final"}, "template": "a", "either": "ab"},

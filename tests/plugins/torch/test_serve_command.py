@@ -22,7 +22,7 @@ def start(*arguments):
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("port", "is in use"), ("model", "cannot load the model"), ("0.0.0.0", "AGL_SERVE_API_KEY")],
+    [("port", "is in use"), ("model", "there is no such folder"), ("0.0.0.0", "AGL_SERVE_API_KEY")],
 )
 def test_what_cannot_be_served_is_told_with_exit_code_2(tmp_path, what, says):
     with bind("127.0.0.1", 0) as sock:

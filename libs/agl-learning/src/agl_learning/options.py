@@ -170,6 +170,19 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
     members = [member for member in members if member is not type(None)]
     if optional and value is None:
         return
+    words = [
+        word for member in members if get_origin(member) is Literal for word in get_args(member)
+    ]
+    if words and len(members) == 2:  # one of these, or what the other member allows
+        others = [member for member in members if get_origin(member) is not Literal]
+        if value not in words:
+            try:
+                _check(owner, name, others[0], value)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{error}; {' or '.join(map(repr, words))} is allowed, too"
+                ) from None
+        return
     if len(members) != 1:
         _check_type(owner, name, members, value)
         return

@@ -74,6 +74,7 @@ def command(
     from agl.serving.server import bind
     from agl.utils.logs import setup_logging
     from agl_learning.garbage import without_collections
+    from agl_learning.options import check_place
     from agl_torch.models import (
         load_model,
         load_tokenizer,
@@ -90,6 +91,7 @@ def command(
         # Before the model is loaded: what cannot be served shall be told at once.
         check_key(options["host"], options["api_key"])
         bind(options["host"], options["port"]).close()
+        check_place("agl serve", model=model, tokenizer=tokenizer)
         if options["deterministic"]:
             use_deterministic_algorithms(threads)
         elif threads is not None:
