@@ -67,7 +67,7 @@ class Options:
         ({"rows": 1.5}, "rows must be a whole number; got 1.5"),
         ({"rows": True}, "rows must be a whole number; got True"),
         ({"rows": None}, "rows must be a whole number; got None"),
-        ({"limit": "3"}, "limit must be a whole number; got '3'; 'auto' is allowed, too"),
+        ({"limit": "3"}, "limit must be a whole number; got '3'; or give 'auto'"),
         ({"rate": -0.1}, "rate must be at least 0; got -0.1"),
         ({"rate": float("nan")}, "rate must be a finite number; got nan"),
         ({"clip": 0}, "clip must be above 0; got 0"),

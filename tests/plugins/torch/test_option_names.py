@@ -31,6 +31,8 @@ def options_of(name):
         ("grpo", "gae_lambda", "It is an option of 'ppo', and none of 'grpo'"),
         ("rloo", "scale_rewards", "Here it is 'normalise_std', an option of 'grpo', and none of"),
         ("cispo", "clip_range", "It is an option of 'grpo', and none of 'cispo'"),
+        ("grpo", "vllm_importance_sampling_mode", "Here it is 'sampling_correction'"),
+        ("grpo", "vllm_importance_sampling_correction", "'none' turns it off"),
         ("grpo", "learner_processes", "one process trains; for several GPUs take"),
         ("grpo", "lora_rnk", "Did you mean 'lora_rank'"),
     ],

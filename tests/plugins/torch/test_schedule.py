@@ -55,7 +55,7 @@ def test_the_coefficient_follows_its_target_by_hand():
     assert next_coefficient(0.5, 5.0, None) == 0.5
 
 
-def test_an_update_has_the_rate_and_the_coefficient_of_its_time():
+def test_an_update_has_the_rate_and_the_coefficient_mades_time():
     options = LearnerOptions(
         learning_rate=0.01,
         schedule="linear",
@@ -89,9 +89,7 @@ def test_names_of_other_trainers_are_understood(made):
 
 
 def test_the_options_of_the_seeds_are_those_of_ppo():
-    algorithm = agl_torch.PPO(
-        model="none", critic_lr=1e-4, actor_lr=5e-7, gae_lambda=0.9, value_clip=0.3
-    )
+    algorithm = agl_torch.PPO("none", critic_lr=1e-4, actor_lr=5e-7, gae_lambda=0.9, value_clip=0.3)
     assert (algorithm.learning_rate, algorithm.critic_learning_rate) == (5e-7, 1e-4)
 
 
@@ -188,8 +186,8 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
 
     def build(model):
         options = pick_options(LearnerOptions, algorithm)
-        of_it = algorithm.build_critic(model)
-        return Learner(model, options, algorithm.objective(), reference=build_model(), critic=of_it)
+        made = algorithm.build_critic(model)
+        return Learner(model, options, algorithm.objective(), reference=build_model(), critic=made)
 
     def sample():
         return Sample(make_row("a", 5), [1.0], [1.0], [0.0])

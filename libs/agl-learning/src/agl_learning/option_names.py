@@ -89,8 +89,8 @@ INSTEAD: dict[str, str] = {
     ),
     "reward_funcs": "the agent returns the reward, or emits it",
     "total_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
-    "vllm_importance_sampling_correction": "set 'sampling_correction' to 'none', or leave it",
     "use_vllm": "set 'server' to 'vllm'",
+    "vllm_importance_sampling_correction": "'sampling_correction' is on; 'none' turns it off",
 }
 """Another trainer's name -> what to do here, where no one option is the same."""
 

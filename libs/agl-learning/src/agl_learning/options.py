@@ -170,18 +170,14 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
     members = [member for member in members if member is not type(None)]
     if optional and value is None:
         return
-    words = [
-        word for member in members if get_origin(member) is Literal for word in get_args(member)
-    ]
-    if words and len(members) == 2:  # one of these, or what the other member allows
-        others = [member for member in members if get_origin(member) is not Literal]
+    others = [member for member in members if get_origin(member) is not Literal]
+    if 0 < len(others) < len(members):  # a word, or what the other members allow
+        words = [word for one in members if one not in others for word in get_args(one)]
         if value not in words:
             try:
-                _check(owner, name, others[0], value)
+                _check(owner, name, Union[tuple(others)], value)  # noqa: UP007
             except ConfigError as error:
-                raise ConfigError(
-                    f"{error}; {' or '.join(map(repr, words))} is allowed, too"
-                ) from None
+                raise ConfigError(f"{error}; or give {' or '.join(map(repr, words))}") from None
         return
     if len(members) != 1:
         _check_type(owner, name, members, value)

@@ -91,9 +91,8 @@ def logprob_differences(
     for chunk in microbatches(rows, model, options.microbatch_tokens):
         with autocast(options.dtype, model.device):
             scores = token_logprobs(model, chunk, options.temperature, entropy_gradient=False)
-        parts = mask_forced_tokens(scores, chunk).logprobs_N.split(
-            [row.num_sampled for row in chunk]
-        )
+        counts = [row.num_sampled for row in chunk]
+        parts = mask_forced_tokens(scores, chunk).logprobs_N.split(counts)
         for row, part in zip(chunk, parts, strict=True):
             pairs = zip(sampler_logprobs(row), part.tolist(), strict=True)
             gaps[id(row)] = [then - under for then, under in pairs]
@@ -126,9 +125,9 @@ def token_logprobs(
         ValueError: A token id is not in the model's vocabulary.
     """
     _check_ids(rows, model.get_input_embeddings().weight.shape[0])
-    laid = pack_rows(rows, model)
-    with _head_sees_only(model, laid.line_N, laid.before_N) as seen:
-        first_V = model(**laid.inputs, use_cache=False).logits[0, 0].detach().float()
+    batch = pack_rows(rows, model)
+    with _head_sees_only(model, batch.line_N, batch.before_N) as seen:
+        first_V = model(**batch.inputs, use_cache=False).logits[0, 0].detach().float()
     hidden_N_H, head = seen[0], model.get_output_embeddings()
 
     def score(logits_n_V: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
@@ -143,13 +142,13 @@ def token_logprobs(
         ours_V = after_head(model, head(hidden_N_H[:1]))[0].float()
     if torch.isfinite(first_V).all() and not torch.allclose(ours_V, first_V, 1e-2, 1e-3):
         _warn_of_own_logits(type(model).__name__)
-        logits_N_V = model(**laid.inputs, use_cache=False).logits[laid.line_N, laid.before_N]
-        return TokenScores(*score(logits_N_V, laid.target_N), hidden_N_H)
+        logits_N_V = model(**batch.inputs, use_cache=False).logits[batch.line_N, batch.before_N]
+        return TokenScores(*score(logits_N_V, batch.target_N), hidden_N_H)
 
     def piece(hidden_n_H: "Tensor", target_n: "Tensor") -> tuple["Tensor", "Tensor"]:
         return score(after_head(model, head(hidden_n_H[None]))[0], target_n)
 
-    parts = zip(hidden_N_H.split(LOGITS_TOKENS), laid.target_N.split(LOGITS_TOKENS), strict=True)
+    parts = zip(hidden_N_H.split(LOGITS_TOKENS), batch.target_N.split(LOGITS_TOKENS), strict=True)
     keep: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     scored = [checkpoint(piece, *part, **keep) for part in parts]
     logprobs_N, entropy_N = map(torch.cat, zip(*scored, strict=True))
@@ -199,12 +198,12 @@ def pack_rows(rows: Sequence["TrainingRow"], model: Any) -> PackedBatch:
 
     Source: Prefix Grouper (arXiv:2506.05433).
     """
-    packs = group_by_prefix(rows, model)
+    groups = group_by_prefix(rows, model)
     lines: list[list[int]] = []
     places: dict[int, tuple[int, int, int]] = {}
     segments: list[list[int]] = []
     positions: list[list[int]] = []
-    for number, (some, prefix) in enumerate(packs):  # of one row, all of it is prefix
+    for number, (some, prefix) in enumerate(groups):  # of one row, all of it is prefix
         lines.append([*some[0].token_ids[:prefix]])
         segments.append([0] * prefix)
         positions.append([*range(prefix)])
@@ -216,7 +215,7 @@ def pack_rows(rows: Sequence["TrainingRow"], model: Any) -> PackedBatch:
             positions[-1] += range(prefix, prefix + len(rest))
     device = model.device
     inputs: dict[str, Any] = {"input_ids": _padded(lines, 0).to(device)}
-    if len(packs) < len(rows):
+    if len(groups) < len(rows):
         inputs["position_ids"] = _padded(positions, 0).to(device)
         segment_B_T = _padded(segments, -1).to(device)
         seen_B_1_T_T = (segment_B_T[:, None, None] == 0) | (
@@ -309,20 +308,20 @@ def group_by_prefix(
     if not supports_packing(model):
         return [PrefixGroup([row], len(row.token_ids)) for row in rows]
     limit = min(max_tokens or PACKED_TOKENS, PACKED_TOKENS)
-    packs: list[PrefixGroup] = []
+    groups: list[PrefixGroup] = []
     for row in sorted(rows, key=lambda row: row.token_ids):
         size = len(row.token_ids)
-        if packs:
-            others, prefix = packs[-1]
+        if groups:
+            others, prefix = groups[-1]
             common = shared_length(others[0].token_ids[:prefix], row.token_ids)
             joined = PrefixGroup([*others, row], common)
             saved = common * len(others) - prefix * (len(others) - 1)
             longest = max(limit, min(4 * common, AUTO_TOKENS)) if is_auto else limit
             if 4 * saved >= size and joined.length <= longest:
-                packs[-1] = joined
+                groups[-1] = joined
                 continue
-        packs.append(PrefixGroup([row], size))
-    return packs
+        groups.append(PrefixGroup([row], size))
+    return groups
 
 
 def microbatches(
@@ -338,13 +337,12 @@ def microbatches(
     if is_auto:
         max_tokens = AUTO_ON_CPU if model.device.type == "cpu" else AUTO_TOKENS
     chunk: list[PrefixGroup] = []
-    for pack in sorted(
-        group_by_prefix(rows, model, max_tokens, is_auto), key=lambda pack: -pack.length
-    ):
-        width = (chunk or [pack])[0].length
+    groups = group_by_prefix(rows, model, max_tokens, is_auto)
+    for group in sorted(groups, key=lambda group: -group.length):
+        width = (chunk or [group])[0].length
         if chunk and max_tokens is not None and width * (len(chunk) + 1) > max_tokens:
             yield [row for one in chunk for row in one.rows]
             chunk = []
-        chunk.append(pack)
+        chunk.append(group)
     if chunk:
         yield [row for one in chunk for row in one.rows]

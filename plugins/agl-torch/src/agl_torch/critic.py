@@ -37,9 +37,9 @@ class Critic(torch.nn.Module):
             hidden_N_H: The policy's states before them; a network of its own needs none.
         """
         if self.trunk is not None:
-            laid = pack_rows(rows, self.trunk)
-            output = self.trunk(**laid.inputs, use_cache=False)
-            hidden_N_H = output.last_hidden_state[laid.line_N, laid.before_N]
+            batch = pack_rows(rows, self.trunk)
+            output = self.trunk(**batch.inputs, use_cache=False)
+            hidden_N_H = output.last_hidden_state[batch.line_N, batch.before_N]
         assert hidden_N_H is not None
         return self.head(hidden_N_H.to(self.head.weight.dtype))[:, 0].float()
 

@@ -226,11 +226,11 @@ class Learner:
         sampler_N = sampler_N.to(own_N.device)
         # Under a form, probabilities are among what it allowed: no mismatch can be seen there, and
         # a token that it made likelier is compared with what was recorded.
-        held_N = torch.tensor([one for sample in chunk for one in constrained(sample.row)])
-        held_N = held_N.to(own_N.device)
-        base_N = torch.where(held_N, torch.maximum(sampler_N, own_N), own_N)
-        mismatch_N = (own_N - sampler_N) * ~held_N
-        free = (~held_N).split(counts)
+        constrained_N = torch.tensor([one for sample in chunk for one in constrained(sample.row)])
+        constrained_N = constrained_N.to(own_N.device)
+        base_N = torch.where(constrained_N, torch.maximum(sampler_N, own_N), own_N)
+        mismatch_N = (own_N - sampler_N) * ~constrained_N
+        free = (~constrained_N).split(counts)
         parts = (part.split(counts) for part in (sampler_N, base_N, mismatch_N))
         for sample, free_N, then_N, now_N, gap_N in zip(chunk, free, *parts, strict=True):
             sample.gap = (

@@ -142,8 +142,8 @@ def clipped(
         capped_N = ratio_cap * (log_ratio_N - log_ratio_N.detach()).exp()
         ratio_N = torch.where(over_N, capped_N, ratio_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    plain_N, held_N = ratio_N * advantages_N, clipped_N * advantages_N
-    return Gain(torch.minimum(plain_N, held_N), (held_N < plain_N) | over_N)
+    plain_N, bounded_N = ratio_N * advantages_N, clipped_N * advantages_N
+    return Gain(torch.minimum(plain_N, bounded_N), (bounded_N < plain_N) | over_N)
 
 
 class PolicyLoss(NamedTuple):

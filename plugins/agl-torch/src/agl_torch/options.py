@@ -43,10 +43,10 @@ class LearnerOptions:
         sampling_correction: What the update makes of a mismatch: the trainer computes the
             log-probabilities of sampled tokens before the update, and d is how much larger they are
             than those the sampler recorded. With ``sequence_mask`` a row counts e^(sum of d) times,
-            and not at all above the cap. With ``token_truncate`` each token counts e^d times, at
-            most as often as the cap says; tokens that older weights sampled always do
-            (``max_staleness``, arXiv:2505.24298). Both take ratios to the trainer's own
-            log-probabilities. ``none`` takes them to the recorded ones.
+            and not at all above the cap. With ``token_truncate`` a token counts e^d times, at most
+            as often as the cap says; tokens that older weights sampled (``max_staleness``) count
+            so with either value (arXiv:2505.24298). ``none`` changes no weight, and compares the
+            update with the recorded log-probabilities instead of the trainer's own.
         sampling_correction_cap: For the first two of these.
         dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
             ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
