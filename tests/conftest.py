@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,6 +26,11 @@ def _log_as_before() -> Iterator[None]:
     logger.setLevel(level)
     logger.propagate, logger.handlers[:] = propagates, handlers
     stderr_console.cache_clear()
+
+
+@pytest.fixture
+def store(memory_store: Any) -> Any:
+    return memory_store
 
 
 class Result(NamedTuple):

@@ -23,13 +23,6 @@ from agl.types import Span
 
 
 @pytest.fixture
-async def store() -> AsyncGenerator[InMemoryLightningStore]:
-    store = InMemoryLightningStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
 async def server(store: InMemoryLightningStore) -> AsyncGenerator[LightningStoreServer]:
     server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
     await server.start()

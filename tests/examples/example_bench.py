@@ -62,14 +62,22 @@ Start = Callable[..., Any]
 def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[str]:
     """Run an agent's own script against a scripted model; gives the lines that it prints."""
     with EchoLLM(reply) as llm:
-        done = subprocess.run(
-            [sys.executable, script],
-            env=environment(OPENAI_BASE_URL=llm.url, AGENT_MODEL="echo"),
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
+        done = run_script(script, OPENAI_BASE_URL=llm.url, AGENT_MODEL="echo")
     return done.stdout.splitlines()
+
+
+def run_script(
+    script: Path, *arguments: object, code: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of an example, which has to exit with ``code``."""
+    done = subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr[-5000:]
+    return done
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -77,6 +85,6 @@ def environment(**variables: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("AGL_", "OPENAI_", "VERL_"))
+        if not name.startswith(("AGL_", "AZURE_", "CHARTQA_", "OPENAI_", "USE_LLM_PROXY", "VERL_"))
     }
     return {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}

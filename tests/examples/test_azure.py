@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment
+from example_bench import EXAMPLES, debug_alone, run_script
 
 for module in ("agl_azure", "azure.mgmt.cognitiveservices"):
     pytest.importorskip(module)
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "azure"))
 from azure_server import Azure  # noqa: E402
 
 FOLDER = EXAMPLES / "azure"
+SCRIPT = FOLDER / "train_capital_agent.py"
 TASK = {"question": "What is the capital of France?", "private": {"answer": "Paris"}}
 
 
@@ -175,23 +175,12 @@ def test_dry_run_says_what_a_job_would_cost(
     assert azure.jobs == azure.files == {}
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "train_capital_agent.py", *arguments],
-        env={k: v for k, v in environment().items() if not k.startswith("AZURE_")},
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_dev_runs_from_the_command_line() -> None:
-    done = run_script("--dev", "--scripted")
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "--dev", "--scripted")
     assert done.stdout == "5 of 5 questions were answered right\n"
 
 
 def test_missing_resource_is_said_by_the_names_of_its_variables() -> None:
-    done = run_script("--dry-run")
-    assert done.returncode == 2
+    done = run_script(SCRIPT, "--dry-run", code=2)
     missing = "AZURE_OPENAI_ENDPOINT, AZURE_SUBSCRIPTION_ID, AZURE_RESOURCE_GROUP"
     assert f"set {missing}" in done.stderr

@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment
+from example_bench import EXAMPLES, debug_alone, run_script
 
 import agl
 from agl.runner.grading import grader_of
@@ -19,6 +17,7 @@ for module in ("autogen_agentchat", "autogen_ext", "mcp"):
     pytest.importorskip(module)
 
 FOLDER = EXAMPLES / "calc_x"
+SCRIPT = FOLDER / "train_calc_agent.py"
 TASK = {"question": "What is (12 + 30) * 2?", "private": {"result": "84"}}
 
 
@@ -267,26 +266,15 @@ def test_agent_runs_alone() -> None:
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
-def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "train_calc_agent.py", *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_dev_runs_every_task_from_the_command_line() -> None:
-    done = run_script("--dev", "--scripted", "--tasks", 4)
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "--dev", "--scripted", "--tasks", 4)
     *lines, last = done.stdout.splitlines()
     assert last == "4 of 4 tasks have a reward; 4 are right"
     assert sum("learned: 2 calls" in line for line in lines) == 4
 
 
 def test_dev_without_a_model_says_what_to_do() -> None:
-    done = run_script("--dev")
-    assert done.returncode == 2
+    done = run_script(SCRIPT, "--dev", code=2)
     assert "OPENAI_BASE_URL" in done.stderr
 
 
@@ -302,8 +290,7 @@ def test_configuration_is_taken_by_verl(gpus: int) -> None:
 def test_tiny_model_learns_to_use_the_calculator(tmp_path: Path) -> None:
     pytest.importorskip("verl")
     # In a folder of pytest's the paths of Ray's sockets would be too long.
-    done = run_script("--tiny", "--steps", 12, "--out", tmp_path, RAY_TMPDIR="/tmp")
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script(SCRIPT, "--tiny", "--steps", 12, "--out", tmp_path, RAY_TMPDIR="/tmp")
     summary = json.loads((tmp_path / "summary.json").read_text())
     rewards = summary["rewards"]
     # Of 80 rollouts a step; seen: 0.17 and 0.68.

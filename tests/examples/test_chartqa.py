@@ -2,13 +2,11 @@
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, run_script
 
 import agl
 
@@ -18,28 +16,11 @@ for module in ("langchain_openai", "langgraph", "matplotlib", "pyarrow"):
 FOLDER = EXAMPLES / "chartqa"
 
 
-def run_script(
-    script: str, *arguments: object, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    kept = {
-        name: value
-        for name, value in environment().items()
-        if not name.startswith(("CHARTQA_", "USE_LLM_PROXY"))
-    }
-    return subprocess.run(
-        [sys.executable, FOLDER / script, *map(str, arguments)],
-        env={**kept, **variables},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small charts, as the script prepares them."""
     folder = tmp_path_factory.mktemp("charts")
-    done = run_script("prepare_data.py", CHARTQA_DATA_DIR=str(folder))
-    assert done.returncode == 0, done.stderr
+    done = run_script(FOLDER / "prepare_data.py", CHARTQA_DATA_DIR=str(folder))
     assert [line.split(" in ")[0] for line in done.stdout.splitlines()] == [
         "train: 72 questions about 24 charts",
         "test: 24 questions about 8 charts",
@@ -95,8 +76,7 @@ def test_files_of_chartqa_are_read(tasks: list[Any], tmp_path: Path) -> None:
         for shard in (0, 1):
             path = source / f"{part}-0000{shard}-of-00002-ab12.parquet"
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
-    done = run_script("prepare_data.py", source, "--out", out, "--limit", 5)
-    assert done.returncode == 0, done.stderr
+    done = run_script(FOLDER / "prepare_data.py", source, "--out", out, "--limit", 5)
     assert done.stdout.startswith("train: 5 questions about 1 charts")
     rows = pyarrow.parquet.read_table(out / "test_chartqa.parquet").to_pylist()
     assert [(row["question"], row["answers"]) for row in rows[-2:]] == [
@@ -105,8 +85,7 @@ def test_files_of_chartqa_are_read(tasks: list[Any], tmp_path: Path) -> None:
     ]
     assert rows[0]["image"].endswith(".jpeg")
     assert (out / rows[0]["image"]).read_bytes() == file.getvalue()
-    done = run_script("prepare_data.py", tmp_path, "--out", out)
-    assert done.returncode == 1
+    done = run_script(FOLDER / "prepare_data.py", tmp_path, "--out", out, code=1)
     assert "no train-*.parquet" in done.stderr
 
 
@@ -234,14 +213,13 @@ def test_debugging_asks_a_model_elsewhere(tasks: list[Any], charts: Path, proxy:
 
     with EchoLLM(scripted_reply) as llm:
         done = run_script(
-            "debug_chartqa_agent.py",
+            FOLDER / "debug_chartqa_agent.py",
             CHARTQA_DATA_DIR=str(charts),
             USE_LLM_PROXY=proxy,
             OPENAI_API_BASE=llm.url,
             OPENAI_API_KEY="sk-none",
             OPENAI_MODEL="theirs",
         )
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.partition("  ")[0] for line in lines] == ["1"] * 3
     ends = ["4 rows, 2 with a chart"] * 2 + ["6 rows, 2 with a chart"]
@@ -259,13 +237,11 @@ def test_debugging_asks_a_model_elsewhere(tasks: list[Any], charts: Path, proxy:
 
 
 def test_scripts_say_what_is_missing(charts: Path, tmp_path: Path) -> None:
-    done = run_script("debug_chartqa_agent.py", CHARTQA_DATA_DIR=str(charts))
-    assert done.returncode == 2
+    done = run_script(FOLDER / "debug_chartqa_agent.py", CHARTQA_DATA_DIR=str(charts), code=2)
     assert "OPENAI_API_KEY" in done.stderr
-    done = run_script("debug_chartqa_agent.py", CHARTQA_DATA_DIR=str(tmp_path))
+    done = run_script(FOLDER / "debug_chartqa_agent.py", CHARTQA_DATA_DIR=str(tmp_path), code=1)
     assert "python prepare_data.py" in done.stderr
-    done = run_script("train_chartqa_agent.py", "debug", "--n-runners", 2)
-    assert done.returncode == 2
+    done = run_script(FOLDER / "train_chartqa_agent.py", "debug", "--n-runners", 2, code=2)
     assert "take no images" in done.stderr
     assert "OPENAI_API_BASE" in done.stderr
 
@@ -283,10 +259,9 @@ def test_configuration_is_taken_by_verl(tasks: list[Any], profile: str, gpus: in
 def test_tiny_model_learns_from_what_was_read_off(charts: Path, tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
     done = run_script(
-        *("train_chartqa_agent.py", "tiny", "--out", tmp_path),
+        *(FOLDER / "train_chartqa_agent.py", "tiny", "--out", tmp_path),
         CHARTQA_DATA_DIR=str(charts),
     )
-    assert done.returncode == 0, done.stderr[-5000:]
     assert "take token ids and no images" in done.stdout
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in metrics if "reward/mean" in step]

@@ -2,19 +2,18 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, run_script
 
 import agl
 from agl_testing.echo_llm import EchoLLM
 
 FOLDER = EXAMPLES / "claude_code"
+SCRIPT = FOLDER / "claude_code_agent.py"
 
 
 @pytest.fixture(autouse=True)
@@ -103,20 +102,10 @@ def test_frontend_models_are_sent_to_the_backend(
 # --- Claude Code ----------------------------------------------------------------------------------
 
 
-def run_script(out: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "claude_code_agent.py", *arguments, "--output-dir", out],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_claude_code_mends_two_of_the_samples(tmp_path: Path) -> None:
     pytest.importorskip("claude_agent_sdk")
     datasets = pytest.importorskip("datasets")
-    done = run_script(tmp_path, "scripted")
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "scripted", "--output-dir", tmp_path)
     assert done.stdout.splitlines() == [
         "calculator-1  succeeded  reward 1.0  4 model calls",
         "words-1  succeeded  reward 1.0  4 model calls",
@@ -156,12 +145,11 @@ def test_openai_compatible_server_is_asked_for_its_own_models(tmp_path: Path) ->
     pytest.importorskip("claude_agent_sdk")
     with EchoLLM(lambda request: "I cannot.") as llm:
         done = run_script(
-            tmp_path,
-            *("openai", "--backend-model-high", "their-model", "--limit", "1"),
+            *(SCRIPT, "openai", "--backend-model-high", "their-model", "--limit", 1),
+            *("--output-dir", tmp_path),
             OPENAI_BASE_URL=llm.url,
             OPENAI_API_KEY="key-of-acme",
         )
-    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "0 of 1 instances are solved"
     assert {request["model"] for request in llm.requests} == {"their-model"}
     assert {headers["authorization"] for headers in llm.request_headers} == {"Bearer key-of-acme"}
@@ -169,6 +157,5 @@ def test_openai_compatible_server_is_asked_for_its_own_models(tmp_path: Path) ->
 
 
 def test_backend_without_a_model_says_what_to_do(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "vllm", "--backend-model-high", "m")
-    assert done.returncode == 2
+    done = run_script(SCRIPT, "vllm", "--backend-model-high", "m", code=2)
     assert "vllm --base-url" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, environment, run_script
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -38,17 +38,6 @@ def vllm_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_script(name: str, *arguments: str, **variables: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, FOLDER / name, *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
 # --- write_traces.py ------------------------------------------------------------------------------
 
 
@@ -63,7 +52,7 @@ def run_script(name: str, *arguments: str, **variables: str) -> list[str]:
     ],
 )
 def test_spans_are_written_by_hand(mode: str, names: list[str]) -> None:
-    lines = run_script("write_traces.py", mode)
+    lines = run_script(FOLDER / "write_traces.py", mode).stdout.splitlines()
     assert [line.split("  ")[1] for line in lines] == names
 
 
@@ -72,25 +61,25 @@ async def test_spans_are_written_into_a_served_store() -> None:
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
     try:
-        arguments = ("write_traces.py", "operation", "--use-client", server.endpoint)
-        lines = await asyncio.to_thread(run_script, *arguments)
+        arguments = (FOLDER / "write_traces.py", "operation", "--use-client", server.endpoint)
+        done = await asyncio.to_thread(run_script, *arguments)
         (rollout,) = await store.query_rollouts()
         spans = await store.query_spans(rollout.rollout_id)
     finally:
         await server.stop()
     assert rollout.status == "succeeded"
-    assert len(spans) == len(lines) == 3
+    assert len(spans) == len(done.stdout.splitlines()) == 3
     assert agl.find_final_reward(spans) == 0.5
 
 
 def test_agentops_sees_the_model_call() -> None:
     pytest.importorskip("agentops")
     with EchoLLM() as llm:
-        lines = run_script(
-            "write_traces.py", "agentops", OPENAI_BASE_URL=llm.url, OPENAI_API_KEY="none"
+        done = run_script(
+            FOLDER / "write_traces.py", "agentops", OPENAI_BASE_URL=llm.url, OPENAI_API_KEY="none"
         )
     assert len(llm.requests) == 1
-    assert any("openai.chat.completion" in line for line in lines)
+    assert "openai.chat.completion" in done.stdout
 
 
 def test_metrics_are_served_while_they_are_written() -> None:
@@ -129,11 +118,12 @@ def serve_and_call(mode: str, model: str, **variables: str) -> list[str]:
             line = server.stdout.readline()
             found = re.fullmatch(rf"python llm_proxy.py test {model} --store (\S+)\n", line)
             assert found, line
-            lines = run_script("llm_proxy.py", "test", model, "--store", found[1])
+            arguments = ("test", model, "--store", found[1])
+            done = run_script(FOLDER / "llm_proxy.py", *arguments)
         finally:
             server.send_signal(signal.SIGINT)
     assert server.returncode == 0
-    return lines
+    return done.stdout.splitlines()
 
 
 def test_calls_through_the_gateway_are_in_the_store() -> None:

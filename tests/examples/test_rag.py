@@ -2,14 +2,12 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment
+from example_bench import EXAMPLES, debug_alone, run_script
 
 import agl
 
@@ -17,6 +15,7 @@ for module in ("agents", "mcp"):
     pytest.importorskip(module)
 
 FOLDER = EXAMPLES / "rag"
+SCRIPT = FOLDER / "train_rag.py"
 TASK = {
     "question": "Of which country is the city where Ada Lind was born the capital?",
     "private": {"answers": ["Norland"]},
@@ -110,14 +109,7 @@ def test_exact_match_takes_no_part_of_an_answer() -> None:
 
 
 def prepare(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, FOLDER / "prepare_data.py", *map(str, arguments)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_script(FOLDER / "prepare_data.py", *arguments).stdout
 
 
 def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,18 +205,8 @@ def test_agent_runs_alone(retriever: str) -> None:
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
-def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "train_rag.py", *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_dev_runs_every_task_from_the_command_line() -> None:
-    done = run_script("--dev", "--scripted", "--tasks", 12)
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "--dev", "--scripted", "--tasks", 12)
     *lines, last = done.stdout.splitlines()
     assert last == "12 of 12 questions have a reward; 12 in all"
     assert {line.split("learned: ")[1].strip() for line in lines} == {
@@ -244,8 +226,7 @@ def test_configuration_is_taken_by_verl(gpus: int) -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     pytest.importorskip("verl")
-    done = run_script("--tiny", "--steps", 10, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr[-5000:]
+    done = run_script(SCRIPT, "--tiny", "--steps", 10, "--out", tmp_path)
     lines = done.stdout.splitlines()
     rewards = next(line for line in lines if line.startswith("reward of each step:"))
     first, *_, last = json.loads(rewards.partition(": ")[2])

@@ -2,18 +2,18 @@
 
 import json
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment
+from example_bench import EXAMPLES, debug_alone, run_script
 
 import agl
 
 FOLDER = EXAMPLES / "search_r1"
+SCRIPT = FOLDER / "train_search_r1_agent.py"
 TASK = {
     "question": "Of which country is the city where Ada Lind was born the capital?",
     "private": {"golden_answers": ["Norland"]},
@@ -202,18 +202,8 @@ def test_agent_runs_alone(retriever: str) -> None:
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
-def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "train_search_r1_agent.py", *map(str, arguments)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_dev_runs_every_task_from_the_command_line() -> None:
-    done = run_script("--dev", "--scripted", "--tasks", 16)
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "--dev", "--scripted", "--tasks", 16)
     *lines, last = done.stdout.splitlines()
     assert last == "16 of 16 questions have a reward; 16 are right"
     assert all(line.endswith("in 1 row(s)  left out: ") for line in lines)
@@ -231,8 +221,7 @@ def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_whom_to_search(tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
-    done = run_script("tiny", "--steps", 10, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr[-5000:]
+    run_script(SCRIPT, "tiny", "--steps", 10, "--out", tmp_path)
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in metrics if "reward/mean" in step]
     for step in steps:

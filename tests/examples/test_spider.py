@@ -3,7 +3,6 @@
 import json
 import shutil
 import sqlite3
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment
+from example_bench import EXAMPLES, debug_alone, run_script
 
 import agl
 
@@ -19,6 +18,7 @@ for module in ("langgraph", "langchain_openai"):
     pytest.importorskip(module)
 
 FOLDER = EXAMPLES / "spider"
+SCRIPT = FOLDER / "train_sql_agent.py"
 
 
 @pytest.fixture(autouse=True)
@@ -350,18 +350,8 @@ def test_agent_runs_alone(tasks: list[Any]) -> None:
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
-def run_script(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, FOLDER / "train_sql_agent.py", *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_dev_runs_every_task_from_the_command_line() -> None:
-    done = run_script("--dev", "--scripted", "--tasks", 6)
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPT, "--dev", "--scripted", "--tasks", 6)
     lines = done.stdout.splitlines()
     assert lines[-1] == "6 of 6 tasks have a reward; 6 are right"
     rewritten = "learned: write_query, rewrite_query  left out: 2 agent_not_selected"
@@ -369,8 +359,7 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
 
 
 def test_dev_without_a_model_says_what_to_do() -> None:
-    done = run_script("--dev")
-    assert done.returncode == 2
+    done = run_script(SCRIPT, "--dev", code=2)
     assert "OPENAI_BASE_URL" in done.stderr
 
 
@@ -378,8 +367,9 @@ def test_dev_takes_a_model_from_elsewhere(tasks: list[Any]) -> None:
     from agl_testing.echo_llm import EchoLLM
 
     with EchoLLM(lambda request: "SELECT count(*) FROM flight") as llm:
-        done = run_script("--dev", "--tasks", 2, "--model", "theirs", OPENAI_BASE_URL=llm.url)
-    assert done.returncode == 0, done.stderr
+        done = run_script(
+            SCRIPT, "--dev", "--tasks", 2, "--model", "theirs", OPENAI_BASE_URL=llm.url
+        )
     assert done.stdout.splitlines()[-1] == "2 of 2 tasks have a reward; 1 are right"
     assert {request["model"] for request in llm.requests} == {"theirs"}
 
@@ -401,8 +391,7 @@ def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_to_write_queries(tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
-    done = run_script("tiny", "--steps", 10, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_script(SCRIPT, "tiny", "--steps", 10, "--out", tmp_path)
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in metrics if "reward/mean" in step]
     assert len(steps) == 10

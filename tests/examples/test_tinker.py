@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment
+from example_bench import EXAMPLES, environment, run_script
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -209,20 +209,10 @@ async def test_search_without_leave_costs_a_turn() -> None:
     assert (played.turns, played.searches, asked) == (2, 0, [])
 
 
-def run_script(name: str, *arguments: object, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, FOLDER / name, *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("options", [[], ["--search"]])
 def test_dry_run_plays_games_from_the_command_line(options: list[str]) -> None:
-    *lines, last = run_script("q20_train.py", "dryrun", "--scripted", *options).splitlines()
+    done = run_script(FOLDER / "q20_train.py", "dryrun", "--scripted", *options)
+    *lines, last = done.stdout.splitlines()
     assert last == "5 games have a reward; 5 are won"
     # Only the player's calls are there to be learned from.
     assert all(line.endswith("left out: ") for line in lines)
@@ -235,10 +225,13 @@ def test_model_is_measured_and_results_are_appended(tmp_path: Path) -> None:
     arguments = ("--model", "echo", "--output-file", out, "--search", "--games", 3)
     with EchoLLM(scripted_reply) as llm:
         for _ in range(2):
-            said = run_script(
-                "q20_evaluate.py", *arguments, OPENAI_BASE_URL=llm.url, OPENAI_API_KEY="none"
+            done = run_script(
+                FOLDER / "q20_evaluate.py",
+                *arguments,
+                OPENAI_BASE_URL=llm.url,
+                OPENAI_API_KEY="none",
             )
-    assert said.startswith("100% of the games were won")
+    assert done.stdout.startswith("100% of the games were won")
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(results) == 6
     assert {(result["model"], result["solved"]) for result in results} == {("echo", True)}

@@ -33,6 +33,10 @@ class DiesAtStart(agl.OtelTracer):
             os._exit(0)
         super().init_worker(worker_id, store)
 
+@agl.rollout
+def agent(task: int) -> float:
+    return 1.0
+
 def trainer(algorithm, store=None, max_rollouts=None, tracer=None, **options):
     options = {"type": "cs", "server_port": 0, "graceful_timeout": 2.0, **options}
     store = store or agl.SqliteLightningStore(HERE / "store.db")

@@ -83,10 +83,6 @@ def test_fit_raises_when_no_runner_can_start(scene: Scene, start: str, why: str)
             def init_worker(self, worker_id, store=None):
                 {start}
 
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         trainer(algorithm_of(range(30)), tracer=Tracer(), n_runners=2).fit(agent)
         """
     )
@@ -98,9 +94,7 @@ def test_fit_raises_when_no_runner_can_start(scene: Scene, start: str, why: str)
 
 
 def test_command_fails_when_no_runner_can_start(scene: Scene) -> None:
-    (scene.folder / "agents.py").write_text(
-        f"{HEAD}\n\n@agl.rollout\ndef agent(task: int) -> float:\n    return 1.0\n"
-    )
+    (scene.folder / "agents.py").write_text(HEAD)
     (scene.folder / "tasks.jsonl").write_text("1\n" * 30)
     (scene.folder / "agl.yaml").write_text(
         "agent: agents:agent\n"
@@ -248,10 +242,6 @@ def test_processes_that_no_agent_started_are_left_alone(scene: Scene) -> None:
         code, _, errors = scene.run(
             """
             mine = subprocess.Popen(["sleep", "600"])
-
-            @agl.rollout
-            def agent(task: int) -> float:
-                return 1.0
 
             trainer(algorithm_of([0])).fit(agent)
             assert mine.poll() is None

@@ -74,13 +74,6 @@ class Gateways:
 
 
 @pytest.fixture
-async def store():
-    store = agl.InMemoryLightningStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
 async def gateways(store):
     server = LightningStoreServer(store, host="127.0.0.1", port=0)
     await server.start()

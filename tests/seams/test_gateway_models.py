@@ -42,13 +42,6 @@ def judge():
         yield server
 
 
-@pytest.fixture
-async def store():
-    store = agl.InMemoryLightningStore()
-    yield store
-    await store.close()
-
-
 class Loop(FineTuning):
     """Trains nothing, from what ``url`` says."""
 

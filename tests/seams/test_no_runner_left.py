@@ -38,10 +38,6 @@ def test_algorithm_that_works_goes_on_when_the_last_runner_ends(
             await asyncio.sleep(1.0)  # a training step: longer than the grace
             print("RESULT", len(ended), flush=True)
 
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         trainer(algorithm, max_rollouts=3, graceful_timeout=0.1, {strategy}).fit(agent)
         """
     )
@@ -66,10 +62,6 @@ def test_algorithm_that_waits_for_what_nobody_will_run_is_stopped(
             except asyncio.CancelledError:
                 print("RESULT stopped", flush=True)
                 raise
-
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
 
         trainer(algorithm, max_rollouts=3, graceful_timeout=0.5, {strategy}).fit(agent)
         """
@@ -100,10 +92,6 @@ def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(
         f"""
         {algorithm.strip()}
 
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         options = dict(n_runners=2, max_rollouts=3, graceful_timeout=0.2)
         trainer(algorithm, tracer=DiesAtStart([0]), **options).fit(agent)
         """
@@ -124,10 +112,6 @@ def test_algorithm_in_a_process_of_its_own_that_dies_is_an_error(scene: Scene, h
         async def algorithm(store):
             {how}
 
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         trainer(algorithm, {CS_RUNNER}).fit(agent)
         """
     )
@@ -141,10 +125,6 @@ def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene
         class Broken(agl.LitAgentRunner):
             async def iter(self, *, event=None):
                 raise OSError("no such device")
-
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
 
         agl.Trainer(
             algorithm=algorithm_of([1]),

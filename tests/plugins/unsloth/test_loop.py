@@ -38,13 +38,6 @@ def llm():
 
 
 @pytest.fixture
-async def store():
-    store = agl.InMemoryLightningStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
 def counting(llm, tmp_path):
     def make(**options):
         return Counting(llm.url, **{"run_dir": str(tmp_path / "run"), **options})

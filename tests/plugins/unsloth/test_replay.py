@@ -23,13 +23,6 @@ TASKS = ["one", "two", "three"]
 
 
 @pytest.fixture
-async def store():
-    store = agl.InMemoryLightningStore()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
 async def replaying(store, tmp_path):
     """Makes the algorithm of a run of two iterations that is there."""
 
