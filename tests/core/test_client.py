@@ -43,13 +43,6 @@ async def server() -> AsyncGenerator[LightningStoreServer]:
     await server.close()
 
 
-@pytest.fixture
-async def client(server: LightningStoreServer) -> AsyncGenerator[LightningStoreClient]:
-    client = LightningStoreClient(server.endpoint)
-    yield client
-    await client.close()
-
-
 class Link:
     """A TCP relay in front of a server, which can lose or hold back answers.
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecordError
 from agl.http import packed_json, wire
-from agl.http.client import LightningStoreClient
 from agl.http.server import LightningStoreServer
 from agl.serving.headers import IDEMPOTENCY_KEY
 from agl.serving.layers import RememberedPosts
@@ -43,21 +42,6 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
         store = SqliteLightningStore(tmp_path / "agl.db")
     yield store
     await store.close()
-
-
-@pytest.fixture
-async def server(store: LightningStore) -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def client(server: LightningStoreServer) -> AsyncGenerator[LightningStoreClient]:
-    client = LightningStoreClient(server.endpoint)
-    yield client
-    await client.close()
 
 
 @pytest.fixture

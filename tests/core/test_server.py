@@ -18,16 +18,7 @@ from agl.errors import ConfigError, StoreError
 from agl.http.metrics import RequestMetrics
 from agl.http.server import LightningStoreServer
 from agl.serving.server import ServerThread, bind
-from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
-
-
-@pytest.fixture
-async def server(store: InMemoryLightningStore) -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
-    await server.start()
-    yield server
-    await server.stop()
 
 
 @pytest.fixture

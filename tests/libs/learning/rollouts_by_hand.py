@@ -8,6 +8,32 @@ from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainingRow
 
 
+def make_row(rollout_id, answer, reward=0.0, version="0"):
+    return TrainingRow(
+        rollout_id=rollout_id,
+        attempt_id=f"at-{rollout_id}",
+        token_ids=[1, 4, 3, 2, answer],
+        logprobs=[0.0] * 4 + [-2.7],
+        call_ids=[f"call-{rollout_id}-{answer}"],
+        call_ranges=[(4, 5)],
+        credits=[Credit(reward=reward)],
+        model_versions=[version],
+    )
+
+
+def two_calls(rollout_id, first, second):
+    return TrainingRow(
+        rollout_id=rollout_id,
+        attempt_id="at",
+        token_ids=[1, 4, 5, 3, 6],
+        logprobs=[0.0, 0.0, -2.7, 0.0, -2.7],
+        call_ids=["one", "two"],
+        call_ranges=[(2, 3), (4, 5)],
+        credits=[Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")],
+        model_versions=["0", "0"],
+    )
+
+
 def make_ended(name, group, calls, status="succeeded", agent=None):
     """A rollout with one row; ``calls`` are (given tokens, sampled tokens, reward)."""
     rollout = Rollout(rollout_id=name, input=None, start_time=0.0, status=status)

@@ -1,46 +1,20 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
-from agl.types import Credit, Exclusion, Rollout
+from agl.types import Exclusion, Rollout
 from agl_learning.accounts import collected_metrics, version_lag, why_nothing
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.records import ModelCall
 from agl_learning.tasks import TaskOrder
 from agl_learning.weighing import WeighingOptions, is_solved, weigh
 
-
-def make_row(rollout_id, answer, reward=0.0, version="0"):
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id=f"at-{rollout_id}",
-        token_ids=[1, 4, 3, 2, answer],
-        logprobs=[0.0] * 4 + [-2.7],
-        call_ids=[f"call-{rollout_id}-{answer}"],
-        call_ranges=[(4, 5)],
-        credits=[Credit(reward=reward)],
-        model_versions=[version],
-    )
+from .rollouts_by_hand import make_collected as collected, make_row, two_calls
 
 
 def test_every_task_comes_once_before_any_comes_again():
     order = TaskOrder(7, seed=0)
     assert sorted(order.take(3) + order.take(4)) == list(range(7))
     assert sorted(order.take(7)) == list(range(7))
-
-
-def collected(*ended):
-    ledger = Ledger()
-    for one in ended:
-        for row in one.rows:
-            for number, call_id in enumerate(row.call_ids):
-                call = ModelCall(
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    call_id=call_id,
-                    sequence_id=number,
-                )
-                ledger.add_call(call)
-    return Collected(list(ended), ledger, 0.0)
 
 
 def ended(rollout_id, group, *rows, status="succeeded"):
@@ -76,18 +50,6 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
 
 
 def test_calls_of_one_row_train_with_advantages_of_their_own():
-    def two_calls(rollout_id, first, second):
-        return TrainingRow(
-            rollout_id=rollout_id,
-            attempt_id="at",
-            token_ids=[1, 4, 5, 3, 6],
-            logprobs=[0.0, 0.0, -2.7, 0.0, -2.7],
-            call_ids=["one", "two"],
-            call_ranges=[(2, 3), (4, 5)],
-            credits=[Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")],
-            model_versions=["0", "0"],
-        )
-
     batch = collected(
         ended("a", 0, two_calls("a", 1.0, 3.0)), ended("b", 0, two_calls("b", 1.0, 1.0))
     )

@@ -3,16 +3,10 @@ import json
 from agl.semconv import ModelCallAttributes as Key
 from agl_adapters import TraceToChats
 
+from .test_rows import settled
+
 USER = {"role": "user", "content": "hi"}
 YES = {"role": "assistant", "content": "yes"}
-
-
-def settled(result):
-    """Train every row; every call is then in exactly one bin."""
-    for row in result.rows:
-        result.ledger.train(row)
-    result.ledger.check()
-    return result
 
 
 def answer(span, **changes):

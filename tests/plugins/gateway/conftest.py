@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -17,6 +18,12 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(0.005)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Held:
@@ -109,6 +116,14 @@ async def bench(memory_store: InMemoryLightningStore, echo_llm: EchoLLM) -> Asyn
     rollout = await memory_store.start_rollout(input="task")
     yield Bench(proxy, echo_llm, memory_store, rollout)
     await proxy.stop()
+
+
+@pytest.fixture
+async def client(bench: Bench) -> AsyncIterator[object]:
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture

@@ -27,12 +27,6 @@ def ask(given: object = "hello big world", **fields: object) -> dict:
     return {"model": "echo", "input": given, **fields}
 
 
-@pytest.fixture
-async def client(bench):
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
-        yield client
-
-
 async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client) -> None:
     response = await client.responses.create(**ask(instructions="be brief"))
     assert response.output_text == "hello big world"

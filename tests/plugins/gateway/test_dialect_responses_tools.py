@@ -40,12 +40,6 @@ def chat(items: object, *tools: dict, **fields: object) -> dict:
     return json.loads(Responses().read(json.dumps(ask(items, *tools, **fields)).encode()).request)
 
 
-@pytest.fixture
-async def client(bench):
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.mark.parametrize(
     ("tool", "name", "arguments", "item", "result"),
     [

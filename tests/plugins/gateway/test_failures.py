@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 
 import aiohttp
 import pytest
@@ -14,15 +13,11 @@ from agl.types import ProxyLLM
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
+from .conftest import free_port
+
 
 def raw(status: int, body: bytes, content_type: str = "application/json"):
     return lambda request: RawReply(status, body, content_type)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(

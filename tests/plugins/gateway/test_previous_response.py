@@ -24,12 +24,6 @@ def look(request: dict) -> dict | str:
     return {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call]}
 
 
-@pytest.fixture
-async def client(bench):
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none", max_retries=0) as client:
-        yield client
-
-
 async def test_calls_that_go_on_from_one_another_are_one_row(bench, client) -> None:
     bench.llm.reply = look
     first = await client.responses.create(

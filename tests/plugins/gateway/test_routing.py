@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import time
 
 import aiohttp
@@ -16,13 +15,7 @@ from agl_gateway.routing import Tries
 from agl_learning.remote import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
 
-from .conftest import until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from .conftest import free_port, until
 
 
 def replicas(bench, *urls: str) -> list[dict]:

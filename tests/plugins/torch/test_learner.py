@@ -6,11 +6,10 @@ import random
 
 import pytest
 import torch
+from tests.libs.learning.rollouts_by_hand import make_row, two_calls
 
 from agl.errors import ConfigError
-from agl.types import Credit
 from agl_learning.checkpoint import Progress, find_checkpoint, making
-from agl_learning.records import TrainingRow
 from agl_learning.tasks import TaskOrder
 from agl_torch.checkpoint import restore, save
 from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
@@ -37,19 +36,6 @@ def save_checkpoint(folder, learner, tokenizer, progress, sampler_random):
     with making(folder, progress) as partial:
         save(partial, learner, tokenizer, sampler_random)
     return folder
-
-
-def make_row(rollout_id, answer, reward=0.0, version="0"):
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id=f"at-{rollout_id}",
-        token_ids=[1, 4, 3, 2, answer],
-        logprobs=[0.0] * 4 + [-2.7],
-        call_ids=[f"call-{rollout_id}-{answer}"],
-        call_ranges=[(4, 5)],
-        credits=[Credit(reward=reward)],
-        model_versions=[version],
-    )
 
 
 def probability(model, answer):
@@ -244,18 +230,6 @@ def test_weights_of_16_bits_are_not_trained():
 
 
 def test_rollouts_weigh_the_same(model):
-    def two_calls(rollout_id, first, second):
-        return TrainingRow(
-            rollout_id=rollout_id,
-            attempt_id="at",
-            token_ids=[1, 4, 5, 3, 6],
-            logprobs=[0.0, 0.0, -2.7, 0.0, -2.7],
-            call_ids=["one", "two"],
-            call_ranges=[(2, 3), (4, 5)],
-            credits=[Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")],
-            model_versions=["0", "0"],
-        )
-
     result = [
         Sample(two_calls("a", 1.0, 3.0).only([1]), [1.0]),
         Sample(two_calls("b", 1.0, 1.0).only([1]), [-1.0]),
