@@ -39,7 +39,11 @@ async def model(scope: Any, receive: Any, send: Any) -> None:
         if not message.get("more_body", False):
             break
     if scope["path"].endswith("/chat/completions"):
-        if json.loads(body).get("stream") is True:
+        try:
+            stream = json.loads(body).get("stream")
+        except ValueError:  # a number of 5,000 digits
+            return await send_whole(send, 400, b"{}", JSON)
+        if stream is True:
             stream = b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(CHUNK).encode()
             return await send_whole(send, 200, stream, EVENTS)
         return await send_whole(send, 200, json.dumps(WHOLE).encode(), JSON)

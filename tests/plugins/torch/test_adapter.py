@@ -1,6 +1,9 @@
 """Adapters: what is trained, what a checkpoint has, and what can be made of it."""
 
+import errno
 import json
+import random
+import re
 import shutil
 
 import pytest
@@ -13,7 +16,6 @@ from agl.errors import ConfigError
 from agl_learning.checkpoint import find_checkpoint
 from agl_torch import adapter
 from agl_torch.adapter import add_adapter, copy_trained, load_merged, merge, refresh, share_weights
-from agl_torch.checkpoint import fingerprint
 from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
 from agl_torch.models import load_model, load_shape
@@ -214,7 +216,7 @@ async def test_a_checkpoint_is_served_and_begun_from_as_a_whole_model(line, grpo
     assert torch.allclose(logits(found), expected, atol=1e-4)
 
 
-async def test_a_command_writes_the_whole_model(line, grpo, tmp_path):
+async def test_a_command_writes_the_whole_model(line, grpo, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from agl_torch.merging import command
@@ -226,13 +228,32 @@ async def test_a_command_writes_the_whole_model(line, grpo, tmp_path):
     assert not (tmp_path / "whole/adapter_config.json").exists()
     whole = type(build_model()).from_pretrained(tmp_path / "whole")
     assert torch.allclose(logits(whole), logits(run._learner.model), atol=1e-4)
-    done = CliRunner().invoke(command, [str(tmp_path / "whole"), str(tmp_path / "third")])
-    assert (done.exit_code, (tmp_path / "third").exists()) == (0, False)
+    whole, third = tmp_path / "whole", tmp_path / "third"
+    done = CliRunner().invoke(command, [str(whole), str(third)])
+    assert (done.exit_code, third.exists()) == (0, False)
     assert "is whole already; serve it as it is" in " ".join(done.stderr.split())
-    refused = CliRunner().invoke(command, [str(tmp_path), str(tmp_path / "third")])
-    assert "it has neither config.json nor an adapter" in str(refused.exception)
-    refused = CliRunner().invoke(command, [str(last), str(tmp_path / "whole")])
-    assert "is there already" in str(refused.exception)
+    done = CliRunner().invoke(command, [str(whole), str(third), "--dtype", "bfloat16"])
+    assert load_model(third, "cpu", "auto").dtype == torch.bfloat16, done.output
+    (tmp_path / "only/a").mkdir(parents=True)
+    shutil.copy(whole / "config.json", tmp_path / "only")  # as a full disk left it
+    (tmp_path / "a file").touch()
+    for source, target, message in (
+        (tmp_path / "only", "new", "it has neither config.json with weights"),
+        (last, "whole", "is there already"),
+        (last, "a file", "is there already"),
+        (last, "a file/new", "cannot write to .*a file"),
+    ):
+        refused = CliRunner().invoke(command, [str(source), str(tmp_path / target)])
+        assert re.search(message, str(refused.exception)), message
+    monkeypatch.setattr("agl_torch.checkpoint.save_model", fill_disk)
+    refused = CliRunner().invoke(command, [str(last), str(tmp_path / "new")])
+    assert "No space left" in str(refused.exception)
+    assert not [*(tmp_path / "new").iterdir()]
+
+
+def fill_disk(model, folder, dtype):
+    model.config.save_pretrained(folder)
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +290,32 @@ async def test_an_adapter_on_a_named_model_is_never_put_on_another(line, grpo, t
     build_model(seed=7).save_pretrained(folder)
     with pytest.raises(ConfigError, match="an adapter for other weights"):
         await trained(line, grpo, **{**origin, "steps": 3})
-    assert fingerprint(build_model()) != fingerprint(build_model(seed=7))
+    with pytest.raises(ConfigError, match="an adapter for other weights"):
+        load_model(last, "cpu", "float32")
+    shutil.rmtree(folder)
+    build_model().to(torch.bfloat16).save_pretrained(folder)
+    assert load_model(last, "cpu", "float32").dtype == torch.float32  # rounded, they are the same
+    shutil.rmtree(folder)
+    with pytest.raises(ConfigError, match=r"base', which is not there.*Put it back"):
+        load_model(last, "cpu", "float32")
+
+
+@pytest.mark.parametrize("content", [bytes, random.Random(0).randbytes])
+async def test_what_is_damaged_at_its_right_size_is_named(line, grpo, tmp_path, content):
+    for options, names in (
+        ({}, ("learner.pt", "adapter_model.safetensors")),
+        ({"lora_rank": None}, ("learner.pt", "model.safetensors", "tokenizer.json")),
+    ):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        await trained(line, grpo, steps=1, **options)
+        last = find_checkpoint(tmp_path / "run")
+        for name in names:
+            whole = (last / name).read_bytes()
+            (last / name).write_bytes(content(len(whole)))
+            named = f"(cannot load .*|{name} of .*|the adapter in .*)step-000001"
+            with pytest.raises(ConfigError, match=named):
+                await trained(line, grpo, steps=2, resume_from=str(last), **options)
+            (last / name).write_bytes(whole)
 
 
 def test_an_adapter_may_be_built_on_another(tokenizer, tmp_path, recwarn):

@@ -177,8 +177,9 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
 
     from agl_learning.checkpoint import Progress, making
     from agl_learning.options import pick_options
-    from agl_torch.checkpoint import fingerprint, restore, save
+    from agl_torch.checkpoint import restore, save
     from agl_torch.critic import Critic
+    from agl_torch.fingerprint import fingerprint
 
     algorithm = agl_torch.PPO(
         model="none", critic=critic, critic_lr=0.01, learning_rate=0.01, kl_coef=0.1, kl_target=0.01

@@ -23,6 +23,8 @@ ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Of the names of tensors in such a file."""
+BASE = "base.sha256"
+"""Beside an adapter of ours: the ``fingerprint`` of the weights that it is for, in bfloat16."""
 
 
 def need(who: str, package: str, extra: str) -> None:
@@ -140,11 +142,17 @@ def _fill(model: Any, folder: Path) -> list[str]:
 
     Returns:
         Names of tensors that are in but one of them, or have another shape; then nothing was done.
+
+    Raises:
+        ConfigError: The weights cannot be read.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    weights = load_file(folder / WEIGHTS)
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except Exception as error:  # SafetensorError and OSError have no common base
+        raise ConfigError(f"the adapter in {str(folder)!r} cannot be read: {error}") from error
     given = {name.removeprefix(PREFIX): value.shape for name, value in weights.items()}
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     wrong = sorted({name for name, _ in given.items() ^ shapes.items()})
@@ -186,7 +194,7 @@ def _find_base(folder: Path) -> str:
     """Where the model under the adapter of a folder is.
 
     Raises:
-        ConfigError: Its description does not say.
+        ConfigError: Its description does not say, or names a folder that is not there.
     """
     try:
         base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
@@ -196,10 +204,16 @@ def _find_base(folder: Path) -> str:
         raise ConfigError(
             f"{str(folder / ADAPTER)!r} does not say which model its adapter is for: {error!r}"
         ) from error
-    if Path(base).is_absolute() and not Path(base).exists():
-        # The folder of the run has moved, and its beginning with it.
-        return str(home_of(folder) / Path(base).name)
-    return base
+    if not Path(base).is_absolute() or Path(base).exists():
+        return base
+    # The folder of the run may have moved, and its beginning with it.
+    if (moved := home_of(folder) / Path(base).name).exists():
+        return str(moved)
+    raise ConfigError(
+        f"the adapter in {str(folder)!r} is for the model {base!r}, which is not there, nor is "
+        f"{str(moved)!r}. Put it back, or write where it is now into {ADAPTER} of that folder "
+        "(base_model_name_or_path)"
+    )
 
 
 def load_merged(source: str | Path, dtype: Any) -> Any:
@@ -211,11 +225,33 @@ def load_merged(source: str | Path, dtype: Any) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    from agl_torch.fingerprint import fingerprint
+
     *adapters, base = base_chain(source)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    if adapters and (Path(adapters[-1]) / BASE).exists():
+        check_base(Path(adapters[-1]), fingerprint(model, dtype="bfloat16"))
     for folder in reversed(adapters):
         _add(model, Path(folder))
     return model
+
+
+def check_base(folder: Path, base: str) -> None:
+    """Refuse to put the adapter of a folder on other weights than those it was trained on.
+
+    Args:
+        folder: Of a checkpoint of ours.
+        base: See ``BASE``; "" for none.
+
+    Raises:
+        ConfigError: It is for others.
+    """
+    made_for = (folder / BASE).read_text("utf-8") if (folder / BASE).exists() else ""
+    if made_for != base:
+        raise ConfigError(
+            f"the checkpoint {str(folder)!r} has an adapter for other weights; put back the model "
+            "that its run began with, or give that"
+        )
 
 
 def _add(model: Any, folder: Path) -> None:
@@ -225,10 +261,9 @@ def _add(model: Any, folder: Path) -> None:
 
     try:
         model.add_adapter(LoraConfig.from_pretrained(str(folder)))
-        wrong = _fill(model, folder)
     except Exception as error:  # what these libraries raise for a damaged file has no common base
         raise ConfigError(f"the adapter in {str(folder)!r} cannot be read: {error}") from error
-    if wrong:
+    if wrong := _fill(model, folder):
         raise ConfigError(
             f"the adapter in {str(folder)!r} is damaged, or for another model: {len(wrong)} "
             f"tensors are missing, too many or of another shape, the first {wrong[0]!r}"

@@ -4,16 +4,15 @@
 """
 
 import copy
-import hashlib
 import random
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agl.errors import ConfigError
 from agl_learning.rounding import round_by_chance
+from agl_torch.adapter import BASE, check_base
 from agl_torch.models import without_bars
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
     """Write weights, tokenizer, optimiser, random states and the critic, where there is one."""
     save_model(learner.model, folder)
     tokenizer.save_pretrained(folder)
+    if learner.base:
+        (folder / BASE).write_text(learner.base, "utf-8")
     record = {
         "optimizer": learner.optimizer.state_dict()["state"],
         "optimizer_kind": learner.options.optimizer,
@@ -35,39 +36,28 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
         "sampler_random": sampler_random.getstate(),
         "kl_coefficient": learner.kl_coefficient,
         "kl_began_with": learner.options.kl_coefficient,
-        "base": learner.base,
     }
     torch.save(record, folder / STATE)
 
 
-def fingerprint(*models: Any) -> str:
-    """The first half of the SHA-256 of all weights, in the order of their names."""
-    digest = hashlib.sha256()
-    for model in models:
-        for name, value in sorted(model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:32]
-
-
-def save_model(model: Any, folder: Path, dtype: str = "float32") -> None:
+def save_model(model: Any, folder: Path, dtype: str | None = None) -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws.
 
     Args:
         model: Of ``transformers``.
         folder: Where.
-        dtype: ``float32`` leaves them as they are; in 16 bits, wide ones are rounded by chance.
+        dtype: None leaves them as they are; to 16 bits, wide ones are rounded by chance.
     """
     narrow: dict[str, Any] = {}
     config = copy.deepcopy(model.config)
-    if dtype != "float32":
+    if dtype is not None:
         config.dtype = getattr(torch, dtype)
         chance = torch.Generator(model.device).manual_seed(0)
         made: dict[tuple[Any, ...], Any] = {}  # what is tied is written once
         narrow["state_dict"] = {}
         for name, one in model.state_dict().items():
             key = (one.data_ptr(), one.shape)
-            if key not in made and one.dtype == torch.float32:
+            if key not in made and one.dtype == torch.float32 != config.dtype:
                 made[key] = round_by_chance(one, config.dtype, chance)
             elif key not in made:
                 made[key] = one.to(config.dtype) if one.is_floating_point() else one
@@ -86,15 +76,16 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     this, optimizer = f"the checkpoint {str(folder)!r}", learner.options.optimizer
     try:
         record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:  # torch reads 8 bits only where torchao is loaded
-        raise ConfigError(f"{this} cannot be read with {optimizer=}: {error}") from error
+    except Exception as error:  # of a damaged file or without torchao they have no common base
+        raise ConfigError(
+            f"{STATE} of {this} cannot be read with {optimizer=}: {error}. If the file is damaged, "
+            "remove the folder, and the run goes on from the checkpoint before it"
+        ) from error
     if (kind := record.get("optimizer_kind", "adamw")) != optimizer:
         raise ConfigError(f"{this} was made with optimizer={kind!r}; give that, not {optimizer!r}")
-    if record["base"] != learner.base:
-        what = "an adapter; give lora_rank, as its run had it"
-        if learner.base:
-            what = "an adapter for other weights; give the model that its run began with"
-        raise ConfigError(f"{this} has {what}")
+    if not learner.base and (folder / BASE).exists():
+        raise ConfigError(f"{this} has an adapter; give lora_rank, as its run had it")
+    check_base(folder, learner.base)
     parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     shapes = dict(enumerate(tuple(one.shape) for one in parameters))
     for index, values in record["optimizer"].items():  # one that never got a gradient has none

@@ -63,11 +63,8 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
         torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
         if dtype != "auto" and not isinstance(torch_dtype, torch.dtype):
             raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
-        try:
-            with without_bars(), working(f"loading the model {source}"):
-                model = load_merged(source, torch_dtype)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
+        with _loading("model", source), without_bars(), working(f"loading the model {source}"):
+            model = load_merged(source, torch_dtype)
     else:
         model = _build(source, "model")
     if not hasattr(model, "generation_config"):
@@ -92,12 +89,9 @@ def load_shape(source: str | Path) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    try:
+    with _loading("model", source), torch.device("meta"):
         config = AutoConfig.from_pretrained(base_chain(source)[-1])
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load the model {str(source)!r}: {error}") from error
+        return AutoModelForCausalLM.from_config(config)
 
 
 def resolve_dtype(dtype: Any, device: Any) -> Any:
@@ -177,10 +171,8 @@ def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
         return _build(source, "tokenizer")
     from transformers import AutoTokenizer
 
-    try:
+    with _loading("tokenizer", source):
         return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load the tokenizer {str(source)!r}: {error}") from error
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
@@ -196,6 +188,16 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
             f"{type(model).__name__} knows {known}. Take the model's own tokenizer, or give the "
             "model further ones first (model.resize_token_embeddings)"
         )
+
+
+@contextmanager
+def _loading(what: str, source: str | Path) -> Generator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # what is raised for a damaged file has no common base
+        raise ConfigError(f"cannot load the {what} {str(source)!r}: {error}") from error
 
 
 def _build(source: Any, what: str) -> Any:

@@ -224,15 +224,15 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
         """The model to train, the frozen start (None: a copy), and what an adapter is built on."""
         from agl_torch.adapter import add_adapter, share_weights
-        from agl_torch.checkpoint import fingerprint, save_model
+        from agl_torch.checkpoint import save_model
+        from agl_torch.fingerprint import fingerprint
         from agl_torch.memory import check_memory
         from agl_torch.models import load_model, resolve_dtype
 
         start = None
         if self._keeps_start and checkpoint is not None:
             start = self._find_reference(folder, home_of(checkpoint))
-        source = checkpoint if checkpoint is not None and self.lora_rank is None else start
-        source = source or self.model
+        source = (checkpoint if self.lora_rank is None else None) or start or self.model
         if self.check_memory and isinstance(source, str | Path):
             check_memory(self, source, self.device)
         if self.lora_rank is None:
@@ -249,7 +249,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 save_model(first, partial)
         if self.lora_rank is None:
             return model, None if first is model else first, ""
-        reference, base = share_weights(model) if self.kl_coefficient else None, fingerprint(model)
+        reference = share_weights(model) if self.kl_coefficient else None
+        base = fingerprint(model, dtype="bfloat16")
         add_adapter(model, self, self._place_of_start(folder), checkpoint)
         return model, reference, base
 
@@ -329,7 +330,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def fingerprint(self) -> str | None:
         """The SHA-256 of the weights, where runs are to be equal bit for bit."""
-        from agl_torch.checkpoint import fingerprint
+        from agl_torch.fingerprint import fingerprint
 
         models = filter(None, (self._learner.model, self._learner.critic))
         return fingerprint(*models) if self.deterministic else None
@@ -349,11 +350,10 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         self._learner.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # an engine on the same card needs what the update took
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
-        if self.lora_rank is not None and self._has_adapter_served:
-            save_model(model, folder)
-        else:
-            whole = model if self.lora_rank is None else merge(copy_on_cpu(model))
-            save_model(whole, folder, self._dtype_of_engine)
+        dtype = None if self._has_adapter_served else self._dtype_of_engine
+        if dtype is not None and self.lora_rank is not None:
+            model = merge(copy_on_cpu(model))
+        save_model(model, folder, dtype)
         self._tokenizer.save_pretrained(folder)
 
     def _find_reference(self, *folders: Path) -> Path:
