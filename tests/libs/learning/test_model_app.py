@@ -24,12 +24,13 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
 
 
 class Words:
-    """A tokenizer of words, whose template refuses what has no role and leaves out notes."""
+    """A tokenizer of words, whose template refuses tools and leaves out systems."""
 
     def apply_chat_template(self, messages, **options):
         assert options["tokenize"]
         assert options["add_generation_prompt"]
-        said = [message for message in messages if message["role"] != "note"]
+        assert all(message["role"] != "tool" for message in messages), "no tools"
+        said = [message for message in messages if message["role"] != "system"]
         return [len(message["role"] + message["content"]) for message in said]
 
 
@@ -74,6 +75,7 @@ async def client():
     server.stop()
 
 
+SAID = {"role": "user", "content": "hi"}
 ASKED = {
     "model": "polly",
     "messages": [{"role": "user", "content": [{"type": "text", "text": "look"}]}],
@@ -113,10 +115,22 @@ async def test_a_stream_has_what_the_whole_answer_has(client):
         ({"n": 0}, "'n': it has one beak"),
         ({"stop": 3}, "'stop.str': .*; got 3"),
         ({"messages": []}, "'messages': .*at least 1"),
-        ({"messages": [{"content": "hi"}]}, "chat template refused them"),
-        ({"messages": [{"role": "note", "content": "hi"}]}, "makes no tokens of them"),
+        (
+            {"messages": [{"content": "hi"}]},
+            "'messages.0.role': expected one of system,.*; got nothing",
+        ),
+        ({"messages": [SAID, {**SAID, "role": "bot"}]}, "'messages.1.role': .*; got 'bot'"),
+        ({"messages": [{"role": "user", "tool_calls": ["x"]}]}, "'messages.0.content': .* nothing"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "'messages.0.content': .* None"),
+        ({"messages": [{"role": "user", "content": 3}]}, "'messages.0.content': .*; got 3"),
         ({"messages": [{"role": "user", "content": ["text"]}]}, "parts of type 'text'"),
-        ({"messages": [{"role": "user", "tool_calls": ["x"]}]}, "chat template refused them"),
+        ({"messages": [{**SAID, "tool_calls": ["x"]}]}, "template or tokenizer refused them"),
+        ({"messages": [{**SAID, "role": "tool"}]}, "template or tokenizer refused them: no tools"),
+        ({"messages": [{**SAID, "role": "developer"}]}, "makes no tokens of them"),
+        ({"max_tokens": True}, "'max_tokens': .* integer; got True"),
+        ({"logprobs": "yes"}, "'logprobs': .* boolean; got 'yes'"),
+        ({"stream": 1, "n": 1}, "'stream': .* boolean; got 1"),
+        ({"stream_options": {"include_usage": 1}}, "'stream_options.include_usage': .*; got 1"),
         ({"messages": [{"role": "user", "content": "x" * 1000}]}, "has 1001 bytes .* takes 1000"),
     ],
 )
@@ -127,9 +141,21 @@ async def test_what_it_cannot_read_is_refused_by_name(client, changes, message):
     assert set(caught.value.response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("body", [b"[" * 20_000, b'{"model":' * 20_000, b"\xff", b"[1"])
-def test_a_body_that_is_no_json_is_the_requests_fault(body):
-    with pytest.raises(RequestError, match="the request body is not valid JSON") as caught:
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[" * 20_000, "recursion limit"),
+        (b'{"model":' * 20_000, "recursion limit"),
+        (b"\xff", "line 1 column 1"),
+        (b"[1", "EOF"),
+        (b'["\\ud800"]', r"surrogate pair\?"),
+        (b'["\\udc00 "]', r"surrogate pair\?"),
+    ],
+)
+def test_a_body_that_is_no_json_is_the_requests_fault(body, why):
+    with pytest.raises(
+        RequestError, match=f"the request body is not valid JSON: .*{why}"
+    ) as caught:
         parse_request(ChatRequest, body, "the parrot")
     assert caught.value.status == 400
 

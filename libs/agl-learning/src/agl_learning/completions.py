@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agl.utils.text import parse_json, shorten
 
 END_OF_STREAM = b"data: [DONE]\n\n"
+ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}
+"""Role of a message -> what chat templates call it: many leave out silently what is unknown."""
 
 
 class RequestError(Exception):
@@ -46,7 +48,7 @@ class RequestError(Exception):
 class StreamOptions(BaseModel):
     """How a stream ends."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
 
@@ -54,7 +56,7 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The fields that every server takes. What one cannot do is refused, not left out silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -123,19 +125,21 @@ def parse_request(
         RequestError: It is not JSON, or has a field that is unknown, wrong or not supported.
     """
     try:
-        return kind.model_validate(parse_json(body.decode()) if body else {})
+        return kind.model_validate_json(body or b"{}")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"]) or "the body"
-        if first["type"] == "extra_forbidden":
+        if first["type"] == "json_invalid":
+            why = first["msg"].removeprefix("Invalid JSON: ")
+            message = f"the request body is not valid JSON: {why}"
+            message += " (half of a surrogate pair?)" if "hex escape" in why else ""
+        elif first["type"] == "extra_forbidden":
             message = f"{name!r}: {server} has no such option; leave it out"
         elif explained and name in explained:
             message = f"{name!r}: {explained[name]}"
         else:
             message = f"{name!r}: {first['msg']}; got {shorten(repr(first['input']))}"
         raise RequestError(400, message) from None
-    except ValueError as error:
-        raise RequestError(400, f"the request body is not valid JSON: {error}") from None
 
 
 def render_prompt(
@@ -149,8 +153,8 @@ def render_prompt(
         tools: Definitions that the template shall show.
 
     Raises:
-        RequestError: A part of a message is not text, or the template refuses the messages or
-            makes nothing of them; or it brings a template of its own.
+        RequestError: ``template_messages`` or the template refuses the messages, or there are no
+            tokens of them; or it brings a template of its own.
     """
     if "chat_template" in request.chat_template_kwargs:
         # It is a program, and would run among the answers to others for as long as it likes.
@@ -173,7 +177,7 @@ def render_prompt(
     except Exception as error:
         # Templates are programs: whatever one refuses is the request's fault.
         raise RequestError(
-            400, f"'messages': the model's chat template refused them: {error}"
+            400, f"'messages': the model's chat template or tokenizer refused them: {error}"
         ) from error
     if not all(isinstance(one, int) for one in token_ids):
         raise RequestError(
@@ -220,23 +224,32 @@ def template_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages as chat templates take them: content as one text, arguments of tools as objects.
 
     Raises:
-        RequestError: A part of a message is not text.
+        RequestError: A message has an unknown role, no content, or a part that is not text.
     """
     flat: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
-        copy = {**message, "content": _text(message.get("content"), index)}
-        if copy.get("tool_calls"):
-            calls = cast("list[dict[str, Any]]", copy["tool_calls"])
+        if (role := str(message.get("role"))) not in ROLES:
+            raise _refused(message, index, "role", f"expected one of {', '.join(ROLES)}")
+        copy = {**message, "role": ROLES[role], "content": _text(message, index)}
+        if calls := cast("list[dict[str, Any]]", copy.pop("tool_calls", None)):
             copy["tool_calls"] = [_with_object(call) for call in calls]
-        else:
-            copy.pop("tool_calls", None)
         flat.append(copy)
     return flat
 
 
-def _text(content: Any, index: int) -> str:
+def _refused(message: dict[str, Any], index: int, name: str, expected: str) -> RequestError:
+    got = shorten(repr(message[name])) if name in message else "nothing"
+    return RequestError(400, f"'messages.{index}.{name}': {expected}; got {got}")
+
+
+def _text(message: dict[str, Any], index: int) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if content is None and message["role"] == "assistant" and message.get("tool_calls"):
+        return ""
     if not isinstance(content, list):
-        return "" if content is None else content
+        raise _refused(message, index, "content", "expected text, or a list of parts that are text")
     parts: list[str] = []
     for part in cast("list[Any]", content):
         known = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
@@ -289,11 +302,8 @@ class AnswerWriter:
     def __init__(self, request: ChatRequest, answer_id: str, prompt_token_ids: list[int]) -> None:
         self._request = request
         self._prompt_token_ids = prompt_token_ids
-        self._head: dict[str, Any] = {
-            "id": answer_id,
-            "created": int(time.time()),
-            "model": request.model,
-        }
+        now = int(time.time())
+        self._head: dict[str, Any] = {"id": answer_id, "created": now, "model": request.model}
 
     def whole(self, pieces: list[Piece]) -> bytes:
         """The answer, unstreamed."""
@@ -351,24 +361,11 @@ class AnswerWriter:
         return {"prompt_token_ids": self._prompt_token_ids}
 
     def _common(self, piece: Piece) -> dict[str, Any]:
-        common: dict[str, Any] = {
-            "index": piece.index,
-            "logprobs": None,
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
-        }
+        end = {"finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
+        common: dict[str, Any] = {"index": piece.index, "logprobs": None, **end}
         if self._request.logprobs and piece.token_texts is not None:
-            common["logprobs"] = {
-                "content": [
-                    {
-                        "token": text,
-                        "logprob": logprob,
-                        "bytes": list(text.encode()),
-                        "top_logprobs": [],
-                    }
-                    for text, logprob in zip(piece.token_texts, piece.logprobs or [], strict=True)
-                ]
-            }
+            pairs = zip(piece.token_texts, piece.logprobs or [], strict=True)
+            common["logprobs"] = {"content": [_token(*pair) for pair in pairs]}
         if self._request.return_token_ids and piece.token_ids is not None:
             common["token_ids"] = piece.token_ids
         if self._request.return_weight_versions and piece.version is not None:
@@ -384,6 +381,10 @@ class AnswerWriter:
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
         }
+
+
+def _token(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": []}
 
 
 def _message(piece: Piece) -> dict[str, Any]:
