@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import pytest
 from pydantic import BaseModel, Field
@@ -58,6 +58,8 @@ class Learn(Base):
         rates: dict[str, float] | None = None,
         flag: bool | None = None,
         api_key: int = 0,
+        size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto",
+        part: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | None = None,
         thing: Thing | None = None,
         hidden: Invisible | None = None,
         *,
@@ -72,8 +74,9 @@ class Open:
 def test_options_have_names_types_defaults_and_docs() -> None:
     options = {option.name: option for option in schema_of(Learn).options}
     assert list(options) == [
-        "n", "model", "mode", "many", "rates", "flag", "api_key", "thing", "hidden", "shared",
-    ]  # fmt: skip
+        *("n", "model", "mode", "many", "rates", "flag", "api_key", "size", "part"),
+        *("thing", "hidden", "shared"),
+    ]
     n, mode, shared = options["n"], options["mode"], options["shared"]
     assert (n.type, n.required, n.default, n.doc) == ("int", True, NO_DEFAULT, "How many.")
     assert (mode.type, mode.required, mode.default) == ('"a" | "b"', False, "a")
@@ -170,6 +173,21 @@ def test_values_are_converted_to_the_annotated_types(
         ({"m": 1}, "f.yaml: algorithm.m: unknown key. Known: n, model, mode, many, rates, flag, "),
         ({"shred": 1}, "f.yaml: algorithm.shred: unknown key. Did you mean 'shared'?"),
         ({"n": 1, "mode": "c"}, "f.yaml: algorithm.mode: input should be 'a' or 'b'; got 'c'"),
+        (
+            {"n": 1, "size": 0},
+            'f.yaml: algorithm.size: expected int | "auto" | None (a number greater '
+            "than or equal to 1), got 0",
+        ),
+        (
+            {"n": 1, "part": -0.5},
+            "f.yaml: algorithm.part: expected int | float | None (a number "
+            "greater than 0), got -0.5",
+        ),
+        (
+            {"n": 1, "part": 0},
+            "f.yaml: algorithm.part: expected int | float | None (a number greater "
+            "than or equal to 1 or greater than 0), got 0",
+        ),
         ({"n": 1, "model": 5}, "f.yaml: algorithm.model: expected Model | None, got 5"),
         (
             {"n": 1, "model": {"lr": -1}},
