@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from solver import PROMPT, solver, split_tasks
+from solver import PROMPT, at_least, check_packages, solver, split_tasks
 
 import agl
 
@@ -23,10 +23,11 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1", help="of the models")
     parser.add_argument("--model", default="smollm2", help="answers the puzzles")
     parser.add_argument("--reflecting-model", default="smollm2", help="writes prompts")
-    parser.add_argument("--max-evaluations", type=int, default=400)
+    parser.add_argument("--max-evaluations", type=at_least(1), default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder of the run; one that was killed goes on")
     given = parser.parse_args()
+    check_packages("openai", "reasoning-gym==0.1.25")
     out = given.out or Path("agl-runs") / time.strftime("reasoning-gym-gepa-%Y%m%d-%H%M%S")
     out.mkdir(parents=True, exist_ok=True)
     key = os.environ.get("OPENAI_API_KEY", "none")

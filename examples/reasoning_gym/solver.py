@@ -1,12 +1,16 @@
 """The agent and its tasks: puzzles of reasoning-gym, which also says how good an answer is."""
 
+import argparse
 import asyncio
 import functools
 import json
 import random
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import agl
+from agl.errors import install_line
 
 PROMPT = agl.PromptTemplate(template="Answer as in the examples.", engine="f-string")
 SAMPLING = {"temperature": 0.0, "max_tokens": 12}
@@ -95,3 +99,26 @@ def split_tasks(
         val += list(new.values())[:held_out]
     random.Random(seed).shuffle(train)
     return train, val
+
+
+# --- The command lines --------------------------------------------------------------------------
+
+
+def at_least(least: int) -> Any:
+    """The type of an argument that is a count."""
+
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number of at least {least}; got {text!r}"
+            )
+        return int(text)
+
+    return count
+
+
+def check_packages(*needed: str) -> None:
+    """End with how to install what is missing, before anything else is done."""
+    names = {one: one.partition("==")[0].replace("-", "_") for one in needed}
+    if missing := [one for one, name in names.items() if find_spec(name) is None]:
+        sys.exit(f"this example needs {', '.join(missing)}. Run: {install_line(*missing)}")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from solver import FAMILIES, PROMPT, solver, split_tasks
+from solver import FAMILIES, PROMPT, at_least, check_packages, solver, split_tasks
 
 import agl
 
@@ -143,12 +143,13 @@ def main() -> None:
     """Read the command line, train, show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of tasks, order and sampling")
-    parser.add_argument("--steps", type=int, default=20, help="of GRPO")
+    parser.add_argument("--steps", type=at_least(1), default=20, help="of GRPO")
     parser.add_argument("--model", help="a folder; without it SmolLM2, see agl model get")
-    parser.add_argument("--training-tasks", type=int, default=100, help="of each family")
-    parser.add_argument("--held-out-tasks", type=int, default=50, help="of each family")
+    parser.add_argument("--training-tasks", type=at_least(1), default=100, help="of each family")
+    parser.add_argument("--held-out-tasks", type=at_least(2), default=50, help="of each family")
     parser.add_argument("--out", type=Path, help="folder of the runs; one that was killed goes on")
     given = parser.parse_args()
+    check_packages("matplotlib", "openai", "reasoning-gym==0.1.25")
     out = given.out or Path("agl-runs") / time.strftime("reasoning-gym-%Y%m%d-%H%M%S")
     begin = time.perf_counter()
     if given.model is None:
