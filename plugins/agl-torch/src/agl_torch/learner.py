@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,7 @@ class Learner:
         ]
         self._rates = [group["lr"] for group in groups]
         betas = (options.adam_beta1, options.adam_beta2)
-        made: Any = torch.optim.AdamW
+        made: Any = partial(torch.optim.AdamW, fused=True)  # one pass over each weight
         if options.optimizer == "adamw_8bit":
             made = import_module("torchao.optim").AdamW8bit
         self.optimizer = made(groups, betas=betas)
