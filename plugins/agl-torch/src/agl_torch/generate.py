@@ -105,9 +105,8 @@ class Sampler:
                 f"{sorted(map(str, self._kinds))} with attention {attention!r}; expected full or "
                 "sliding attention, loaded with attn_implementation='sdpa' or 'eager'"
             )
-        self._slots = Slots(
-            self._max_rows, 0 if batch_rows else keep_bytes, is_fixed=batch_rows is not None
-        )
+        # Without anything kept, slots lie in memory as the width of a fixed batch says.
+        self._slots = Slots(self._max_rows, 0 if batch_rows else keep_bytes)
         self._waiting: list[Running] = []
         self._running: list[Running] = []
         """Number n has slot n."""
@@ -137,16 +136,9 @@ class Sampler:
         Raises:
             ConfigError: They do not.
         """
-        chance = random.Random(0)
-        vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        requests = [
-            SamplingRequest(
-                [chance.randrange(vocabulary) for _ in range(row % (WIDTH_STEP - 1) + 1)],
-                max_tokens=4,
-                seed=row,
-            )
-            for row in range(rows)
-        ]
+        vocabulary = range(self.model.get_input_embeddings().weight.shape[0])
+        prompts = [random.Random(row).choices(vocabulary, k=row % 15 + 1) for row in range(rows)]
+        requests = [SamplingRequest(prompts[n], max_tokens=4, seed=n) for n in range(rows)]
         together = self.generate(requests)
         for row in range(rows - 1, -1, -max(1, rows // 4)):
             if self.generate([requests[row]]) != [together[row]]:
@@ -266,11 +258,10 @@ class Sampler:
     def _leave(self) -> list[Running]:
         """Take those out that are over; the others stay in the first slots."""
         over = [one for one in self._running if one.is_over]
-        if self._batch_rows:
-            # A batch of fixed shape is kept to its end.
-            if len(over) < len(self._running):
-                return []
-            self._running.clear()
+        if len(over) == len(self._running):
+            self._running = []
+        elif self._batch_rows:  # kept to its end
+            return []
         else:
             for one in over:
                 number, last = self._running.index(one), len(self._running) - 1

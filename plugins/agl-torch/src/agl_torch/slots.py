@@ -69,13 +69,10 @@ class _Layer(CacheLayerMixin):
         place = self._slots.place
         assert self.keys is not None
         assert self.values is not None
-        views: list[Tensor] = []
         for whole, states in ((self.keys, key_states), (self.values, value_states)):
             whole[place.row_B_1, :, place.column_B_Q] = states.transpose(1, 2)
-            view = whole[place.rows, :, : place.width]
-            # Kernels may round otherwise where rows lie elsewhere in memory.
-            views.append(view.contiguous() if self._slots.is_fixed else view)
-        return views[0], views[1]
+        seen = (place.rows, slice(None), slice(place.width))
+        return self.keys[seen], self.values[seen]
 
     def resize(self, rows: int, width: int) -> None:
         """Keep what fits."""
@@ -107,11 +104,9 @@ class Slots:
     Args:
         max_rows: Sequences sampled at once at most, and slots kept.
         keep_bytes: Memory up to which ended sequences are kept; 0 shares nothing.
-        is_fixed: Whether what is read always lies the same way in memory.
     """
 
-    def __init__(self, max_rows: int, keep_bytes: int, is_fixed: bool = False) -> None:
-        self.is_fixed = is_fixed
+    def __init__(self, max_rows: int, keep_bytes: int) -> None:
         self.keeps = keep_bytes > 0
         self.place: Place
         """Of the forward pass in progress."""
