@@ -1,5 +1,6 @@
 """For all tests."""
 
+import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +14,12 @@ from agl.utils.logs import stderr_console
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+with contextlib.suppress(ImportError):  # not every session has it
+    from hypothesis import settings
+
+    settings.register_profile("busy machine", deadline=None)
+    settings.load_profile("busy machine")
 
 
 @pytest.fixture(autouse=True)

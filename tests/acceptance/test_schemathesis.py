@@ -81,7 +81,6 @@ def test_no_request_breaks_the_server(server: LightningStoreServer, examples: in
     seen: set[int] = set()
     limits = settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         derandomize=True,
         phases=[Phase.generate],

@@ -227,7 +227,6 @@ def limits(examples: int) -> settings:
     """So many, none of them repeated from an earlier run."""
     return settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

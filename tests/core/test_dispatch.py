@@ -221,7 +221,7 @@ def test_both_ways_answer_the_same(fate: str, monkeypatch: pytest.MonkeyPatch) -
         assert not never_fast
         num_fast += was_fast
 
-    limits = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+    limits = settings(max_examples=300, derandomize=True, database=None)
     limits(given(requests())(check))()
     plain = {"verb": "POST", "kind": "application/json", "query": "", "body": b"{}"}
     for route in ROUTES:

@@ -197,7 +197,5 @@ def test_every_call_is_in_one_bin_whatever_options_meet(examples):
     # An example takes a second or two: the first one that fails is shown.
     phases = [Phase.explicit, Phase.generate]
     checks = list(HealthCheck)
-    limits = settings(
-        max_examples=examples, deadline=None, suppress_health_check=checks, phases=phases
-    )
+    limits = settings(max_examples=examples, suppress_health_check=checks, phases=phases)
     limits(drawn(check_books))()

@@ -64,7 +64,7 @@ def read(conversations):
     return collected, tokens
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(groups)
 def test_rows_of_a_rollout_weigh_as_much_together_as_one(conversations):
     collected, tokens = read(conversations)

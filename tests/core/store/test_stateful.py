@@ -280,7 +280,6 @@ class SqliteMachine(StoreMachine):
 small = settings(
     max_examples=30,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestMemory = MemoryMachine.TestCase

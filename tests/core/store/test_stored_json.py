@@ -134,9 +134,7 @@ async def add_spans(store: LightningStore, claimed: AttemptedRollout, drafts: li
         await store.turn([packed if number % 2 else Span.model_validate(span)], limit=0)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     input=JSON,
     metadata=OBJECTS,

@@ -78,7 +78,7 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
     return [span for trace in traces for span in trace.spans]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     specs=st.lists(spec, max_size=10),
     credit=st.sampled_from(CREDITS),

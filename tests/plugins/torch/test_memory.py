@@ -1,6 +1,8 @@
 """What memory a step takes: layers computed again, 16 bits, and an estimate before the start."""
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from agl.errors import ConfigError
 from agl_learning import memory_estimate
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
-from agl_torch.memory import check_memory
+from agl_torch.memory import check_memory, return_free_memory
 from agl_torch.models import checkpoint_layers
 
 from .conftest import build_model
@@ -264,3 +266,14 @@ def test_a_teacher_that_does_not_fit_beside_the_model_is_not_loaded(tmp_path, mo
     monkeypatch.setattr("agl_torch.memory.free_memory", lambda: 1)
     with pytest.raises(ConfigError, match="this run needs about"):
         options.load(None, tmp_path / "run")
+
+
+def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    kept = [torch.ones(16_000) for _ in range(1_000)][::100]  # too small to be mapped by themselves
+    before = resident()
+    return_free_memory()
+    assert resident() < before - 30e6
+    assert len(kept) == 10

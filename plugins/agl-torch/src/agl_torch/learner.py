@@ -23,6 +23,7 @@ from agl_torch.batch import (
 )
 from agl_torch.critic import value_loss
 from agl_torch.loss import MAX_LOG_RATIO, Gain, Tokens, Weight, policy_loss, row_weights
+from agl_torch.memory import return_free_memory
 from agl_torch.models import autocast, checkpoint_layers
 from agl_torch.options import LearnerOptions
 
@@ -201,6 +202,11 @@ class Learner:
                 self.kl_coefficient, means["kl"], self.options.kl_target
             )
         return {**means, **before}
+
+    def release(self) -> None:
+        """Keep nothing of an update but what it taught."""
+        self.optimizer.zero_grad(set_to_none=True)
+        return_free_memory()
 
     @torch.no_grad()
     def expected(self, rows: "Sequence[TrainingRow]") -> list[list[float]]:

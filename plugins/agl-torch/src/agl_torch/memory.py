@@ -4,6 +4,8 @@ What a function builds is counted when it is there: the model before its gradien
 teacher not at all.
 """
 
+import contextlib
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,16 @@ from agl_learning.memory_estimate import Size, estimate
 from agl_torch.models import resolve_dtype
 
 GIB = 2**30
+
+
+def return_free_memory() -> None:
+    """Give the system back what the C library keeps of freed memory, where it is glibc.
+
+    What an update frees lies between what stays, and the next update fits other pieces there: the
+    heap of SmolLM2 grew from 2.0 to 3.3 GiB in three steps, with 1.5 GiB in use after each.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another library, or system
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_memory(options: Any, model: Any, device: str | None) -> None:

@@ -306,6 +306,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             if not self.max_staleness:
                 changing.enter_context(self._server.updating())
             learned = self._learner.update(samples, factor)
+            self._learner.release()
             if self.max_staleness:
                 changing.enter_context(self._server.updating())
             if self._sampling_copy is not None:
@@ -347,7 +348,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         from agl_torch.adapter import copy_on_cpu, merge
         from agl_torch.checkpoint import save_model
 
-        self._learner.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # an engine on the same card needs what the update took
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
         dtype = None if self._has_adapter_served else self._dtype_of_engine

@@ -183,14 +183,14 @@ def without_calls(batch: list[ref.Rollout]) -> Laid:
         ("reinforce_plus_plus_baseline", ref.reinforce_plus_plus_baseline),
     ],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_estimators_of_whole_rollouts_equal_numpy(name: str, reference: Any, data: Any) -> None:
     laid = without_calls(data.draw(batches()))
     check(laid, laid.estimate(name)[0], reference(laid.batch))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(batch=batches())
 def test_grpo_without_division_equals_numpy(batch: list[ref.Rollout]) -> None:
     laid = without_calls(batch)
@@ -198,7 +198,7 @@ def test_grpo_without_division_equals_numpy(batch: list[ref.Rollout]) -> None:
     check(laid, got, ref.grpo(batch, normalise=False))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(batch=batches(), gamma=st.sampled_from([1.0, 0.9]), lam=st.sampled_from([1.0, 0.95, 0.0]))
 def test_gae_goes_on_from_row_to_row(batch: list[ref.Rollout], gamma: float, lam: float) -> None:
     laid = without_calls(batch)
@@ -208,7 +208,7 @@ def test_gae_goes_on_from_row_to_row(batch: list[ref.Rollout], gamma: float, lam
     check(laid, returns, expected_returns)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(batch=batches(), gamma=st.sampled_from([1.0, 0.9]))
 def test_reinforce_plus_plus_equals_numpy(batch: list[ref.Rollout], gamma: float) -> None:
     laid = without_calls(batch)
@@ -218,7 +218,7 @@ def test_reinforce_plus_plus_equals_numpy(batch: list[ref.Rollout], gamma: float
     check(laid, returns, expected_returns)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(batch=batches())
 def test_optimal_token_baseline_equals_numpy(batch: list[ref.Rollout]) -> None:
     laid = without_calls(batch)
@@ -228,7 +228,7 @@ def test_optimal_token_baseline_equals_numpy(batch: list[ref.Rollout]) -> None:
     check(laid, returns, expected_returns)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(batch=batches())
 def test_gdpo_equals_numpy(batch: list[ref.Rollout]) -> None:
     laid = without_calls(batch)
@@ -236,7 +236,7 @@ def test_gdpo_equals_numpy(batch: list[ref.Rollout]) -> None:
     check(laid, got, ref.gdpo(batch, ["right", "short"], [1.0, 0.5]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batch=batches(calls=True), normalise=st.booleans())
 def test_grpo_compares_calls_where_credits_say_so(
     batch: list[ref.Rollout], normalise: bool
