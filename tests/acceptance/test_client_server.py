@@ -6,24 +6,13 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.seams.scene import HEAD, wait_until
 
-SCRIPT_HEAD = """
-import asyncio, os, signal, sys, time
-from pathlib import Path
-import agl
-
-HERE = Path(__file__).parent
-
-def trainer(algorithm, **options):
-    strategy = {"type": "cs", "server_port": 0, "graceful_timeout": 2.0, **options}
-    store = agl.SqliteLightningStore(HERE / "store.db")
-    return agl.Trainer(algorithm=algorithm, strategy=strategy, store=store)
-
+SCRIPT_HEAD = f"""{HEAD}
 def algorithm_of(tasks, config=None):
     @agl.algo
     async def algorithm(store):
@@ -47,27 +36,16 @@ def write(folder: Path, body: str) -> Path:
     return script
 
 
-def run(folder: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, write(folder, body)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, **environment},
+def run(folder: Path, body: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, write(folder, body)], capture_output=True, text=True, timeout=250
     )
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def results(output: str) -> list[list[str]]:
     return [line.split()[1:] for line in output.splitlines() if line.startswith("RESULT")]
-
-
-def wait_for(condition, seconds: float = 60.0) -> bool:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def processes_of(script: Path) -> list[psutil.Process]:
@@ -91,7 +69,6 @@ def test_two_runner_processes_do_all_tasks(tmp_path: Path) -> None:
         trainer(algorithm_of(range(6)), n_runners=2).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert results(done.stdout) == [
         [str(task), "succeeded", "1", str(task / 10), "None"] for task in range(6)
     ]
@@ -113,7 +90,6 @@ def test_killed_runner_is_replaced_and_its_rollout_runs_again(tmp_path: Path) ->
         trainer(algorithm_of(range(3), config)).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert results(done.stdout) == [
         ["0", "succeeded", "1", "1.0", "None"],
         ["1", "succeeded", "2", "1.0", "None"],
@@ -137,7 +113,6 @@ def test_killed_runner_without_retry_leaves_a_failed_rollout_with_its_reason(
         trainer(algorithm_of(range(2))).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert results(done.stdout) == [
         ["0", "failed", "1", "None", "lost"],
         ["1", "succeeded", "1", "1.0", "None"],
@@ -158,7 +133,6 @@ def test_agent_that_never_returns_times_out_and_the_run_goes_on(tmp_path: Path) 
         trainer(algorithm_of(range(3), config)).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert results(done.stdout) == [
         ["0", "failed", "1", "None", "timeout"],
         ["1", "succeeded", "1", "1.0", "None"],
@@ -183,7 +157,6 @@ def test_agents_that_raise_or_return_nonsense_fail_with_a_reason(tmp_path: Path)
         trainer(algorithm_of(range(4))).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert [row[1:] for row in results(done.stdout)] == [
         ["failed", "1", "None", "agent"],
         ["failed", "1", "None", "agent"],
@@ -194,10 +167,6 @@ def test_agents_that_raise_or_return_nonsense_fail_with_a_reason(tmp_path: Path)
 
 def test_crashed_algorithm_ends_the_runners_and_the_exit_code_says_so(tmp_path: Path) -> None:
     body = """
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         @agl.algo
         async def algorithm(store):
             await store.enqueue_rollout(1)
@@ -205,8 +174,7 @@ def test_crashed_algorithm_ends_the_runners_and_the_exit_code_says_so(tmp_path: 
 
         trainer(algorithm, n_runners=2).fit(agent)
         """
-    done = run(tmp_path, body)
-    assert done.returncode == 1
+    done = run(tmp_path, body, code=1)
     assert "AlgorithmError: the algorithm failed: ZeroDivisionError" in done.stderr
     assert processes_of(tmp_path / "script.py") == []
 
@@ -219,18 +187,14 @@ def test_runners_that_cannot_start_end_the_run_with_the_cause(tmp_path: Path) ->
             async def iter(self, *, event=None):
                 raise OSError("no such device")
 
-        @agl.rollout
-        def agent(task: int) -> float:
-            return 1.0
-
         agl.Trainer(
             algorithm=algorithm_of([1]),
             strategy={"type": "cs", "server_port": 0},
             runner=lambda: Broken(agl.OtelTracer()),
         ).fit(agent)
         """,
+        code=1,
     )
-    assert done.returncode == 1
     assert "RunnerCrashError" in done.stderr
     assert "OSError: no such device" in done.stderr
 
@@ -252,24 +216,24 @@ def test_interrupt_ends_everything(tmp_path: Path, number: int, code: int) -> No
     process = subprocess.Popen(
         [sys.executable, script], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    assert wait_for(lambda: (tmp_path / "started-2").exists())
+    assert wait_until(lambda: (tmp_path / "started-2").exists())
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # what a terminal does
     else:
         process.send_signal(number)
     _, stderr = process.communicate(timeout=250)
     assert process.returncode in (code, -number, 130), stderr
-    assert wait_for(lambda: processes_of(script) == [])
+    assert wait_until(lambda: processes_of(script) == [])
 
 
 def test_killed_parent_takes_its_runners_along(tmp_path: Path) -> None:
     script = write(tmp_path, LONG_RUN)
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.DEVNULL)
-    assert wait_for(lambda: (tmp_path / "started-2").exists())
+    assert wait_until(lambda: (tmp_path / "started-2").exists())
     assert len(processes_of(script)) >= 4  # parent, supervisor, two runners
     process.kill()
     process.wait()
-    assert wait_for(lambda: processes_of(script) == [])
+    assert wait_until(lambda: processes_of(script) == [])
 
 
 def test_port_in_use_is_refused_before_any_process_starts(tmp_path: Path) -> None:
@@ -280,14 +244,10 @@ def test_port_in_use_is_refused_before_any_process_starts(tmp_path: Path) -> Non
         done = run(
             tmp_path,
             f"""
-            @agl.rollout
-            def agent(task: int) -> float:
-                return 1.0
-
             trainer(algorithm_of([1]), server_port={port}).fit(agent)
             """,
+            code=1,
         )
-    assert done.returncode == 1
     assert f"{port}" in done.stderr.splitlines()[-1]
     assert "ConfigError" in done.stderr
 
@@ -325,7 +285,7 @@ def test_algorithm_and_runner_roles_meet_over_the_network(tmp_path: Path) -> Non
     finally:
         runner.terminate()
         runner.wait(timeout=250)
-    assert wait_for(lambda: processes_of(script) == [])
+    assert wait_until(lambda: processes_of(script) == [])
 
 
 def test_runner_may_stay_in_the_main_process(tmp_path: Path) -> None:
@@ -341,7 +301,6 @@ def test_runner_may_stay_in_the_main_process(tmp_path: Path) -> None:
         trainer(algorithm_of([1, 2]), main_process="runner").fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert [row[3] for row in results(done.stdout)] == ["1.0", "1.0"]
 
 
@@ -354,13 +313,8 @@ def test_max_rollouts_ends_a_run_that_would_go_on(tmp_path: Path) -> None:
             (HERE / f"done-{task}").touch()
             return 1.0
 
-        agl.Trainer(
-            algorithm=algorithm_of(range(100)),
-            strategy={"type": "cs", "server_port": 0, "graceful_timeout": 1.0},
-            max_rollouts=3,
-        ).fit(agent)
+        trainer(algorithm_of(range(100)), max_rollouts=3, graceful_timeout=1.0).fit(agent)
         """,
     )
-    assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("done-*"))) == 3
     assert "All runners have ended" in done.stderr

@@ -165,27 +165,14 @@ def test_killed_supervisor_ends_the_run_and_every_attempt(scene: Scene, also: st
     assert scene.open_attempts() == []
 
 
-def test_supervisor_that_is_terminated_ends_the_run(scene: Scene) -> None:
-    code, results, errors = scene.run(
-        """
+TERMINATES = """
         @agl.rollout
         async def agent(task: int) -> float:
             if task == 0:
                 os.kill(os.getppid(), signal.SIGTERM)
             return 1.0
-
-        trainer(algorithm_of(range(300)), n_runners=2, graceful_timeout=0.5).fit(agent)
-        """
-    )
-    assert code == 1
-    assert results == []
-    assert "RunnerCrashError: no runner is left; the supervisor of the runners was ended" in errors
-    assert scene.open_attempts() == []
-
-
-def test_supervisor_that_exits_with_code_0_ends_the_run(scene: Scene) -> None:
-    code, results, errors = scene.run(
-        """
+"""
+LEAVES = """
         from agl.execution.client_server import supervisor
 
         def leave(self, timeout):  # as a library's exit handler or a signal may do
@@ -200,13 +187,17 @@ def test_supervisor_that_exits_with_code_0_ends_the_run(scene: Scene) -> None:
         def agent(task: int) -> float:
             (HERE / "began").touch()
             time.sleep(600)
+"""
 
-        trainer(algorithm_of(range(3)), n_runners=2, graceful_timeout=0.5).fit(agent)
-        """
-    )
-    assert code == 1
-    assert results == []
-    assert "RunnerCrashError: no runner is left; the supervisor of the runners died" in errors
+
+@pytest.mark.parametrize(("how", "why"), [(TERMINATES, "was ended"), (LEAVES, "died")])
+def test_supervisor_that_is_terminated_or_exits_with_code_0_ends_the_run(
+    scene: Scene, how: str, why: str
+) -> None:
+    fit = "trainer(algorithm_of(range(300)), n_runners=2, graceful_timeout=0.5).fit(agent)"
+    code, results, errors = scene.run(f"{how}\n        {fit}\n")
+    assert (code, results) == (1, [])
+    assert f"RunnerCrashError: no runner is left; the supervisor of the runners {why}" in errors
     assert scene.open_attempts() == []
 
 
