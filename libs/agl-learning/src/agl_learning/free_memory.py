@@ -1,12 +1,18 @@
-"""How much memory this machine has left, for whoever estimates what a training will need."""
+"""How much memory is left, for whoever estimates what a training will need."""
 
 import os
 from pathlib import Path
 
 
-def free_memory() -> int:
-    """Bytes that processes of this machine, or of this container, can still take."""
-    limits = [_available(), _left_of_group()]
+def free_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process can still take of the machine, its container and its ulimit."""
+    old = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
+    limits = [
+        _available(),
+        _left_of_address_space(),
+        _left_of_cgroup(cgroup, "memory.max", "memory.current", "inactive_file"),
+        _left_of_cgroup(cgroup / "memory", *old),
+    ]
     return min(limit for limit in limits if limit is not None)
 
 
@@ -20,12 +26,21 @@ def _available() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _left_of_group() -> int | None:
-    """What a container's limit leaves; None where there is none."""
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):
+def _left_of_address_space() -> int | None:
+    """What ``ulimit -v`` leaves; None if there is no such limit."""
+    import resource
+
+    limit, statm = resource.getrlimit(resource.RLIMIT_AS)[0], Path("/proc/self/statm")
+    if limit == resource.RLIM_INFINITY or not statm.exists():
         return None
-    return None if limit == "max" else max(0, int(limit) - used)
+    return max(0, limit - int(statm.read_text().split()[0]) * resource.getpagesize())
+
+
+def _left_of_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    """What a container's limit leaves; the kernel drops unused page cache before it refuses."""
+    try:
+        most, used = (int((folder / name).read_text()) for name in (limit, usage))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # there is no such file, or its limit is "max"
+        return None
+    return max(0, most - used + int(stat[cache]))

@@ -1,11 +1,6 @@
-"""What changes from update to update: the learning rate, and the penalty on the divergence."""
+"""The learning rate, which changes from update to update."""
 
 import math
-
-MOST = 0.2
-"""The divergence counts as at most so much off its target, as a part of it."""
-STEP = 0.1
-"""By this part of that the coefficient changes."""
 
 
 def learning_factor(schedule: str, warmup_steps: int, done: int, steps: int) -> float:
@@ -27,17 +22,3 @@ def learning_factor(schedule: str, warmup_steps: int, done: int, steps: int) -> 
     if schedule == "linear":
         return left
     return 1.0 if schedule == "constant" else (1.0 - math.cos(math.pi * left)) / 2
-
-
-def next_coefficient(coefficient: float, kl: float, target: float | None) -> float:
-    """The penalty's coefficient after an update in which the divergence was ``kl``.
-
-    Source: Ziegler et al. (arXiv:1909.08593), 2.2, with their gain of 0.1.
-
-    Example:
-        With target 0.1 and a divergence of 0.11, 10 % too much: the coefficient grows by 1 %. At a
-        divergence of 5 it grows by 2 %, and at 0 it shrinks by 2 %.
-    """
-    if target is None:
-        return coefficient
-    return coefficient * (1 + STEP * min(max(kl / target - 1, -MOST), MOST))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.schedule import next_coefficient
 from agl_torch.batch import (
     constrained,
     mask_forced_tokens,
@@ -22,7 +21,15 @@ from agl_torch.batch import (
     token_logprobs,
 )
 from agl_torch.critic import value_loss
-from agl_torch.loss import MAX_LOG_RATIO, Gain, Tokens, Weight, policy_loss, row_weights
+from agl_torch.loss import (
+    MAX_LOG_RATIO,
+    Gain,
+    Tokens,
+    Weight,
+    next_coefficient,
+    policy_loss,
+    row_weights,
+)
 from agl_torch.memory import return_free_memory
 from agl_torch.models import autocast, checkpoint_layers
 from agl_torch.options import LearnerOptions

@@ -204,3 +204,16 @@ def policy_loss(
         total = total + scale * kl_coefficient * (counted_N * ratio_N * k3_N).sum()
     clip_fraction = (weights_N * gain.is_clipped_N).sum() / weights_N.sum().clamp(min=1e-9)
     return PolicyLoss(total, policy.detach(), entropy.detach(), kl.detach(), clip_fraction.detach())
+
+
+def next_coefficient(coefficient: float, kl: float, target: float) -> float:
+    """The penalty's coefficient after an update in which the divergence was ``kl``.
+
+    Source: Ziegler et al. (arXiv:1909.08593), 2.2: the gain is 0.1, and the divergence counts as
+    at most 20 % off its target.
+
+    Example:
+        With target 0.1 and a divergence of 0.11, 10 % too much: the coefficient grows by 1 %. At a
+        divergence of 5 it grows by 2 %, and at 0 it shrinks by 2 %.
+    """
+    return coefficient * (1 + 0.1 * min(max(kl / target - 1, -0.2), 0.2))
