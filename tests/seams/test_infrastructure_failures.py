@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 import agl
-from agl.errors import ConfigError, StoreUnavailableError
+from agl.errors import AlgorithmError, ConfigError, StoreUnavailableError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import RolloutConfig
 from agl_learning.accounts import collected_metrics, usable_rows
@@ -326,32 +326,45 @@ async def test_the_runs_spent_budget_is_no_bad_answer_and_the_attempts_is():
     assert (await line.collect(agent_with(trouble, line))).num_infrastructure == 0
 
 
-async def test_baseline_leaves_the_reward_out_of_its_mean(caplog):
+def run_baseline(agent, llm, **options):
+    """Over three tasks; their rewards."""
+    baseline = agl.Baseline(max_queue_length=1, infrastructure_failures=options.pop("policy"))
+    backend = {"model": "hosted_vllm/policy", "api_base": llm.url}
+    proxy = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": backend}])
+    resources = {"llm": proxy.as_resource()}
+    about = {"strategy": "shm", "n_runners": 1, "initial_resources": resources, **options}
+    trainer = agl.Trainer(algorithm=baseline, llm_proxy=proxy, **about)
+    try:
+        trainer.fit(agent, ["one", "two", "three"])
+    finally:
+        asyncio.run(trainer.store.close())
+    return list(baseline.rewards.values())
+
+
+def test_baseline_leaves_the_reward_out_of_its_mean():
     line = Line()
-    agent = agent_with(TROUBLES["503"], line)
-    baseline = agl.Baseline(max_queue_length=1)
     with line.llm:
-        proxy = agl.LLMProxy(
-            model_list=[
-                {
-                    "model_name": "policy",
-                    "litellm_params": {"model": "hosted_vllm/policy", "api_base": line.llm.url},
-                }
-            ]
-        )
-        await asyncio.to_thread(
-            agl.Trainer(
-                algorithm=baseline,
-                llm_proxy=proxy,
-                strategy="shm",
-                n_runners=1,
-                initial_resources={"llm": proxy.as_resource()},
-            ).fit,
-            agent,
-            ["one", "two", "three"],
-        )
-    await line.store.close()
-    assert list(baseline.rewards.values()) == [1.0, 0.0, None]
+        rewards = run_baseline(agent_with(TROUBLES["503"], line), line.llm, policy="exclude")
+    assert rewards == [1.0, 0.0, None]
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+def test_a_baseline_without_answers_fails_and_runs_its_tasks_again(swallows, tmp_path):
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        status = await post(llm, task)
+        assert swallows or status == 200
+        return 1.0
+
+    llm, given = EchoLLM(refuses(503)), {"run": "it", "run_dir": tmp_path, "policy": "exclude"}
+    with llm:
+        with pytest.raises(AlgorithmError, match=r"failed model calls of all 3 rollouts, .* 503"):
+            run_baseline(agent, llm, **given)
+        llm.reply = lambda request: "ok"
+        assert run_baseline(agent, llm, **given, resume=True) == [1.0, 1.0, 1.0]
+        llm.reply = refuses(503)
+        if swallows:
+            assert run_baseline(agent, llm, policy="keep") == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -1,6 +1,7 @@
 """The algorithm that learns nothing: runs every task once and shows what came of it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
@@ -8,7 +9,7 @@ from typing import Any, Literal, get_args
 import agl
 from agl.algorithm.base import FastAlgorithm
 from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
-from agl.errors import AdapterError, AglError, MissingPluginError
+from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_choice, check_numbers
@@ -27,7 +28,8 @@ class Baseline(FastAlgorithm):
     At level debug (``agl dev -v``) the log has spans and adapted data, too. The train tasks run in
     mode ``train``, the validation tasks in mode ``val``. At the end a line says how many rollouts
     succeeded and their mean reward. A run that goes on counts what has succeeded in its earlier
-    starts, and runs the other tasks; one that is forced to runs all.
+    starts, and runs the other tasks; one that is forced to runs all. A run fails if servers or the
+    network failed model calls of all rollouts that it ran; when it goes on, these run again.
 
     Args:
         n_epochs: How often each task runs.
@@ -35,8 +37,8 @@ class Baseline(FastAlgorithm):
         span_verbosity: Whether a span's line, at level debug, has its attribute names, also their
             values, or neither.
         infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
-            although servers or the network failed a model call of it, and so does ``drop_group``;
-            ``keep`` counts it.
+            although servers or the network failed a model call of it, as does ``drop_group``, and
+            runs it again when the run goes on; ``keep`` counts it.
     """
 
     publishes = ()
@@ -66,16 +68,17 @@ class Baseline(FastAlgorithm):
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
 
     async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
         """Run all tasks ``n_epochs`` times."""
         self.rewards = {}
         self._num_succeeded = self._num_shown = 0
+        self._outages: list[str | None] = []
         datasets = [each for each in (train_dataset, val_dataset) if each is not None]
         self._num_tasks = self.n_epochs * sum(map(len, datasets))
-        self._mixing = _mixing_check()
+        self._mixing: Any = None
+        with contextlib.suppress(MissingPluginError):  # only gateways record calls: agl-learning
+            self._mixing = agl.MixingCheck()
         succeeded = await self._find_succeeded()
         try:
             for epoch in range(1, self.n_epochs + 1):
@@ -93,16 +96,18 @@ class Baseline(FastAlgorithm):
                         place = {"epoch": epoch, "index": index}
                         group.create_task(self._run_one(sample, mode, place, slots))
         finally:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        rewards = [reward for reward in self.rewards.values() if reward is not None]
-        mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
-        numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
-        logger.info("Finished %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
+            rewards = [reward for reward in self.rewards.values() if reward is not None]
+            mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
+            numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
+            logger.info("Finished %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
+        if self._outages and all(self._outages) and not self.is_budget_spent():
+            raise AlgorithmError(
+                f"servers or the network failed model calls of all {len(self._outages)} rollouts, "
+                f"the first with: {self._outages[0]}. See that gateway and model answer"
+            )
 
     async def _find_succeeded(self) -> dict[tuple[RolloutMode | None, int, int], Rollout]:
-        """What has succeeded in earlier starts of the run, by mode, epoch and number of task."""
+        """What has its reward from earlier starts of the run, by mode, epoch and number of task."""
         run_id, generation = self.get_run() or ("", 1)
         if generation == 1 or self._run_context.is_forced:
             return {}
@@ -111,7 +116,9 @@ class Baseline(FastAlgorithm):
         for rollout in await known:
             about = rollout.metadata or {}
             if about.get("run") == run_id and {"epoch", "index"} <= about.keys():
-                found[rollout.mode, about["epoch"], about["index"]] = rollout
+                spans = await self.get_store().query_spans(rollout.rollout_id, "latest")
+                if self.infrastructure_failures == "keep" or infrastructure_failure(spans) is None:
+                    found[rollout.mode, about["epoch"], about["index"]] = rollout
         logger.info("%d rollouts have succeeded in earlier starts of the run.", len(found))
         return found
 
@@ -124,11 +131,13 @@ class Baseline(FastAlgorithm):
             task = without_private(sample)
             logger.debug("%s Enqueued in %s mode: %s", rollout.rollout_id, mode, task)
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-            await self._show(await store.get_rollout_by_id(rollout.rollout_id) or ended)
+            ended = await store.get_rollout_by_id(rollout.rollout_id) or ended
+            self._outages.append(await self._show(ended))
         finally:
             slots.release()
 
-    async def _show(self, ended: Rollout) -> None:
+    async def _show(self, ended: Rollout) -> str | None:
+        """Log a rollout, and say how servers or the network failed it."""
         who = ended.rollout_id
         attempt = ended.attempt if isinstance(ended, AttemptedRollout) else None
         error = None if attempt is None else public_failure(attempt.error)
@@ -137,7 +146,11 @@ class Baseline(FastAlgorithm):
             logger.debug("%s %s", who, self._describe(span))
         reward = agl.find_final_reward(spans) if ended.status == "succeeded" else None
         failure = infrastructure_failure(spans)
-        if failure is not None and self.infrastructure_failures != "keep":
+        if ended.status != "succeeded":
+            failure = error.message if error and error.boundary == "model" else failure
+        elif self.infrastructure_failures == "keep":
+            failure = None
+        elif failure is not None:
             logger.warning("%s Reward %s left out: a model call failed: %s", who, reward, failure)
             reward = None
         self.rewards[ended.rollout_id] = reward
@@ -152,11 +165,11 @@ class Baseline(FastAlgorithm):
         self._num_shown += 1
         took = (ended.end_time or ended.start_time) - ended.start_time
         why = "" if error is None else f"; {error.boundary}: {error.type}: {error.message}"
-        shown = str(without_private(ended.input)), why
-        task, why = (" ".join(text.split()) for text in shown)
+        task, why = (" ".join(text.split()) for text in (str(without_private(ended.input)), why))
         said = (self._num_shown, self._num_tasks, who, went, took, shorten(task, LONGEST_TASK), why)
         level = logging.INFO if error is None else logging.WARNING
         logger.log(level, "%d/%d %s %s, %.1f s: %s%s", *said)
+        return failure
 
     def _adapt(self, who: str, spans: Sequence[Span]) -> None:
         try:
@@ -172,26 +185,15 @@ class Baseline(FastAlgorithm):
         line = f"#{span.sequence_id} {span.name} ({span.status.status_code})"
         if span.start_time is not None and span.end_time is not None:
             line += f" {span.end_time - span.start_time:.2f} seconds"
-        if self.span_verbosity == "keys":
-            line += f" {sorted(span.attributes)}"
-        elif self.span_verbosity == "key_values":
-            line += f" {dict(span.attributes)}"
-        return line
-
-
-def _mixing_check() -> Any:
-    """Looks whether calls mixed; None where nothing can record them: gateways need agl-learning."""
-    try:
-        return agl.MixingCheck()
-    except MissingPluginError:
-        return None
+        show = {"keys": sorted, "key_values": dict, "none": None}[self.span_verbosity]
+        return f"{line} {show(span.attributes)}" if show else line
 
 
 def _tasks(
     train: Dataset[Any] | None, val: Dataset[Any] | None
 ) -> Iterator[tuple[RolloutMode, int, Any]]:
-    modes: list[tuple[RolloutMode, Dataset[Any] | None]] = [("train", train), ("val", val)]
-    for mode, dataset in modes:
+    modes: dict[RolloutMode, Dataset[Any] | None] = {"train": train, "val": val}
+    for mode, dataset in modes.items():
         if dataset is not None:
             for index in range(len(dataset)):
                 yield mode, index, dataset[index]

@@ -60,9 +60,8 @@ class ComponentPlan(Generic[T]):
             except Exception as error:
                 if isinstance(error, ModuleNotFoundError) and self.component is not None:
                     raise registry.broken(self.component, error) from error
-                raise ConfigError(
-                    f"{label} cannot be built: {type(error).__name__}: {error}"
-                ) from error
+                cause = f"{type(error).__name__}: {error}"
+                raise ConfigError(f"{label} cannot be built: {cause}") from error
             if not isinstance(built, self.expected_type):
                 raise wrong_type(label, built, self.expected_type)
         return built

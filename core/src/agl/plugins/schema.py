@@ -240,9 +240,8 @@ def _explain(error: "ValidationError", annotation: Any, value: Any, address: str
     if at == address and (len(details) > 1 or first["type"].endswith(("_type", "_parsing"))):
         # The members of a union that take such numbers, but not this one, say which they take.
         limits = [d["msg"] for d in details if d["type"].startswith(("greater_than", "less_than"))]
-        wanted = " or ".join(limit.removeprefix("Input should be ") for limit in limits)
-        wanted = f" (a number {wanted})" if wanted else ""
-        return f"{at}: expected {readable_type(annotation)}{wanted}, got {got}"
+        which = f" (a number {' or '.join(limits)})".replace("Input should be ", "")
+        return f"{at}: expected {readable_type(annotation)}{which if limits else ''}, got {got}"
     message = first["msg"].removeprefix("Value error, ")
     return f"{at}: {message[0].lower()}{message[1:]}; got {got}"
 

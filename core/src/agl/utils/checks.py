@@ -4,12 +4,14 @@ import inspect
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from operator import ge, gt, le, lt
 from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError, DatasetError
 from agl.types import Resource
 
 T = TypeVar("T")
+_FITS = {"at least": ge, "above": gt, "at most": le, "below": lt}
 
 
 def check_numbers(
@@ -39,10 +41,8 @@ def check_numbers(
     Raises:
         ConfigError: It names the first of them.
     """
-    bounds: list[str] = []
-    for word, bound in (("at least", least), ("above", above), ("at most", most), ("below", below)):
-        if bound is not None:
-            bounds.append(f"{word} {bound:g}")
+    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    bounds = [(word, bound) for word, bound in limits.items() if bound is not None]
     for name, value in values.items():
         if optional and value is None:
             continue
@@ -53,13 +53,9 @@ def check_numbers(
         number: Any = value
         if not isinstance(value, numbers.Integral) and not math.isfinite(number):
             raise ConfigError(f"{owner}: {name} must be a finite number; got {value!r}")
-        if (
-            (least is not None and number < least)
-            or (above is not None and number <= above)
-            or (most is not None and number > most)
-            or (below is not None and number >= below)
-        ):
-            raise ConfigError(f"{owner}: {name} must be {' and '.join(bounds)}; got {value!r}")
+        if not all(_FITS[word](number, bound) for word, bound in bounds):
+            wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
+            raise ConfigError(f"{owner}: {name} must be {wanted}; got {value!r}")
 
 
 def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
