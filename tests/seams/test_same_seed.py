@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.digests import digests
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
@@ -71,15 +72,6 @@ async def asked(out: Path) -> list[dict]:
 
 def _at_night(**options: object) -> Any:
     return pytest.param(options, marks=pytest.mark.nightly)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Of every file under a folder."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.mark.slow

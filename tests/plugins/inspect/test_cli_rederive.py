@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.digests import digests
 
 from agl.cli.runs import runs_in
 from agl.emitter import find_final_reward, reward_attributes
@@ -106,14 +107,6 @@ def rederived(agl: Agl, *how: str) -> dict[str, Any]:
     return json.loads(out)
 
 
-def files(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def rewards_of(folder: str) -> dict[str, list[float | None]]:
     """Task -> final rewards, as any reader of the store sees them."""
 
@@ -132,7 +125,7 @@ def rewards_of(folder: str) -> dict[str, list[float | None]]:
 def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(
     agl: Agl, project: Path
 ) -> None:
-    before = files(project / "agl-runs" / RUN)
+    before = digests(project / "agl-runs" / RUN)
     found = rederived(agl, "--reward", "my_rewards:length")
     assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == [
         ({"q": "one"}, 0.5, 2.0),
@@ -141,7 +134,7 @@ def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(
     assert rewards_of(found["folder"]) == {"one": [1.0, 3.0], "two": [2.0, 4.0]}
     records = Path(found["folder"], "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["reward"] for line in records] == [1.0, 3.0, 2.0, 4.0]
-    assert files(project / "agl-runs" / RUN) == before
+    assert digests(project / "agl-runs" / RUN) == before
 
 
 def test_the_runs_name_each_other(agl: Agl, project: Path) -> None:

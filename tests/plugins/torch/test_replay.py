@@ -1,7 +1,6 @@
 """``agl replay``: a stored step of a real run, trained again."""
 
 import asyncio
-import hashlib
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.digests import digests
 
 import agl
 from agl.emitter import reward_attributes
@@ -90,15 +90,6 @@ def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def agl_command(project: Path, agl: Agl) -> Agl:
     return agl
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Of every file under a folder."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def run_id(project: Path) -> str:

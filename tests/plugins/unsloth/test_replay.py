@@ -1,10 +1,10 @@
 """A version of a finished fine-tuning, trained again, and what keeps it from being so."""
 
-import hashlib
 import sys
 from pathlib import Path
 
 import pytest
+from tests.digests import digests
 
 import agl
 from agl.emitter import reward_attributes
@@ -35,14 +35,6 @@ async def replaying(store, tmp_path):
     with EchoLLM(some_number) as llm:
         await fit(Counting(llm.url, run_dir=str(tmp_path / "run")), store, TASKS)
     return make
-
-
-def digests(folder):
-    return {
-        path: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 async def test_a_version_is_selected_and_trained_again_from_the_one_before(replaying, tmp_path):
