@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import agl_torch
 from agl.errors import ConfigError
-from agl_learning.garbage import without_collections
+from agl_torch.garbage import without_collections
 
 from .conftest import build_model
 
