@@ -1,14 +1,13 @@
 """agl-torch and agl-unsloth beside TRL, on one pretrained model: gradients, speed, curves.
 
-    python benchmarks/against_trl.py gradients [NAME ...] [--double]
+    python benchmarks/against_trl.py gradients [NAME ...]
     python benchmarks/against_trl.py speed [--rounds 2] [--steps 4] [--setting "16 rows"]
     python benchmarks/against_trl.py curves --out FOLDER [--seeds 0 1 2] [--steps 12]
 
 The model is SmolLM2-135M-Instruct, see ``agl model get``; TRL stands in the same environment.
 
 gradients  the gradient of one batch for each option that both have, see ``trl_gradients.py``; exit
-           status 1 where one is farther from TRL's than it should be; with ``--double`` both
-           compute in float64
+           status 1 where one is farther from TRL's than it should be
 speed      seconds a step, tokens a second and the largest memory of both by turns, each in a
            process of its own, see ``trl_runs.py``
 curves     what both learn, over seeds; each training is a file in ``--out``, and not made again
@@ -36,7 +35,6 @@ def main() -> int:
     )
     parser.add_argument("what", choices=["gradients", "speed", "curves", "run"])
     parser.add_argument("names", nargs="*", help="gradients: options whose names begin so")
-    parser.add_argument("--double", action="store_true", help="gradients: both sides in float64")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -73,7 +71,7 @@ def gradients(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     from trl_gradients import BOUND, measure
 
     rows: list[dict[str, Any]] = []
-    for row in measure(given.names, given.double):
+    for row in measure(given.names):
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
     return rows, all(row["why"] or row["difference"] <= BOUND for row in rows)

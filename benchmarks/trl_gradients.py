@@ -195,8 +195,8 @@ OPTIONS = [
 
 
 def load(noise: int | None = None) -> Any:
-    """SmolLM2, as it is or with the noise of a seed."""
-    return copy.deepcopy(_loaded(noise)).to(torch.get_default_dtype())
+    """SmolLM2 in float32, as it is or with the noise of a seed."""
+    return copy.deepcopy(_loaded(noise))
 
 
 @functools.cache
@@ -207,8 +207,7 @@ def _loaded(noise: int | None) -> Any:
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.dim() > 1:
-                    drawn = torch.randn(weight.shape, generator=chance, dtype=torch.float32)
-                    weight += NOISE * weight.std() * drawn
+                    weight += NOISE * weight.std() * torch.randn(weight.shape, generator=chance)
     return model.eval()
 
 
@@ -328,8 +327,7 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
     rows = scored(batch.rows, model) if option.is_on_policy else batch.rows
     options = pick_options(LearnerOptions, algorithm)
     reference = load() if algorithm.kl_coefficient else None
-    learner = Learner(model.to(torch.float32), options, algorithm.objective(), reference=reference)
-    model.to(torch.get_default_dtype())
+    learner = Learner(model, options, algorithm.objective(), reference=reference)
 
     def foresee(some: list[TrainingRow]) -> Foreseen | None:
         if algorithm.penalises_loss or not algorithm.kl_coefficient:
@@ -547,17 +545,9 @@ def compared(ours: Gradient, theirs: Gradient) -> dict[str, float]:
     }
 
 
-def measure(names: list[str], is_double: bool = False) -> Iterator[dict[str, Any]]:
-    """Compare the options whose names begin so; all without any.
-
-    Args:
-        names: Of options.
-        is_double: Whether both sides compute in float64, which tells rounding from mistakes.
-    """
+def measure(names: list[str]) -> Iterator[dict[str, Any]]:
+    """Compare the options whose names begin so; all without any."""
     drawn = sample()
-    if is_double:
-        torch.set_default_dtype(torch.float64)
-        setattr(torch.Tensor, "float", torch.Tensor.double)  # noqa: B010  # of logits, on both sides
     for option in OPTIONS:
         if names and not option.name.startswith(tuple(names)):
             continue
