@@ -290,17 +290,17 @@ def test_configuration_is_taken_by_verl(gpus: int) -> None:
 def test_tiny_model_learns_to_use_the_calculator(tmp_path: Path) -> None:
     pytest.importorskip("verl")
     # In a folder of pytest's the paths of Ray's sockets would be too long.
-    run_script(SCRIPT, "--tiny", "--steps", 12, "--out", tmp_path, RAY_TMPDIR="/tmp")
+    run_script(SCRIPT, "--tiny", "--steps", 20, "--out", tmp_path, RAY_TMPDIR="/tmp")
     summary = json.loads((tmp_path / "summary.json").read_text())
     rewards = summary["rewards"]
-    # Of 80 rollouts a step; seen: 0.17 and 0.68.
+    # Of 80 rollouts a step, not seeded; seen after 12 steps: 0.29 and 0.49, of 0.14 and 0.13.
     assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.2
     assert summary["rollouts_failed"] == 0
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     name = "training/rollout_probs_diff_max"
     differences = [line[name] for line in lines if name in line]
-    assert len(differences) == 12
+    assert len(differences) == 20
     assert max(differences) < 1e-5
     # An answer has at most 12 tokens: call, result and answer are in one row.
     assert max(line["response_length/max"] for line in lines if name in line) > 12

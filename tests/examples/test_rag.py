@@ -226,7 +226,7 @@ def test_configuration_is_taken_by_verl(gpus: int) -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     pytest.importorskip("verl")
-    done = run_script(SCRIPT, "--tiny", "--steps", 10, "--out", tmp_path)
+    done = run_script(SCRIPT, "--tiny", "--steps", 20, "--out", tmp_path)
     lines = done.stdout.splitlines()
     rewards = next(line for line in lines if line.startswith("reward of each step:"))
     first, *_, last = json.loads(rewards.partition(": ")[2])
