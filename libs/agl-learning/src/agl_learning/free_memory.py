@@ -1,5 +1,6 @@
 """How much memory is left, for whoever estimates what a training will need."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def _left_of_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | N
     """What a container's limit leaves; the kernel drops unused page cache before it refuses."""
     try:
         most, used = (int((folder / name).read_text()) for name in (limit, usage))
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # there is no such file, or its limit is "max"
         return None
-    return max(0, most - used + int(stat[cache]))
+    with contextlib.suppress(OSError):
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        used -= int(stat.get(cache, 0))
+    return max(0, most - used)

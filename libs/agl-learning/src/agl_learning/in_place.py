@@ -1,15 +1,12 @@
 """Training in which the weights change in this process: one step, and the same step again."""
 
 import asyncio
-import contextvars
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Exclusion, ExclusionReason
@@ -27,9 +24,6 @@ if TYPE_CHECKING:
 
     Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
     """What an update says: its metrics, and perhaps which rows it used."""
-
-
-T = TypeVar("T")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -93,26 +87,13 @@ class InPlaceTraining(Training, WeighingOptions):
 
     # --- a step
 
-    async def call_in_model_thread(self, function: Callable[..., T], *given: Any) -> T:
-        """As ``asyncio.to_thread``, which takes another thread each time; here it is always one.
-
-        The malloc of glibc keeps what a thread has freed for that thread: with several, each would
-        keep the memory of an update.
-        """
-        call = partial(contextvars.copy_context().run, function, *given)
-        return await asyncio.get_running_loop().run_in_executor(self._model_thread, call)
-
-    @cached_property
-    def _model_thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "agl-model")
-
     async def learn(
         self, rows: "list[Weighed]", ledger: "Ledger"
     ) -> "tuple[dict[str, float], list[Weighed]]":
         """Change the weights, if there is anything to learn from; metrics, and the rows used."""
         if not rows:
             return {}, []
-        learned, used = await self.call_in_model_thread(self.learn_now, rows)
+        learned, used = await asyncio.to_thread(self.learn_now, rows)
         leave_out(ledger, rows, used, *self.why_unused)
         return learned, used
 
@@ -193,7 +174,7 @@ class InPlaceTraining(Training, WeighingOptions):
                 compare_weights(replay, name, steps[progress.step]["weights"], self.fingerprint())
             for number, entry in again.items():
                 collected = await read_again(collector, journal, entry["key"])
-                rows = await self.call_in_model_thread(self.weigh, collected)
+                rows = await asyncio.to_thread(self.weigh, collected)
                 learned, rows = await self.learn(rows, collected.ledger)
                 if number == step:
                     await compare_accounts(replay, self.get_store(), begun.run, collected)

@@ -249,7 +249,7 @@ class OnlineTraining(GatheringTraining):
         idle = {"time/idle": time.perf_counter() - waited} if self.max_staleness else {}
         key = key_of(session, self.journal, "train")  # another, where it was drawn anew
         again = self.journal.last("trained", key=key) is not None
-        rows = await self.call_in_model_thread(self.weigh, collected)
+        rows = await asyncio.to_thread(self.weigh, collected)
         update_start = time.perf_counter()
         learned, rows = await self.learn(rows, collected.ledger)
         self.check_gap(f"step {number}", learned)
@@ -308,7 +308,7 @@ class OnlineTraining(GatheringTraining):
             if self.keep_last is not None:
                 remove_older(session.folder, self.keep_last, session.val_rewards)
 
-        await self.call_in_model_thread(write)
+        await asyncio.to_thread(write)
         self._checkpoint, self._saved_at = folder, number
         await self.tell("on_checkpoint_saved", step=number, path=folder)
 

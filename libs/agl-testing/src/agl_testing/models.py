@@ -70,11 +70,13 @@ def smollm2(cache: str | Path | None = None) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in PARTS)
+    return all((at := folder / name).is_file() and at.stat().st_size for name in PARTS)
 
 
 def _make(folder: Path) -> None:
-    if folder.is_dir():
+    if folder.is_symlink():
+        found = "a link"
+    elif folder.is_dir():
         others = sorted({path.name for path in folder.iterdir()} - PARTS - FURTHER)
         found = f"a folder with {', '.join(map(repr, others[:3]))}" if others else ""
     else:

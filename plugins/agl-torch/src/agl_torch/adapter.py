@@ -127,13 +127,17 @@ def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | N
             f"the checkpoint {str(checkpoint)!r} has a whole model and no adapter; leave lora_rank "
             "out to go on, or give it as model to train an adapter on it"
         )
-    saved = json.loads((checkpoint / ADAPTER).read_text("utf-8"))
     now = {"r": config.r, "lora_alpha": alpha}
-    before = {name: saved[name] for name in now}
+    try:
+        saved = json.loads((checkpoint / ADAPTER).read_text("utf-8"))
+        before = {name: saved[name] for name in (*now, "target_modules")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{str(checkpoint / ADAPTER)!r} cannot be read: {error!r}") from error
+    modules = before.pop("target_modules")
     if before != now or _fill(model, checkpoint):
         raise ConfigError(
             f"the checkpoint {str(checkpoint)!r} has an adapter of another form ({before}, "
-            f"{saved['target_modules']}); continue with the lora options that it had"
+            f"{modules}); continue with the lora options that it had"
         )
 
 
@@ -229,7 +233,8 @@ def load_merged(source: str | Path, dtype: Any) -> Any:
 
     *adapters, base = base_chain(source)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-    if adapters and (Path(adapters[-1]) / BASE).exists():
+    # From float16 they would not round to the same as from the type that they were trained in.
+    if adapters and (Path(adapters[-1]) / BASE).exists() and str(dtype) != "torch.float16":
         check_base(Path(adapters[-1]), fingerprint(model, dtype="bfloat16"))
     for folder in reversed(adapters):
         _add(model, Path(folder))

@@ -12,7 +12,7 @@ def fingerprint(*models: Any, dtype: str | None = None) -> str:
     Args:
         models: Whose weights.
         dtype: What they are rounded to before; None takes them as they are. In ``bfloat16`` they
-            are the same whether a model was loaded in 32 bits or in 16.
+            are the same whether a model was loaded in float32 or in bfloat16.
     """
     digest = hashlib.sha256()
     for model in models:

@@ -21,9 +21,8 @@ GIB = 2**30
 def return_free_memory() -> None:
     """Give the system back what the C library keeps of freed memory, where it is glibc.
 
-    It keeps what each thread has freed: with updates in a pool of threads, the heap of SmolLM2 grew
-    from 2.0 to 3.3 GiB in three steps, with 1.5 GiB in use after each. In one thread it keeps what
-    the largest update took, which sampling cannot use.
+    It keeps for each thread what that thread freed, and updates run in a pool of threads: the heap
+    of SmolLM2 grew from 2.0 to 3.3 GiB in three steps, with 1.5 GiB in use after each.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another library, or system
         ctypes.CDLL(None).malloc_trim(0)

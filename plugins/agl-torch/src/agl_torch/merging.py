@@ -27,7 +27,7 @@ def command(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     from agl_torch.checkpoint import save_model
     from agl_torch.models import load_model, load_tokenizer
 
-    files = {path.name for path in checkpoint.iterdir() if path.stat().st_size}
+    files = {path.name for path in checkpoint.iterdir() if path.is_file() and path.stat().st_size}
     is_whole = "config.json" in files and any(x.endswith((".safetensors", ".bin")) for x in files)
     if ADAPTER not in files and not is_whole:
         raise ConfigError(
@@ -41,6 +41,7 @@ def command(checkpoint: Path, folder: Path, dtype: str | None) -> None:
         raise ConfigError(f"{str(folder)!r} is there already; give a new folder")
     try:  # before the model is loaded
         folder.mkdir(parents=True, exist_ok=True)
+        folder.rmdir()
     except OSError as error:
         raise ConfigError(f"cannot write to {str(folder)!r}: {error}") from error
     model, tokenizer = load_model(checkpoint, "cpu", "float32"), load_tokenizer(None, checkpoint)
