@@ -112,14 +112,14 @@ class Baseline(FastAlgorithm):
         if generation == 1 or self._run_context.is_forced:
             return {}
         found: dict[tuple[RolloutMode | None, int, int], Rollout] = {}
-        store = self.get_store()
-        for rollout in await store.query_rollouts(status_in=["succeeded"], run=run_id):
+        for rollout in await self.get_store().query_rollouts(status_in=["succeeded"], run=run_id):
             about = rollout.metadata or {}
-            if about.get("run") == run_id and {"epoch", "index"} <= about.keys():
-                if self.infrastructure_failures == "keep" or not infrastructure_failure(
-                    await store.query_spans(rollout.rollout_id, "latest")
-                ):
-                    found[rollout.mode, about["epoch"], about["index"]] = rollout
+            counts = about.get("run") == run_id and {"epoch", "index"} <= about.keys()
+            if counts and self.infrastructure_failures != "keep":
+                spans = await self.get_store().query_spans(rollout.rollout_id, "latest")
+                counts = infrastructure_failure(spans) is None
+            if counts:
+                found[rollout.mode, about["epoch"], about["index"]] = rollout
         logger.info("%d rollouts have succeeded in earlier starts of the run.", len(found))
         return found
 
