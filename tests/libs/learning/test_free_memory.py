@@ -23,6 +23,10 @@ def test_page_cache_of_a_container_counts_as_free(tmp_path, limit, usage, stat, 
     (tmp_path / usage).write_text("900\n")
     (tmp_path / stat).write_text(f"anon 300\nactive_file 50\n{cache} 550\n")
     assert free_memory(tmp_path) == 650
+    (tmp_path / stat).write_text("anon 300\n")
+    assert free_memory(tmp_path) == 100
+    (tmp_path / stat).unlink()
+    assert free_memory(tmp_path) == 100
     (tmp_path / usage).write_text("1600\n")
     assert free_memory(tmp_path) == 0
     for without in ("max\n", "9223372036854771712\n"):  # as versions 2 and 1 say it

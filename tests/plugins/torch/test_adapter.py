@@ -236,6 +236,7 @@ async def test_a_command_writes_the_whole_model(line, grpo, tmp_path, monkeypatc
     assert load_model(third, "cpu", "auto").dtype == torch.bfloat16, done.output
     (tmp_path / "only/a").mkdir(parents=True)
     shutil.copy(whole / "config.json", tmp_path / "only")  # as a full disk left it
+    (tmp_path / "only/link").symlink_to("nowhere")
     (tmp_path / "a file").touch()
     for source, target, message in (
         (tmp_path / "only", "new", "it has neither config.json with weights"),
@@ -304,7 +305,7 @@ async def test_an_adapter_on_a_named_model_is_never_put_on_another(line, grpo, t
 @pytest.mark.parametrize("content", [bytes, random.Random(0).randbytes])
 async def test_what_is_damaged_at_its_right_size_is_named(line, grpo, tmp_path, content):
     for options, names in (
-        ({}, ("learner.pt", "adapter_model.safetensors")),
+        ({}, ("learner.pt", "adapter_model.safetensors", "adapter_config.json")),
         ({"lora_rank": None}, ("learner.pt", "model.safetensors", "tokenizer.json")),
     ):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
@@ -313,7 +314,8 @@ async def test_what_is_damaged_at_its_right_size_is_named(line, grpo, tmp_path, 
         for name in names:
             whole = (last / name).read_bytes()
             (last / name).write_bytes(content(len(whole)))
-            named = f"(cannot load .*|{name} of .*|the adapter in .*)step-000001"
+            about = f"(cannot load .*|{name} of .*|the adapter in .*)step-000001"
+            named = f"{about}|step-000001/{name}' cannot be read"
             with pytest.raises(ConfigError, match=named):
                 await trained(line, grpo, steps=2, resume_from=str(last), **options)
             (last / name).write_bytes(whole)

@@ -22,8 +22,8 @@ def test_another_file_of_that_name_is_refused_and_leaves_nothing(tmp_path, monke
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("emptied", [[], ["config.json"], ["config.json", "tokenizer.json"]])
-def test_a_folder_that_lacks_files_is_made_again(tmp_path, monkeypatch, emptied):
+@pytest.mark.parametrize("left", [{}, {"config.json": "old"}, dict.fromkeys(models.PARTS, "")])
+def test_a_folder_that_lacks_files_or_what_is_in_them_is_made_again(tmp_path, monkeypatch, left):
     def convert(wheel, folder):
         folder.mkdir()
         for name in models.PARTS:
@@ -32,8 +32,8 @@ def test_a_folder_that_lacks_files_is_made_again(tmp_path, monkeypatch, emptied)
     monkeypatch.setattr(models, "_fetch", lambda scratch: None)
     monkeypatch.setattr(models, "_convert", convert)
     (tmp_path / NAME).mkdir()
-    for name in emptied:
-        (tmp_path / NAME / name).write_text("old")
+    for name, text in left.items():
+        (tmp_path / NAME / name).write_text(text)
     made = smollm2(tmp_path)
     assert {path.name for path in made.iterdir()} == models.PARTS
     assert {path.read_text() for path in made.iterdir()} == {"new"}
@@ -47,6 +47,10 @@ def test_what_else_has_its_name_is_told_before_anything_is_fetched(tmp_path, mon
     (tmp_path / "other" / NAME / "notes").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"a folder with 'notes' has that name"):
         smollm2(tmp_path / "other")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / NAME).symlink_to(tmp_path / "linked")
+    with pytest.raises(ConfigError, match=r"a link has that name"):
+        smollm2(tmp_path / "linked")
     with pytest.raises(ConfigError, match=r"cannot be made in .*Not a directory"):
         smollm2(tmp_path / NAME / "cache")
 
