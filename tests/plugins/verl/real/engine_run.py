@@ -18,14 +18,12 @@ from agl_verl.cpu import use_cpu
 use_cpu()
 
 import os  # noqa: E402
-import socket  # noqa: E402
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+# The process group meets at a file: another process can take a port before verl is imported.
 os.environ.update(
-    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
-    VERL_LOGGING_LEVEL="ERROR",
+    DIST_INIT_METHOD=f"file://{Path(sys.argv[2]).with_name('process-group').absolute()}",
+    MASTER_ADDR="unused", MASTER_PORT="0",  # verl reads them all the same
+    RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", VERL_LOGGING_LEVEL="ERROR",
 )  # fmt: skip
 
 import numpy as np  # noqa: E402

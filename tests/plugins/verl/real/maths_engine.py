@@ -1,6 +1,6 @@
 """Gradients of verl's real training worker beside those of a plain model; a program of its own.
 
-``python maths_engine.py <folder of the model> <file for results> [rank world port]``: verl's
+``python maths_engine.py <folder of the model> <file for results> [rank world]``: verl's
 TrainingWorker (FSDP2 on gloo, no Ray) takes one gradient step with plain SGD, so that what the
 weights lose is the gradient. Beside it a ``transformers`` model, row by row and without verl, gets
 the gradient of the loss written out here. Rank 0 writes per case the largest difference and the
@@ -22,8 +22,9 @@ from agl_verl.cpu.config import use_cpu
 
 RANK, WORLD = (int(x) for x in (sys.argv[3:5] or ("0", "1")))
 os.environ.update(
+    DIST_INIT_METHOD=f"file://{Path(sys.argv[2]).with_name('process-group').absolute()}",
+    MASTER_ADDR="unused", MASTER_PORT="0",  # verl reads them all the same
     RANK=str(RANK), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(RANK), HF_HUB_OFFLINE="1",
-    MASTER_ADDR="127.0.0.1", MASTER_PORT=(sys.argv[5:6] or ["29571"])[0],
     VERL_LOGGING_LEVEL="ERROR",
 )  # fmt: skip
 warnings.simplefilter("ignore")

@@ -16,7 +16,13 @@ pytestmark = pytest.mark.timeout(600)  # half a minute where nothing else runs
 def found(tiny_model, tmp_path_factory):
     result = tmp_path_factory.mktemp("engine") / "result.json"
     script = Path(__file__).with_name("engine_run.py")
-    subprocess.run([sys.executable, "-W", "ignore", script, tiny_model, result], check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, tiny_model, result],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
     return json.loads(result.read_text())
 
 

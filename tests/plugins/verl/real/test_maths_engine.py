@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,13 +24,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def gradients(model: Path, file: Path, ranks: int) -> dict[str, dict[str, float]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     programs = [
         subprocess.Popen(
-            [sys.executable, PROGRAM, model, file, str(rank), str(ranks), port],
+            [sys.executable, PROGRAM, model, file, str(rank), str(ranks)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -21,10 +21,14 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker  #
 
 
 def start_gloo() -> None:
-    """Start the process group of this worker; its place comes from RANK and WORLD_SIZE."""
+    """Start the process group of this worker; its place comes from RANK and WORLD_SIZE.
+
+    The processes meet where DIST_INIT_METHOD says (as in verl), else at MASTER_ADDR.
+    """
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group(
             "gloo",
+            init_method=os.environ.get("DIST_INIT_METHOD"),
             rank=int(os.environ.get("RANK", "0")),
             world_size=int(os.environ.get("WORLD_SIZE", "1")),
         )
