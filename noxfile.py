@@ -265,9 +265,10 @@ def benchmarks(session: nox.Session) -> None:
 
 @nox.session(python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
-    """The core on newer Pythons than the one that everything is tested with."""
+    """The core and the store server on newer Pythons than the one that everything is tested with."""
     install(session, CORE, "agl-learning", *TEST_TOOLS)
-    session.run("pytest", *PARALLEL, *CORE_TESTS, *session.posargs, env=QUIET)
+    tests = (*CORE_TESTS, "tests/plugins/server")
+    session.run("pytest", *PARALLEL, *tests, *session.posargs, env=QUIET)
 
 
 @nox.session
@@ -390,7 +391,7 @@ def verl_cpu(session: nox.Session) -> None:
         agent = Path(session.virtualenv.location).resolve() / "agent"
         session.run("python", "-m", "venv", "--clear", str(agent))
         env["AGL_CORE_PYTHON"] = python = str(agent / "bin" / "python")
-        ours = ("agl-core", "agl-sandbox")
+        ours = ("agl-core", "agl-sandbox", "agl-server")
         session.run(python, "install.py", "--quiet", *ours, OPENAI, external=True)
     # verl, Ray and transformers warn; their warnings are not ours to mend. By file: its tests share
     # training runs.

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.store.access.tokens import with_token
 from agl.store.base import AttemptEnd
+from agl.store.tokens import with_token
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 from agl_bench.server import free_port, own_command, start, wait_until_up
 

@@ -24,10 +24,10 @@ from typing import Any
 import uvloop
 from gateway_parts import SOURCE, connect, http_request, request_body, start_mock
 
-from agl.http.client import LightningStoreClient
-from agl.http.server import LightningStoreServer
 from agl.store.base import Turn
 from agl.store.memory import InMemoryLightningStore
+from agl_server.client import LightningStoreClient
+from agl_server.server import LightningStoreServer
 
 CONNECTIONS = 16
 EVERY = 50_000

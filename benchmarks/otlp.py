@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from agl.cli.shared import print_table
-from agl.http import otlp
 from agl.types import Span
+from agl_http import otlp
 from agl_testing.otlp import request_of
 
 SPANS = 64

@@ -192,10 +192,11 @@ def catalogue() -> str:
 
 
 PAGES = {
+    # First, as the others read it.
+    "../../core/src/agl/utils/catalogue.json": catalogue,
     "public-names.md": public_names,
     "components.md": components,
     "command-line.md": command_line,
-    "../../core/src/agl/utils/catalogue.json": catalogue,
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import agl
-from agl.serving.server import bind
+from agl_http.server import bind
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.plugins

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.serving.layers import EVENTS, JSON, send_whole
-from agl.serving.server import ServerThread
-from agl.store.access.tokens import model_token
+from agl.store.tokens import model_token
 from agl_gateway import LLMProxy
+from agl_http.layers import EVENTS, JSON, send_whole
+from agl_http.server import ServerThread
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

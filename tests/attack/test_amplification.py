@@ -10,9 +10,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import TypeAdapter, ValidationError
 
 import agl
-from agl.http import dispatch, otlp
-from agl.http.routes import StoreRoutes
-from agl.http.shapes import Shape
+from agl_http import otlp
+from agl_server import dispatch
+from agl_server.routes import StoreRoutes
+from agl_server.shapes import Shape
 
 
 @pytest.fixture

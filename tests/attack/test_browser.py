@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import agl
-from agl.http.app import store_app
-from agl.http.routes import StoreRoutes
-from agl.serving import guard
-from agl.serving.layers import send_whole
-from agl.serving.server import ServerThread, bind
+from agl_http import guard
+from agl_http.layers import send_whole
+from agl_http.server import ServerThread, bind
+from agl_server.app import store_app
+from agl_server.routes import StoreRoutes
 from agl_testing.echo_llm import EchoLLM
 
 TOKEN = "t" * 16

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 import agl
 from agl.errors import ConfigError
-from agl.store.access import held
-from agl.store.access.tokens import Tokens
+from agl.store.tokens import Tokens
+from agl_server import runner_tokens
 from agl_testing.otlp import request_of
 
 from .test_tokens import Bench, reward_of, serving
@@ -159,7 +159,7 @@ def test_the_token_that_is_left_for_runners_is_its_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    slot = held.slot_of_server("http://127.0.0.1:4747")
+    slot = runner_tokens.slot_of_server("http://127.0.0.1:4747")
     slot.put("token")
     (folder,) = tmp_path.iterdir()
     assert (folder.stat().st_mode & 0o777, slot.look()) == (0o700, "token")
@@ -171,4 +171,4 @@ def test_the_token_that_is_left_for_runners_is_its_users_alone(
     file.write_text("of another")
     assert slot.look() == "of another"
     with pytest.raises(ConfigError, match="others can write there"):
-        held.slot_of_server("http://127.0.0.1:4747")
+        runner_tokens.slot_of_server("http://127.0.0.1:4747")

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 import agl
-from agl.serving.layers import JSON, send_whole
-from agl.serving.server import ServerThread
+from agl_http.layers import JSON, send_whole
+from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import agl
-from agl.http.routes import StoreRoutes
+from agl_server.routes import StoreRoutes
 from agl_testing.otlp import request_of
 
 from .hostile import Attack, Attempt, Target, attacks

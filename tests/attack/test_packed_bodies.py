@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import agl
-from agl.serving import layers
+from agl_http import layers
 
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
 MEBIBYTE = 2**20

@@ -19,12 +19,12 @@ import pytest
 import agl
 from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
-from agl.http.calls import CALLS
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
-from agl.store.access.rules import ALLOWED
-from agl.store.access.tokens import Tokens
 from agl.store.give_back import give_back
+from agl.store.tokens import Tokens
 from agl.types import Failure, LedgerPart
+from agl_http.roles import ALLOWED
+from agl_server.calls import CALLS
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
 ROLES = ("runner", "attempt", "model", "reader")
@@ -240,7 +240,7 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
 def test_a_token_that_was_forgotten_is_known_by_its_signature_and_kept_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agl.store.access.tokens.MAX_KNOWN", 2)
+    monkeypatch.setattr("agl.store.tokens.MAX_KNOWN", 2)
     tokens = Tokens()
     runner = tokens.issue("runner")
     for number in range(3):

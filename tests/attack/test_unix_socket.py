@@ -16,7 +16,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl.serving.server import bind
+from agl_http.server import bind
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no Unix sockets")
 

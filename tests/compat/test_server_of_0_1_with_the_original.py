@@ -14,7 +14,7 @@ import pytest
 import agentlightning as agl
 from agentlightning.client import AgentLightningClient
 from agentlightning.server import AgentLightningServer
-from agl.serving.server import bind
+from agl_http.server import bind
 
 PEER = os.environ.get("AGL_PEER_PYTHON")
 SCRIPT = Path(__file__).with_name("peer_of_0_1.py")

@@ -15,7 +15,7 @@ pytest.importorskip("agl_gateway")
 import agentlightning as agl
 from agentlightning.verl.entrypoint import config_of
 from agl.errors import ConfigError
-from agl.serving.server import bind
+from agl_http.server import bind
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.plugins

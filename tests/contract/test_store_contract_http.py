@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agl.http.client import LightningStoreClient
-from agl.http.server import LightningStoreServer
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
+from agl_server.client import LightningStoreClient
+from agl_server.server import LightningStoreServer
 from agl_testing.store_contract import StoreContract
 
 

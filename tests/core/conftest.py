@@ -1,15 +1,11 @@
-"""Servers over a store, and distributions made for one test."""
+"""Distributions made for one test."""
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from agl.http.client import LightningStoreClient
-from agl.http.server import LightningStoreServer
-from agl.store.base import LightningStore
 
 Install = Callable[..., Path]
 
@@ -52,18 +48,3 @@ def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Genera
     yield make
     for module in made:
         sys.modules.pop(module, None)
-
-
-@pytest.fixture
-async def server(store: LightningStore) -> AsyncGenerator[LightningStoreServer]:
-    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def client(server: LightningStoreServer) -> AsyncGenerator[LightningStoreClient]:
-    client = LightningStoreClient(server.endpoint)
-    yield client
-    await client.close()

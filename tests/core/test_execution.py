@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import agl
-from agl.execution.client_server import at_work
-from agl.execution.client_server.process import run_as_process
-from agl.execution.client_server.reports import mark_lost
-from agl.execution.client_server.supervisor import RunnerDied
 from agl.utils.workers import worker_name
+from agl_server.processes import at_work
+from agl_server.processes.process import run_as_process
+from agl_server.processes.reports import mark_lost
+from agl_server.processes.supervisor import RunnerDied
 
 FORK: Any = multiprocessing.get_context("fork")
 

@@ -20,7 +20,7 @@ def log_as_it_was() -> Iterator[None]:
     before = list(logger.handlers), logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
-    logging.getLogger("agl.serving").setLevel(logging.NOTSET)
+    logging.getLogger("agl_http").setLevel(logging.NOTSET)
     logger.setLevel(before[1])
 
 

@@ -12,17 +12,8 @@ DISTRIBUTIONS = [
     path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
 ]
 ROOMS, LINES = 20, 400
-WINGS = (
-    "cli",
-    "config",
-    "execution/client_server",
-    "http",
-    "serving",
-    "store/access",
-    "store/sqlite",
-)
-MOST_IN_A_WING, MOST_IN_THE_KERNEL, MOST_IN_ALL = 3_000, 15_200, 25_441
-"""Lines. The kernel is to come down to 10,800, and all to 17,500. They only go down."""
+MOST_IN_THE_CORE = 19_937
+"""Lines, to come down to 12,500. It only goes down."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
@@ -32,19 +23,13 @@ def test_top_level_has_few_rooms() -> None:
     assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
 
 
-def test_kernel_and_wings_do_not_grow() -> None:
-    lines = {
-        path.relative_to(AGL).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+def test_core_does_not_grow() -> None:
+    lines = [
+        len(path.read_text(encoding="utf-8").splitlines())
         for path in AGL.rglob("*.py*")
         if path.suffix in (".py", ".pyi")
-    }
-    wings = {
-        wing: sum(count for path, count in lines.items() if path.startswith(f"{wing}/"))
-        for wing in WINGS
-    }
-    assert max(wings.values()) <= MOST_IN_A_WING, wings
-    assert sum(lines.values()) - sum(wings.values()) <= MOST_IN_THE_KERNEL
-    assert sum(lines.values()) <= MOST_IN_ALL
+    ]
+    assert sum(lines) <= MOST_IN_THE_CORE
 
 
 def test_modules_are_short() -> None:
@@ -67,7 +52,7 @@ def test_imports_of_every_distribution_are_checked() -> None:
     layered = [
         name
         for contract in rules["contracts"]
-        if contract["type"] == "layers" and contract["exhaustive"]
+        if contract.get("exhaustive")
         for name in contract["containers"]
     ]
     plugins = {path.parent.name for path in ROOT.glob("plugins/*/src/*/__init__.py")}

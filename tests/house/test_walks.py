@@ -16,14 +16,19 @@ from types import FrameType
 import pytest
 
 import agl
-from agl.execution.client_server.at_work import StoreAtWork
+import agl_http
+import agl_server
 from agl.runner.heartbeat import Heartbeat
 from agl.store.sqlite import SqliteLightningStore
+from agl_server.processes.at_work import StoreAtWork
 
 REPOSITORY = Path(__file__).parents[2]
-CORE = f"{Path(agl.__file__).parent}/"  # installed, or in this checkout
+PACKAGES = {  # installed, or in this checkout
+    f"{Path(package.__file__).parent}/": "" if package is agl else f"{package.__name__}/"
+    for package in (agl, agl_http, agl_server)
+}
 LEFT_OUT = re.compile(
-    r"(types|utils)/|(__init__|env|errors|semconv)\.py|http/(answers|metrics)|plugins/registry"
+    r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
     r"|store/(detached|overdue|patience|queries|waiting)"
     r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )
@@ -68,8 +73,11 @@ class Walk:
         if with_callers and frame.f_back is not None:
             self._note(frame.f_back, True)
         file = frame.f_code.co_filename
-        if file.startswith(CORE) and not LEFT_OUT.match(file := file.removeprefix(CORE)):
-            self.files[file] = None
+        for package, name in PACKAGES.items():
+            if file.startswith(package) and not LEFT_OUT.match(
+                file := f"{name}{file.removeprefix(package)}"
+            ):
+                self.files[file] = None
 
 
 @agl.rollout
@@ -141,6 +149,8 @@ def test_no_file_is_met_twice_on_the_way_down(page: str) -> None:
     files = rows(page, 1, 2)
     assert len(files) == len(set(files))
     for file in files:
-        assert Path(
-            REPOSITORY if file.startswith(("libs/", "plugins/agl-")) else CORE, file
-        ).exists()
+        place = f"{file.partition('/')[0].replace('_', '-')}/src/{file}"
+        assert any(
+            (REPOSITORY / folder / file).exists() or (REPOSITORY / folder / place).exists()
+            for folder in (".", "core/src/agl", "libs", "plugins")
+        ), file

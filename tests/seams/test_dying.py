@@ -12,10 +12,10 @@ import pytest
 
 import agl
 from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
-from agl.execution.client_server.reports import Reports
-from agl.execution.client_server.supervisor import RunnerDied
 from agl.store.give_back import give_back
 from agl.utils.workers import worker_name
+from agl_server.processes.reports import Reports
+from agl_server.processes.supervisor import RunnerDied
 
 from .scene import HEAD, Scene, wait_until
 
@@ -173,7 +173,7 @@ TERMINATES = """
             return 1.0
 """
 LEAVES = """
-        from agl.execution.client_server import supervisor
+        from agl_server.processes import supervisor
 
         def leave(self, timeout):  # as a library's exit handler or a signal may do
             if (HERE / "began").exists():

@@ -14,9 +14,9 @@ import pytest
 import agl
 from agl.errors import StoreError, StoreUnavailableError
 from agl.execution.events import ThreadingEvent
-from agl.http.server import LightningStoreServer
-from agl.serving.server import ServerThread, bind
 from agl.types import RolloutConfig
+from agl_http.server import ServerThread, bind
+from agl_server.server import LightningStoreServer
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

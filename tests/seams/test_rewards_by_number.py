@@ -11,8 +11,8 @@ import pytest
 
 import agl
 from agl.runner.gateways import AttemptGateways
-from agl.serving.server import ServerThread
 from agl.tracer import buffer
+from agl_http.server import ServerThread
 from agl_learning.advantages import sibling_advantages
 from agl_testing.echo_llm import EchoLLM, RawReply
 

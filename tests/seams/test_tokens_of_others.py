@@ -11,7 +11,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError, NotAllowedError
-from agl.store.access.held import ClaimTokens, TokenSlot
+from agl_server.runner_tokens import ClaimTokens, TokenSlot
 
 
 async def test_a_token_that_a_killed_server_left_is_replaced_by_the_next_ones(
@@ -115,7 +115,7 @@ async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token(
 
 
 def test_tokens_of_what_is_in_use_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl.store.access.held.MAX_KNOWN", 3)
+    monkeypatch.setattr("agl_server.runner_tokens.MAX_KNOWN", 3)
     tokens = ClaimTokens("runner.0.0..")
     for number in range(10):
         tokens.note(f"ro-{number}", "at", f"token {number}")

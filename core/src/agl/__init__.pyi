@@ -8,6 +8,9 @@ import agl_learning.credit
 import agl_learning.ledger
 import agl_learning.mixing
 import agl_learning.records
+import agl_server.client
+import agl_server.processes
+import agl_server.server
 import agl_torch
 import agl_tracers.agentops
 import agl_tracers.weave
@@ -58,15 +61,12 @@ from .env import (
 )
 from .errors import AglError as AglError
 from .execution.base import ExecutionStrategy as ExecutionStrategy
-from .execution.client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
 from .execution.events import (
     ExecutionEvent as ExecutionEvent,
     MultiprocessingEvent as MultiprocessingEvent,
     ThreadingEvent as ThreadingEvent,
 )
 from .execution.shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy
-from .http.client import LightningStoreClient as LightningStoreClient
-from .http.server import LightningStoreServer as LightningStoreServer
 from .plugins.build import build_component as build_component
 from .plugins.hooks import Hook as Hook
 from .plugins.hookspecs import hookimpl as hookimpl, hookspec as hookspec
@@ -167,6 +167,9 @@ ModelCall = agl_learning.records.ModelCall
 RowBreak = agl_learning.records.RowBreak
 TrainedModel = agl_learning.records.TrainedModel
 TrainingRow = agl_learning.records.TrainingRow
+ClientServerExecutionStrategy = agl_server.processes.ClientServerExecutionStrategy
+LightningStoreClient = agl_server.client.LightningStoreClient
+LightningStoreServer = agl_server.server.LightningStoreServer
 GRPO = agl_torch.GRPO
 AgentOpsTracer = agl_tracers.agentops.AgentOpsTracer
 WeaveTracer = agl_tracers.weave.WeaveTracer

@@ -9,14 +9,14 @@ import pytest
 import agl
 from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
-from agl.http import wire
-from agl.http.routes import StoreRoutes
 from agl.runner.claims import Claims
-from agl.serving.layers import GRANT
-from agl.store.access.tokens import ADMIN
 from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back
 from agl.store.sqlite import operations as ops
+from agl.store.tokens import ADMIN
+from agl_http import wire
+from agl_http.layers import GRANT
+from agl_server.routes import StoreRoutes
 
 
 async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:

@@ -11,9 +11,9 @@ import pytest
 
 import agl
 from agl.errors import InvalidRecordError
-from agl.http.client import without_token
 from agl.store.base import AttemptEnd
 from agl.types import Span
+from agl_server.client import without_token
 
 NUMBER = 10**5_000
 """Python reads no number of so many digits."""

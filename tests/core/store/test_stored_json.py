@@ -11,8 +11,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from agl.errors import InvalidQueryError, InvalidRecordError, StoreUnavailableError
-from agl.http import packed_json
-from agl.http.calls import CALLS
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.operation_table import Operation, json_method
@@ -25,6 +23,8 @@ from agl.types import (
     RolloutConfig,
     Span,
 )
+from agl_server import packed_json
+from agl_server.calls import CALLS
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 NUMBERS = st.one_of(

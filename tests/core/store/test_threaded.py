@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agl.errors import NotSupportedError, StoreUnavailableError
-from agl.http.client import LightningStoreClient
-from agl.http.server import LightningStoreServer
 from agl.store.base import UNSET, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.types import Worker
+from agl_server.client import LightningStoreClient
+from agl_server.server import LightningStoreServer
 
 
 class LoopBoundStore(InMemoryLightningStore):

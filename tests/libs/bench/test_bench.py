@@ -11,7 +11,6 @@ from aiohttp import web
 import agl
 from agl.cli import main
 from agl.errors import ConfigError
-from agl.http.otlp import spans_of
 from agl.store.base import Turn
 from agl.store.packed import unpacked
 from agl.types import EnqueueRolloutRequest, Rollout, Span
@@ -27,6 +26,7 @@ from agl_bench.payloads import (
 )
 from agl_bench.protocols import WayName, best_way
 from agl_bench.workloads import WORKLOADS, Workload, perfect_seconds, script_of
+from agl_http.otlp import spans_of
 
 TINY = Workload("tiny", "batch", 100, 10, 0, 4, 3, 0.002, 100)
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError
 
-from agl.serving.layers import EVENTS, JSON, send_whole
-from agl.serving.server import ServerThread
+from agl_http.layers import EVENTS, JSON, send_whole
+from agl_http.server import ServerThread
 from agl_learning.completions import (
     AnswerWriter,
     ChatRequest,

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 
 FIELDS = {"role", "name", "content", "tool_calls", "tool_call_id", "function_call", "weight"}
 ANSWER_FIELDS = ("content", "tool_calls")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agl.cli import main
-from agl.http.server import LightningStoreServer
 from agl.semconv import ModelCallAttributes as Key
+from agl_server.server import LightningStoreServer
 
 
 class Process:

@@ -15,10 +15,10 @@ import pytest
 
 from agl.errors import ConfigError, install_line
 from agl.semconv import ModelCallAttributes as Key
-from agl.serving.server import ServerThread
 from agl_gateway import LLMProxy
 from agl_gateway.litellm import _import_litellm
 from agl_gateway.providers import PROVIDERS
+from agl_http.server import ServerThread
 
 # LiteLLM's types and clients warn on their own account.
 pytestmark = pytest.mark.filterwarnings("default")

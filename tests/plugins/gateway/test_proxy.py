@@ -13,10 +13,10 @@ from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.plugins.build import build_component
 from agl.semconv import ModelCallAttributes as Key
-from agl.serving.server import ServerThread
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, ProxyLLM
 from agl_gateway import LLMProxy
+from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
 
 

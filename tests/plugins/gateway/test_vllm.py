@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from agl.serving.server import ServerThread
 from agl_gateway.vllm import ReturnTokenIds
+from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
 
 AGL = [sys.executable, "-c", "from agl.cli import main; main()", "vllm"]

@@ -10,8 +10,8 @@ import pytest
 import agl
 from agl.cli import main
 from agl.errors import UnknownComponentError
-from agl.http.client import LightningStoreClient
-from agl.store.access.tokens import without_token
+from agl.store.tokens import without_token
+from agl_server.client import LightningStoreClient
 from agl_testing.echo_llm import EchoLLM
 
 from .conftest import scrape, until

@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry
 
 import agl
 from agl.errors import UnknownRecordError
-from agl.http.client import LightningStoreClient
-from agl.http.server import LightningStoreServer
 from agl.store.memory import InMemoryLightningStore
 from agl.types import RolloutConfig
 from agl_metrics import PrometheusMetricsBackend
 from agl_metrics.watching import SECONDS, WatchedStore
+from agl_server.client import LightningStoreClient
+from agl_server.server import LightningStoreServer
 
 from .conftest import scrape, until
 

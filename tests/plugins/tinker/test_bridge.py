@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("tinker")

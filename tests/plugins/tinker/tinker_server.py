@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tinker.proto import tinker_public_pb2 as proto
 
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 
 BASE = "tiny/table"
 

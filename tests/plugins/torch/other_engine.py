@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import torch
 import uvicorn
 
-from agl.serving.layers import JSON, read_body, send_whole
+from agl_http.layers import JSON, read_body, send_whole
 from agl_learning.sampling.batcher import Weights
 from agl_torch.generate import Sampler
 from agl_torch.models import load_model, load_tokenizer

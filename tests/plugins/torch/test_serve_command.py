@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agl.serving.server import bind
+from agl_http.server import bind
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

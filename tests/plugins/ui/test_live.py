@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 import agl
-from agl.http.app import PAGES
 from agl.types import LedgerItem, LedgerPart, RunStart
+from agl_server.app import PAGES
 from agl_ui import live
 from agl_ui.looking import Looking
 from agl_ui.places import Place, Places, server_place

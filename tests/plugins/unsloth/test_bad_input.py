@@ -12,7 +12,7 @@ import pytest
 import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.serving.server import bind
+from agl_http.server import bind
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.versions import Version
 from agl_unsloth import memory

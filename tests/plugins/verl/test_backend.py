@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 from agl_learning.completions import end_tokens
 from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend

@@ -11,9 +11,9 @@ from agentlightning.utils.server_launcher import LaunchMode
 from agl import LightningStore
 from agl.algorithm.gateway import ModelConfig as ModelConfig
 from agl.errors import ConfigError
-from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
+from agl_http.addresses import is_loopback
 
 logger = logging.getLogger("agl.compat")
 

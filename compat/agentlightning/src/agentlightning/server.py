@@ -17,11 +17,11 @@ from agentlightning._v01.reports import FAILED, report_of, report_spans
 from agl import InMemoryLightningStore, LightningStore, NamedResources, ResourcesUpdate
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, ConfigError, StoreError
-from agl.serving.server import ServerThread
-from agl.store.access.tokens import Tokens, token_in, with_token
 from agl.store.rules import ENDED
+from agl.store.tokens import Tokens, token_in, with_token
 from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span, Triplet
-from agl.utils.addresses import is_loopback
+from agl_http.addresses import is_loopback
+from agl_http.server import ServerThread
 
 MOST_CLAIMS = 1_000_000
 """A task whose claim went stale is handed out again; 0.1 knew no limit."""
@@ -306,7 +306,7 @@ def _answer(status: int, detail: str) -> Any:
 
 
 async def _refused(request: Request, error: Exception) -> Any:
-    from agl.http.wire import status_of
+    from agl_http.wire import status_of
 
     assert isinstance(error, AglError)
     return _answer(status_of(error), str(error))

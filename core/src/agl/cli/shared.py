@@ -52,7 +52,7 @@ def _set_up_log(ctx: click.Context, param: click.Parameter, verbose: bool) -> No
     from agl.utils.logs import setup_logging
 
     # A line for each request is too much even for those who want to see all.
-    quiet: dict[str, int | str] = {"agl.serving": "INFO"}
+    quiet: dict[str, int | str] = {"agl.http": "INFO"}
     setup_logging("DEBUG" if verbose else "INFO", submodule_levels=quiet)
 
 

@@ -20,6 +20,7 @@ from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
 from agl.plugins.schema import schema_of, validate
 from agl.plugins.secrets import expand, key, redact
+from agl.runner.plan import default_strategy
 from agl.runs.differences import flat
 from agl.runs.folders import CONFIG, STORE
 from agl.utils.catalogue import public_names
@@ -52,8 +53,8 @@ class RunConfig:
     """How spans are collected."""
     store: ComponentSpec = "sqlite"
     """Where all meet; by default a file in the run's folder."""
-    strategy: ComponentSpec = "cs"
-    """Where algorithm and runners run: processes (``cs``) or threads (``shm``)."""
+    strategy: ComponentSpec = field(default_factory=default_strategy)
+    """Where algorithm and runners run: processes (``cs``, of agl-server) or threads (``shm``)."""
     gateway: ComponentSpec | None = None
     """The LLM proxy; by default the installed one, for algorithms that need it."""
     resources: dict[str, dict[str, Any]] | None = None
@@ -281,7 +282,8 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     store_path = {"path": str(run_dir / STORE)}
     plan("store", config.store, LightningStore, default="sqlite", optional_defaults=store_path)
     runners = {} if config.runners is None else {"n_runners": config.runners}
-    plan("strategy", config.strategy, ExecutionStrategy, default="cs", optional_defaults=runners)
+    strategy = {"default": default_strategy(), "optional_defaults": runners}
+    plan("strategy", config.strategy, ExecutionStrategy, **strategy)
     if config.gateway is not None:
         plan("gateway", config.gateway, Gateway, default="proxy")
     return plans

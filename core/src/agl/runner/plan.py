@@ -8,6 +8,7 @@ from agl.agent.base import Runner
 from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
 from agl.plugins.build import ComponentPlan, Given, build_component, plan_component
+from agl.plugins.registry import names_in
 from agl.runner.litagent import LitAgentRunner
 from agl.tracer.base import Tracer
 
@@ -58,10 +59,15 @@ def plan_runner(
     return plan
 
 
+def default_strategy() -> str:
+    """``cs``, processes, which agl-server brings; without it ``shm``, threads."""
+    return "cs" if "cs" in names_in("agl.strategies") else "shm"
+
+
 def plan_strategy(
     spec: Given[ExecutionStrategy] | None, n_runners: int | None, port: int | None
 ) -> ExecutionStrategy:
-    """Where a trainer's runners will run, ``cs`` where nobody says; for the rest, see its options.
+    """Where a trainer's runners will run; ``default_strategy`` unless it says so.
 
     Raises:
         ConfigError: The strategy given says something else, or its options are wrong.
@@ -82,5 +88,5 @@ def plan_strategy(
         group="agl.strategies",
         expected_type=ExecutionStrategy,
         where="strategy",
-        default="cs",
+        default=default_strategy(),
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agl.errors import NotSupportedError
-from agl.store.access.tokens import IssuesTokens
 from agl.store.answers import (
     AttemptEnd as AttemptEnd,
     LightningStoreCapabilities as LightningStoreCapabilities,
@@ -19,6 +18,7 @@ from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset,
 from agl.store.packed import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
 from agl.store.runs import StoreRuns
+from agl.store.tokens import IssuesTokens
 from agl.types import (
     Attempt,
     AttemptedRollout,

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from agl.store.access.tokens import Tokens
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation, operation
+from agl.store.tokens import Tokens
 
 
 class ForwardingStore(LightningStore, ABC):

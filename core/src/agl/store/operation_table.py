@@ -2,7 +2,7 @@
 
 A method of the contract (``store/base.py``) under ``@operation`` hands what it is given to
 ``store.call``. So a store is one method, and methods of its own for what is special with it; and
-what else must know the operations (``agl/http/calls.py``) reads their signatures.
+what else must know the operations (``agl_server/calls.py``) reads their signatures.
 """
 
 import functools

@@ -101,7 +101,7 @@ _PASSWORD = re.compile(r"(?<=://)([^/@\s:]{0,200}):[^/@\s]+(?=@)")
 _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("/token/",), _TOKEN_IN_PATH, rf"\1{HIDDEN}"),
     (("://",), _PASSWORD, rf"\1:{HIDDEN}"),
-    # Tokens of a store; see agl.store.access.tokens.
+    # Tokens of a store; see agl.store.tokens.
     ((".0.", ".1."), re.compile(r"\b[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}\b"), HIDDEN),
     (("://",), re.compile(r"(?<=://)[^/@\s:]{16,}(?=@)"), HIDDEN),
     (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from agl.errors import ConfigError, StoreError
-from agl.store.access.tokens import without_token
+from agl.store.tokens import without_token
 from agl_bench.payloads import (
     REWARD,
     TASK,

@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 import aiohttp
 
 from agl.errors import StoreError
-from agl.http import wire
 from agl_bench.payloads import SpanDraft, json_span, otlp_request
+from agl_http import wire
 
 WayName = Literal["wire", "single", "otlp", "batch", "turn"]
 WAIT_SECONDS = 10.0

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any, Generic
 
-from agl.serving.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
+from agl_http.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
 from agl_learning.completions import Request, RequestError, dumps, parse_request
 
 

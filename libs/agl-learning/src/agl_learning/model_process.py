@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
 from agl.errors import AlgorithmError
-from agl.serving.server import bind
+from agl_http.server import bind
 from agl_learning.children import GRACE_SECONDS, child, tail
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served

@@ -41,10 +41,10 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     if path is not None and url is not None:
         raise ConfigError("--path and --url name two stores; give one")
     if url is not None:
-        from agl.http.client import LightningStoreClient
+        import agl
 
         # A person waits: an address where nobody is shall be named soon.
-        return LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+        return agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     from agl.store.sqlite import SqliteLightningStore
     from agl_learning.file_store import FileStore
 

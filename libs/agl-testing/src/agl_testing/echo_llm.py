@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, S
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]

@@ -1,4 +1,4 @@
-"""Spans as an exporter of OpenTelemetry sends them: what ``agl.http.otlp`` reads."""
+"""Spans as an exporter of OpenTelemetry sends them: what ``agl_http.otlp`` reads."""
 
 from collections.abc import Iterable, Mapping
 

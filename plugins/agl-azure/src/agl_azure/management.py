@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 from azure.core.pipeline.policies import RetryPolicy
 from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient, models
 
-from agl.utils.addresses import is_loopback
 from agl_azure.asking import MAX_PAUSE_SECONDS, MAX_RETRIES, Asking, Keys, NotYetError
 from agl_azure.errors import DeploymentFailedError
 from agl_azure.options import AzureOptions
+from agl_http.addresses import is_loopback
 
 ENDS = ("Failed", "Canceled", "Disabled", "Deleting")
 """States of a deployment that will not be ready."""

@@ -3,7 +3,7 @@
 import socket
 import weakref
 
-from agl.serving.server import bind
+from agl_http.server import bind
 
 
 class Address:

@@ -14,11 +14,9 @@ from functools import partial
 import msgspec
 
 from agl.errors import StoreUnavailableError
-from agl.http.metrics import CONTENT_TYPE, RequestMetrics
 from agl.semconv import CLIENT_GONE
-from agl.serving.layers import Receive, Scope, Send
-from agl.store.access.tokens import token_in
 from agl.store.base import LightningStore
+from agl.store.tokens import token_in
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
 from agl_gateway.controls import Controls
@@ -34,6 +32,8 @@ from agl_gateway.records import CallRecord, Origin
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.upstream import Opens
 from agl_gateway.wire import JSON, Interruptible, Reply, Tracker, read_body
+from agl_http.layers import Receive, Scope, Send
+from agl_http.metrics import CONTENT_TYPE, RequestMetrics
 
 logger = logging.getLogger("agl.gateway")
 

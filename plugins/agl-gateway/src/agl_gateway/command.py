@@ -7,7 +7,7 @@ import click
 
 from agl.cli.shared import make_tracker, tracker_option
 from agl.env import LightningEnvVar
-from agl.store.access.tokens import without_token
+from agl.store.tokens import without_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,9 +152,9 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     from agl_gateway.proxy import LLMProxy
 
     if store_url is not None:
-        from agl.http.client import LightningStoreClient
+        import agl
 
-        store = LightningStoreClient(store_url)
+        store = agl.LightningStoreClient(store_url)
         try:
             await store.read_token("")
         except NotAllowedError as error:

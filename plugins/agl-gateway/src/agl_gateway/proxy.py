@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError, NotSupportedError
 from agl.plugins.build import build_component
-from agl.serving.server import ServerThread
 from agl.types import LLM, ProxyLLM
-from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import learn
 from agl_gateway.address import Address
@@ -23,6 +21,8 @@ from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
 from agl_gateway.models import Models
 from agl_gateway.wire import Tracker
+from agl_http.addresses import is_loopback
+from agl_http.server import ServerThread
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

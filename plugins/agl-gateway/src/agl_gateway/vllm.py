@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from agl.serving.layers import App, Message, Receive, Scope, Send
+from agl_http.layers import App, Message, Receive, Scope, Send
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """Ends of the addresses whose requests have the field."""

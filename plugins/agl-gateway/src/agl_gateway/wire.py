@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
-from agl.http.metrics import RequestMetrics
-from agl.serving import layers
-from agl.serving.layers import Receive, Send
 from agl_gateway.errors import ClientGoneError, RefusedError
+from agl_http import layers
+from agl_http.layers import Receive, Send
+from agl_http.metrics import RequestMetrics
 
 Headers = Iterable[tuple[bytes, bytes]]
 

@@ -23,11 +23,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agl.errors import StoreError, StoreUnavailableError
-from agl.http.otlp import response_of, spans_of, status_message
 from agl.semconv import LightningResourceAttributes as Ids
-from agl.store.access.tokens import token_in
 from agl.store.base import LightningStore
+from agl.store.tokens import token_in
 from agl.types import Span
+from agl_http.otlp import response_of, spans_of, status_message
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.otlp_json import UNNAMED, task_of
 

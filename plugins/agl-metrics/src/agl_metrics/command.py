@@ -64,8 +64,8 @@ def command(
     import os
 
     from agl.errors import ConfigError
-    from agl.utils.addresses import is_loopback
     from agl.utils.logs import setup_logging
+    from agl_http.addresses import is_loopback
     from agl_metrics.serving import Exporter, serve
     from agl_metrics.shared_folder import FOLDER
 

@@ -7,10 +7,10 @@ import click
 
 from agl.cli.shared import stop_signal
 from agl.errors import MissingPluginError, install_line
-from agl.http.metrics import CONTENT_TYPE
-from agl.serving.layers import ROUTE, Authenticated, ErrorGuard, Receive, Scope, Send
-from agl.serving.server import ServerThread, bind
-from agl.store.access.tokens import Grant, Tokens, token_in, without_token
+from agl.store.tokens import Grant, Tokens, token_in, without_token
+from agl_http.layers import ROUTE, Authenticated, ErrorGuard, Receive, Scope, Send
+from agl_http.metrics import CONTENT_TYPE
+from agl_http.server import ServerThread, bind
 from agl_metrics.shared_folder import registry_of_all
 
 logger = logging.getLogger("agl.metrics")

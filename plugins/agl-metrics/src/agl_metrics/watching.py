@@ -5,13 +5,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agl.http.metrics import RequestMetrics
 from agl.store.answers import Turn
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
 from agl.store.queries import each_record
 from agl.types import Rollout
+from agl_http.metrics import RequestMetrics
 
 STORE_LABELS = ("method", "store_pubmeth", "status")
 """Both of the first are the operation: 0.3 had inner methods, which it counted as well."""

@@ -183,7 +183,7 @@ class Tinker(PaidTraining, WeighingOptions):
     @contextlib.asynccontextmanager
     async def serve(self, version: Version) -> AsyncGenerator[Served]:
         """The bridge in front of a version."""
-        from agl.serving.server import ServerThread
+        from agl_http.server import ServerThread
         from agl_tinker.bridge import Bridge
 
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))

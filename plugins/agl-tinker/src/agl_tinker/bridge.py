@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.errors import AglError, ConfigError
-from agl.serving.layers import EVENTS, JSON, Scope, Send, send_whole
+from agl_http.layers import EVENTS, JSON, Scope, Send, send_whole
 from agl_learning.completions import (
     AnswerWriter,
     Piece,

@@ -71,8 +71,8 @@ def command(
     import asyncio
 
     from agl.cli.shared import note, stop_signal
-    from agl.serving.server import bind
     from agl.utils.logs import setup_logging
+    from agl_http.server import bind
     from agl_learning.options import check_place
     from agl_torch.garbage import without_collections
     from agl_torch.models import (

@@ -5,8 +5,8 @@ from collections.abc import Generator
 from typing import Any
 
 from agl.errors import ConfigError
-from agl.serving.server import ServerThread
-from agl.utils.addresses import is_loopback
+from agl_http.addresses import is_loopback
+from agl_http.server import ServerThread
 from agl_learning.sampling.app import ChatApp
 from agl_learning.sampling.batcher import Weights
 from agl_torch.generate import Sampler

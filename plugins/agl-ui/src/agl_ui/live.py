@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from agl.errors import AglError, ConfigError, NotSupportedError
-from agl.serving.layers import CLOSING
+from agl_http.layers import CLOSING
 from agl_ui.places import Place, Places
 
 logger = logging.getLogger("agl.ui")

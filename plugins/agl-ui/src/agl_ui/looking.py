@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.errors import AglError, ConfigError, DamagedRecordError, NotAllowedError
-from agl.store.access.readers import visible
-from agl.store.access.rules import ALLOWED
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import PAGE
 from agl.types import PaginatedResult
+from agl_http.readers import visible
+from agl_http.roles import ALLOWED
 
 MOST_DAMAGED = 50
 """Records that one question passes over; a store with more of them is said to be damaged."""

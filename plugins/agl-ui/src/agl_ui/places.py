@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from agl.errors import AglError, ConfigError, NotSupportedError
 from agl.runs.finding import last_time, placed
 from agl.runs.folders import RUNS, STORE
-from agl.store.access.rules import ALLOWED
-from agl.store.access.tokens import without_token
 from agl.store.base import LightningStore
+from agl.store.tokens import without_token
 from agl.types import PaginatedResult, Run
+from agl_http.roles import ALLOWED
 from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.run_metrics import METRICS
 from agl_ui.looking import Looking
@@ -206,9 +206,9 @@ def file_place(file: Path, among: FewOpen | None = None) -> Place:
 
 def server_place(url: str, title: str) -> Place:
     """The place of a store behind a server; ``title`` is its address without a token."""
-    from agl.http.client import LightningStoreClient
+    import agl
 
-    client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    client = agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     role = (without_token(url)[1] or "").partition(".")[0]
     # A token of a lower role says so; which token of an admin it is, only its server knows.
     writer = None if role in ALLOWED else client

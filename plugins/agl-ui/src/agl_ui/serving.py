@@ -11,8 +11,8 @@ import click
 from starlette.applications import Starlette
 
 from agl.cli.shared import stop_signal
-from agl.serving.layers import CLOSING, App, Receive, Scope, Send, header
-from agl.serving.server import ServerThread, bind
+from agl_http.layers import CLOSING, App, Receive, Scope, Send, header
+from agl_http.server import ServerThread, bind
 from agl_ui.app import HEADERS, routes
 from agl_ui.places import Places
 

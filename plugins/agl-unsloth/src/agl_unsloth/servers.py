@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.serving.server import bind
+from agl_http.server import bind
 from agl_learning.children import child, tail
 from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
 from agl_learning.start import MODEL_NAME

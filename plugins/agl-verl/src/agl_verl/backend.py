@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from agl.serving.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
+from agl_http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
 from agl_learning.completions import (
     AnswerWriter,
     Piece,

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.serving.server import ServerThread
+from agl_http.server import ServerThread
 from agl_learning.completions import end_tokens
 from agl_learning.start import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 import aiohttp
 
 from agl.errors import ConfigError
-from agl.serving.server import ServerThread
 from agl_gateway import LLMProxy
+from agl_http.server import ServerThread
 
 ADDRESS = re.compile(r"/rollout/[^/]+/attempt/(?P<attempt>[^/]+)/")
 METRICS = re.compile(r"(?:/v1)?/metrics")

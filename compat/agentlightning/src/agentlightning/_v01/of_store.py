@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from agentlightning._v01.tasks import TaskAgent
 from agl import ClientServerExecutionStrategy, LitAgent, Tracer, Trainer
 from agl.env import DEFAULT_PORT
-from agl.store.access.tokens import without_token
+from agl.store.tokens import without_token
 from agl.types import ProxyLLM, Rollout, RolloutMode
 from agl.utils.secrets import learn
 

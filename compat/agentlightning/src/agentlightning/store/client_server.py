@@ -12,8 +12,8 @@ from agl import (
 )
 from agl.env import DEFAULT_HOST, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError
-from agl.utils.addresses import is_loopback
 from agl.utils.checks import check_choice, check_numbers
+from agl_http.addresses import is_loopback
 
 if TYPE_CHECKING:
     from agentlightning.store._client import LightningStoreClient as LightningStoreClient

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._names import refusing, rest
 from agl import LitAgent, NamedResources
 from agl.errors import ConfigError
-from agl.store.access.tokens import without_token
+from agl.store.tokens import without_token
 from agl.types import Dataset
 
 if TYPE_CHECKING:

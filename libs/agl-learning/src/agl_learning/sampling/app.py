@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from agl.serving.layers import EVENTS, JSON, Scope, Send, begin, send_whole
+from agl_http.layers import EVENTS, JSON, Scope, Send, begin, send_whole
 from agl_learning.completions import (
     END_OF_STREAM,
     AnswerWriter,

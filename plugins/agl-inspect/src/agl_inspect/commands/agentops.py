@@ -47,11 +47,11 @@ def command(
     import uuid
 
     from agl.cli.shared import stop_signal
-    from agl.http.wire import MAX_BODY_BYTES
-    from agl.serving.layers import ErrorGuard, Unpacked, WholeBody
-    from agl.serving.server import ServerThread, bind
     from agl.utils.logs import setup_logging
     from agl.utils.secrets import learn
+    from agl_http.layers import ErrorGuard, Unpacked, WholeBody
+    from agl_http.server import ServerThread, bind
+    from agl_http.wire import MAX_BODY_BYTES
     from agl_inspect.collector import Collector
     from agl_inspect.commands.import_ import open_or_make
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AdapterError, ConfigError
-from agl.http.otlp import spans_of
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
+from agl_http.otlp import spans_of
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
 from agl_learning.calls.reading import model_calls

@@ -1,1 +1,0 @@
-"""The store over HTTP, both sides: ``client`` asks, ``server`` answers; ``calls`` says where."""

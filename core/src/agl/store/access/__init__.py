@@ -1,1 +1,0 @@
-"""Who may do what: tokens for a role and a scope, and what each role may."""

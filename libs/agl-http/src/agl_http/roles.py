@@ -1,0 +1,137 @@
+"""What each role may do at a store server: one table, by the names of the operations."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from agl.errors import NotAllowedError
+from agl.store.tokens import Grant, Role
+
+
+class Rule(NamedTuple):
+    """What a token must be for, and what may be asked with it."""
+
+    own: Literal["attempt", "rollout", None]
+    """Each attempt that is asked for, or an attempt of its rollout; None for no record at all."""
+    only: str = ""
+    """How it may be asked; for messages."""
+    holds: Callable[[Mapping[str, Any]], bool] = lambda arguments: True
+    """Whether the arguments ask so."""
+
+
+def _names_its_rollouts(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("rollout_id_in")) and arguments.get("filter_logic", "and") == "and"
+
+
+def _gives_back(arguments: Mapping[str, Any]) -> bool:
+    changes = {name: arguments[name] for name in arguments if name not in _IDS}
+    return changes == {"status": "requeuing"}
+
+
+_IDS: Final = ("rollout_id", "attempt_id")
+_ANY, _ROLLOUT, _ATTEMPT = Rule(None), Rule("rollout"), Rule("attempt")
+_WRITES_SPANS: Final = {"add_many_spans": _ATTEMPT, "get_many_span_sequence_ids": _ATTEMPT}
+_LOOKS: Final = (
+    "statistics",
+    "query_rollouts",
+    "get_rollout_by_id",
+    "wait_for_rollouts",
+    "query_attempts",
+    "get_latest_attempt",
+    "query_spans",
+    "query_ledger_parts",
+    "query_resources",
+    "get_latest_resources",
+    "get_resources_by_id",
+    "query_workers",
+    "get_worker_by_id",
+    "query_runs",
+    "get_run_by_id",
+)
+ALLOWED: Final[Mapping[Role, Mapping[str, Rule]]] = {
+    "runner": {
+        "dequeue_many_rollouts": _ANY,
+        "turn": _ATTEMPT,
+        **_WRITES_SPANS,
+        "update_attempt": _ATTEMPT,
+        "update_rollout": Rule(
+            "attempt", "to put it back: status='requeuing', and no other change", _gives_back
+        ),
+        "query_rollouts": Rule(
+            "rollout", "by rollout_id_in, and not with filter_logic='or'", _names_its_rollouts
+        ),
+        "get_rollout_by_id": _ROLLOUT,
+        "query_attempts": _ROLLOUT,
+        "get_latest_attempt": _ROLLOUT,
+        "query_spans": _ROLLOUT,
+        "query_resources": _ANY,
+        "get_latest_resources": _ANY,
+        "get_resources_by_id": _ANY,
+        "update_worker": _ANY,
+        "get_worker_by_id": _ANY,
+    },
+    "attempt": _WRITES_SPANS,
+    "model": {},
+    "reader": dict.fromkeys(_LOOKS, _ANY),
+}
+"""Role -> operation -> how; an admin may do all."""
+
+
+def check(
+    grant: Grant,
+    claims: Collection[Grant],
+    operation: str,
+    arguments: Mapping[str, Any],
+    attempts: Collection[tuple[str, str]] = (),
+) -> None:
+    """Refuse what the token of a request does not allow.
+
+    Args:
+        grant: Of the request.
+        claims: Of tokens of attempts that stand beside it: what a runner has claimed.
+        operation: What is asked for.
+        arguments: With what; ``rollout_id`` and ``attempt_id``, or ``rollout_id_in``, say of which
+            records.
+        attempts: Rollout and attempt ids of what is written, where the arguments do not say.
+
+    Raises:
+        NotAllowedError: The role may not do that, not so, or not to this record.
+    """
+    role = grant.role
+    if role == "admin":
+        return
+    rule = ALLOWED[role].get(operation)
+    if rule is None:
+        others = ", ".join([*(other for other in ALLOWED if operation in ALLOWED[other]), "admin"])
+        raise NotAllowedError(
+            f"a token of role {role!r} may not {operation}, which is for {others}; it may "
+            f"{', '.join(ALLOWED[role]) or 'call the gateway'}"
+        )
+    if rule.own is None:
+        return
+    if not rule.holds(arguments):
+        raise NotAllowedError(f"a token of role {role!r} may {operation} only {rule.only}")
+    if "rollout_id" in arguments:
+        attempts = [(arguments["rollout_id"], arguments.get("attempt_id") or "")]
+    elif "rollout_id_in" in arguments:
+        attempts = [(rollout_id, "") for rollout_id in arguments["rollout_id_in"]]
+    if role == "attempt":
+        claims = [grant]
+    own = {(one.rollout_id, one.attempt_id) for one in claims if one.role == "attempt"}
+    rollouts = {rollout_id for rollout_id, _ in own}
+    for one in attempts:
+        if one not in own if rule.own == "attempt" else one[0] not in rollouts:
+            raise NotAllowedError(_not_own(role, operation, rule, one))
+
+
+def _not_own(role: Role, operation: str, rule: Rule, asked: tuple[str, str]) -> str:
+    attempt = f"attempt {asked[1]!r} of " if rule.own == "attempt" else ""
+    why = "it is for one attempt, and that is another"
+    if role == "runner":
+        why = (
+            "another has claimed it, or the token that came with the claim is not in the header "
+            "AGL-Attempts"
+        )
+    return (
+        f"a token of role {role!r} may not {operation} {attempt}rollout {asked[0]!r}: {why}. "
+        "An admin may"
+    )

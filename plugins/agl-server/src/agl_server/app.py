@@ -1,0 +1,145 @@
+"""The application of a store server: its routes, how it answers errors, and the layers around."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Route, Router
+
+import agl
+from agl.errors import AglError
+from agl.store.tokens import ADMIN, Grant, Tokens, token_in
+from agl_http import wire
+from agl_http.layers import (
+    App,
+    Authenticated,
+    ErrorGuard,
+    RememberedPosts,
+    Unpacked,
+    WholeBody,
+)
+from agl_server.dispatch import FastPath, described
+from agl_server.grants import Reserved
+from agl_server.routes import StoreRoutes
+
+logger = logging.getLogger("agl.server")
+
+
+async def not_implemented() -> Response:
+    """OTLP signals that a store has no place for."""
+    return _error(501, "only traces are stored", "NotImplemented")
+
+
+PAGES = ("/", "/resources", "/rollouts", "/runners", "/settings", "/traces", "/workers")
+"""Where 0.3 had its dashboard. A plugin's routes for them come before ``index``."""
+
+
+async def index(request: Request) -> Response:
+    """What a person sees who opens the address in a browser, where no plugin has pages."""
+    about = f"A store of agl {agl.__version__}. To see its pages, run: agl ui ADDRESS (agl-ui)\n"
+    return PlainTextResponse(about, 200 if request.url.path == "/" else 404)
+
+
+def store_app(
+    routes: StoreRoutes,
+    tokens: Tokens | None = None,
+    *,
+    cors_allow_origins: Sequence[str] = (),
+    max_body_bytes: int = wire.MAX_BODY_BYTES,
+    extra_routes: Sequence[BaseRoute] = (),
+) -> App:
+    """The application that a store server serves.
+
+    Args:
+        routes: What answers.
+        tokens: Know the tokens that requests need, health checks aside; None lets everybody do
+            everything.
+        cors_allow_origins: Origins whose pages may call; ``*`` for all.
+        max_body_bytes: A request with a longer body is refused.
+        extra_routes: Of plugins; the store's own paths come first.
+    """
+    api = FastAPI(
+        title="agl store",
+        version=agl.__version__,
+        lifespan=routes.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # FastAPI traces itself by the global OpenTelemetry provider, which in a process with an
+        # agent is the agent's: its spans would be about the store.
+        telemetry={"tracing": False},
+    )
+    listed = routes.all()
+    api.include_router(described(listed))
+    api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
+    for signal in ("metrics", "logs", "development/profiles"):
+        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
+    # They look at no grant, wherever they lie.
+    others = [*extra_routes, *(Route(path, index) for path in PAGES)]
+    api.router.default = Reserved(Router(others), ())
+    api.add_exception_handler(AglError, _agl_error)
+    api.add_exception_handler(RequestValidationError, _validation_error)
+    api.add_exception_handler(Exception, _unforeseen)
+
+    def grant_of(authorization: bytes) -> Grant | None:
+        return ADMIN if tokens is None else tokens.read(token_in(authorization))
+
+    open_paths = frozenset({wire.HEALTH, "/health"})
+    own_paths = (wire.PREFIX, wire.TRACES, *open_paths)
+    reserved = Reserved(api, tuple(f"{path}/" for path in own_paths))
+    fast = FastPath(reserved, listed, refusal)
+    inner = RememberedPosts(Unpacked(fast, max_body_bytes))
+    app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
+    if cors_allow_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=cors_allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    observe = routes.requests.observe
+    return ErrorGuard(app, observe, ErrorGuard(inner, observe), grant_of, max_body_bytes)
+
+
+async def _agl_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AglError)
+    return refusal(error)
+
+
+def refusal(error: AglError) -> Response:
+    """The answer of an error."""
+    return _error(wire.status_of(error), str(error), type(error).__name__)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Of the input only a short text: it may be large, and need not be JSON.
+    parts = error.errors()[:100]
+    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in parts]
+    for detail, part in zip(details, parts, strict=True):
+        if detail["type"] == "json_invalid":
+            detail["msg"] = f"not JSON: {part['ctx']['error']}"
+        elif isinstance(part["input"], str) and len(part["input"]) <= 50:
+            detail["msg"] = f"{part['input']!r}: {detail['msg']}"
+    return _error(422, details, "ValidationError")
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    logger.error("%s %r failed", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal error; see the server's log", "InternalServerError")
+
+
+class _ErrorBody(BaseModel):
+    detail: Any
+    error_type: str
+
+
+def _error(status: int, detail: Any, error_type: str) -> Response:
+    body = _ErrorBody(detail=detail, error_type=error_type)
+    headers = wire.RETRY_AFTER if status == 503 else None
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")

@@ -1,0 +1,389 @@
+"""A store that another process serves over HTTP."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from agl.env import LightningEnvVar, resolve_str_env_var
+from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
+from agl.store.give_back import give_back
+from agl.store.operation_table import Operation, operation, operation_of
+from agl.store.packed import PackedSpan, check_span, unpacked
+from agl.store.queries import check_statuses
+from agl.store.tokens import Role, Tokens, with_token, without_token
+from agl.types import (
+    UNASSIGNED,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    LedgerPart,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+)
+from agl.utils.secrets import learn
+from agl_http import wire
+from agl_server.calls import CALLS, AnyRollout
+from agl_server.runner_tokens import ClaimTokens, TokenSlot
+from agl_server.transport import RETRY_DELAYS, Transport, encode
+
+T = TypeVar("T")
+
+LONG_POLL_SECONDS = 30.0
+"""How long one request of a longer wait is held; a lost connection is noticed after that."""
+
+_issue_token = operation_of(LightningStore.issue_token)
+_object = TypeAdapter(dict[str, Any])
+_many_claimed = TypeAdapter(list[wire.Claimed])
+_many_rollouts = TypeAdapter(list[AnyRollout])
+_maybe_span = TypeAdapter[Span | None](Span | None)
+_receipts = TypeAdapter(list[wire.SpanReceipt])
+_turn = TypeAdapter(wire.TurnAnswer)
+_number = TypeAdapter(dict[str, int])
+
+
+class LightningStoreClient(LightningStore):
+    """A store that is served elsewhere, by ``LightningStoreServer`` or ``agl store``.
+
+    May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
+    no answer are repeated, and the server carries each out once. After the server itself was
+    restarted, which ends its memory of requests, that still holds for all but two: a repeated
+    ``add_resources`` makes another snapshot, and span numbers may be skipped.
+
+    Args:
+        server_address: For example ``http://agl:TOKEN@127.0.0.1:4747``, as the server prints it,
+            or without a token; for a Unix socket ``http+unix://%2Ftmp%2Fagl.sock``.
+        retry_delays: Seconds before each repetition of a request that got no answer; together they
+            are how long an outage may last.
+        health_retry_delays: Before a repetition the server is asked whether it is there, once and
+            then after each of these pauses, in seconds.
+        request_timeout: Seconds that one request may take, beyond what it was asked to wait.
+        connection_timeout: Seconds that connecting may take.
+        token: A token of the server, or where one will be read from. None takes the one in the
+            address, or reads ``AGL_SERVER_TOKEN``.
+
+    Raises:
+        ConfigError: ``server_address`` is no address of this form.
+    """
+
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
+        request_timeout: float = 30.0,
+        connection_timeout: float = 5.0,
+        token: str | TokenSlot | None = None,
+    ) -> None:
+        server_address, given = without_token(server_address)
+        if not isinstance(token, TokenSlot):
+            token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token or given) or None
+            learn(token)
+        self._token = token
+        self._claims = ClaimTokens(token)
+        self._transport = Transport(
+            server_address,
+            token,
+            retry_delays,
+            health_retry_delays,
+            request_timeout,
+            connection_timeout,
+        )
+        self.server_address = self._transport.address
+
+    # --- being a store
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request of any other client must carry: the token, if there is one."""
+        return {"Authorization": f"Bearer {token}"} if (token := self._own_token()) else {}
+
+    def _own_token(self) -> str | None:
+        return self._token.look() if isinstance(self._token, TokenSlot) else self._token
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Everything."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        """Address for an OTLP/HTTP exporter, with the token in it.
+
+        A runner's is not enough for spans: these need the token that came with their claim.
+        """
+        return f"{with_token(self.server_address, self._own_token())}{wire.TRACES}"
+
+    @property
+    def tokens(self) -> Tokens:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotSupportedError(
+            f"the store at {self.server_address} makes its tokens by itself; await issue_token(...)"
+        )
+
+    async def check_health(self) -> None:
+        _read(await self._transport.get("/health"), _object)
+
+    async def close(self) -> None:
+        """Close the connections of this process; who waits for an answer is refused."""
+        await self._transport.close()
+
+    statistics = operation(LightningStore.statistics)
+    read_token = operation(LightningStore.read_token)
+
+    async def issue_token(
+        self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
+    ) -> str:
+        """Make a token; one for model calls follows from that of what was claimed here."""
+        if role == "model" and (token := self._claims.model_token(rollout_id, attempt_id)):
+            return token
+        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, "seconds": seconds}
+        return await self.call(_issue_token, {"role": role, **arguments})
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Ask the server; see ``agl_server/calls.py``."""
+        arguments = operation.complete(arguments)
+        if "key" in arguments:  # what is asked twice is done once
+            arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
+        if "status_in" in arguments:
+            check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
+        if operation.kind == "ledger_parts" and not await self._transport.has("ledger"):
+            # There are none, and who asks learns just that; to add some would be to lose them.
+            page = {name: arguments[name] for name in ("limit", "offset")}
+            return PaginatedResult[LedgerPart](items=[], total=0, **page)
+        call = CALLS[operation.name]
+        newer = {arguments.get(name) for name in ("after", "reward_below", "reward_above")} - {None}
+        feature, has = "indexes" if newer else call.feature, self._transport.has
+        if feature is not None and not await has(feature):
+            raise NotSupportedError(
+                f"the store at {self.server_address} is of an older version and keeps no "
+                f"{feature}; run it with this version of agl-core"
+            )
+        ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
+        claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())
+        try:
+            path, body = call.request(arguments)
+            if call.verb == "GET":
+                return _read(await self._transport.get(path, body, claims), call.answer)
+            return await self._post(path, body, call.answer, claims=claims)
+        except UnknownRecordError:
+            if call.absent_is_404:
+                return None
+            raise
+
+    # --- putting work in, taking it out
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        # Keys outlive the server's memory of requests: what is repeated after it was restarted is
+        # queued once, too.
+        name = secrets.token_urlsafe(12)
+        keyed = [
+            rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
+            for number, rollout in enumerate(rollouts)
+        ]
+        return await super().enqueue_many_rollouts(keyed)
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        end = time.monotonic() + max(wait_seconds, 0.0)
+        while True:
+            begin = time.monotonic()
+            left = min(end - begin, LONG_POLL_SECONDS)
+            body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "key": key}
+            if left > 0:
+                body["wait_seconds"] = left
+            answer = await self._claim("/queues/rollouts/dequeue", body, _many_claimed)
+            claimed = self._plain(answer)
+            left = end - time.monotonic()
+            if claimed or left <= 0:
+                return claimed
+            await _pause_if_early(begin, left)
+
+    def _plain(self, claimed: Sequence[wire.Claimed]) -> list[AttemptedRollout]:
+        """What was claimed; the tokens stay here."""
+        for one in claimed:
+            ids = one.rollout_id, one.attempt.attempt_id
+            self._claims.note(*ids, one.span_token)
+        return [one.plain() for one in claimed]
+
+    async def _claim(
+        self, path: str, body: dict[str, Any], answer: TypeAdapter[T], claims: Sequence[str] = ()
+    ) -> T:
+        """Post what may claim; what nobody waits for any more is given back."""
+        request = secrets.token_hex(16)
+        claim: dict[str, Any] = body.get("claim", {}) if path == "/turn" else body
+        if claim:
+            # The server's memory of requests ends with it; a key is stored with what is claimed.
+            claim["key"] = claim["key"] or request
+        wait_seconds = max(claim.get("wait_seconds", 0.0), 0.0)
+        spans = body.pop("spans", None)
+        content = encode(body)
+        if spans is not None:
+            content = b'{"spans":%b,%b' % (wire.spans_json(spans), content[1:])
+        try:
+            return await self._post(path, content, answer, wait_seconds, request, claims)
+        except asyncio.CancelledError:
+            await self._abandon(request, path)
+            raise
+
+    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
+        """Asked again with the same key, the server answers what it had claimed; else nothing."""
+        with contextlib.suppress(AglError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                body = {} if path == "/turn" else {"limit": 0}
+                content, _ = await self._transport.post(path, body, key=key, abandoned=True)
+                answer: TypeAdapter[Any] = _many_claimed if body else _turn
+                found = _read(content, answer)
+                await give_back(self, found if body else found.claimed)
+
+    # --- spans
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        for span in spans:
+            check_span(span)  # here, where its fields can still be named
+        if not spans:
+            return []
+        if not await self._transport.has("spans/batch"):
+            return await self._add_one_by_one(spans)
+        receipts: list[wire.SpanReceipt] = []  # of a runner's spans for 200 attempts: in parts
+        for ids, claims in self._claims.portions(span.rollout_id for span in spans):
+            some = [span for span in spans if span.rollout_id in ids]
+            body = wire.spans_json(some)
+            receipts += await self._post("/spans/batch", body, _receipts, claims=claims)
+        return unpacked(wire.with_numbers(spans, receipts))
+
+    async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
+        """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
+        added: list[Span] = []
+        for span in spans:
+            if span.sequence_id == UNASSIGNED:
+                number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
+                span = span.changed(sequence_id=number)
+            claims = self._claims.of([span.rollout_id])
+            stored = await self._post("/spans", span, _maybe_span, claims=claims)
+            added += [stored] if stored else []
+        return added
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        numbers: list[int] = []
+        for rollout_id, attempt_id in rollout_attempt_ids:
+            body = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            claims = self._claims.of([rollout_id])
+            answer = await self._post("/spans/next", body, _number, claims=claims)
+            numbers.append(answer["sequence_id"])
+        return numbers
+
+    # --- waiting
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        wanted = set(rollout_ids)
+        while True:
+            begin = time.monotonic()
+            left = max(min(end - begin, LONG_POLL_SECONDS), 0.0)
+            body = {"rollout_ids": list(rollout_ids), "timeout": left}
+            content, headers = await self._transport.post("/waits/rollouts", body, left)
+            ended = _read(content, _many_rollouts)
+            complete = {rollout.rollout_id for rollout in ended} >= wanted
+            # The server knows better when it is done: unknown ids are not waited for.
+            done = headers.get(wire.WAIT_ENDED) == "done" and time.monotonic() < begin + left
+            left = end - time.monotonic()
+            if complete or done or left <= 0:
+                return list(ended)
+            await _pause_if_early(begin, left)
+
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: Sequence[Span | PackedSpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Turn:
+        """The same in one request, all or nothing; a wait that is longer goes on in others."""
+        for span in spans:
+            if isinstance(span, Span):
+                check_span(span)
+        claim: Any = {"limit": limit, "worker_id": worker_id, "key": key}
+        if not await self._transport.has("turn"):
+            return await super().turn(spans, finish=finish, wait_seconds=wait_seconds, **claim)
+        begin = time.monotonic()
+        end = begin + max(wait_seconds, 0.0)
+        held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
+        body: dict[str, Any] = {"spans": spans, "finish": finish}
+        if limit > 0:
+            body["claim"] = {**claim, "wait_seconds": held}
+        ids = {one.rollout_id for one in (*spans, *([finish] if finish else []))}
+        answer = await self._claim("/turn", body, _turn, self._claims.of(ids))
+        claimed: Sequence[AttemptedRollout] = self._plain(answer.claimed)
+        left = end - time.monotonic()
+        if not claimed and limit > 0 and left > 0:
+            await _pause_if_early(begin, left)
+            left = end - time.monotonic()
+            claimed = await self.dequeue_many_rollouts(wait_seconds=left, **claim)
+        return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
+
+    # --- the ledger
+
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        if not parts:
+            return
+        short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
+        await super().add_ledger_parts(short)
+
+    # --- resources
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        # Not by its own address, where the id "latest" means something else.
+        page = await self.query_resources(resources_id=resources_id, limit=1)
+        return page.items[0] if page.items else None
+
+    # --- requests
+
+    async def _post(
+        self,
+        path: str,
+        body: Any,
+        adapter: TypeAdapter[T],
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+        claims: Sequence[str] = (),
+    ) -> T:
+        content, _ = await self._transport.post(path, body, wait_seconds, key, claims=claims)
+        return _read(content, adapter)
+
+
+def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        raise StoreError(
+            f"the store's answer was not understood; is it an agl store? {error}"
+        ) from None
+
+
+async def _pause_if_early(begin: float, left: float) -> None:
+    """Ask less often where the server does not hold requests (0.3's), or is closing."""
+    if time.monotonic() - begin < 0.25:
+        await asyncio.sleep(min(left, 0.25))

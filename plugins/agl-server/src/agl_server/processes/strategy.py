@@ -1,0 +1,399 @@
+"""Algorithm and store server in one process, runners in others, on one machine or several."""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, Literal, cast, get_args
+
+from agl.env import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    LightningEnvVar,
+    resolve_bool_env_var,
+    resolve_int_env_var,
+    resolve_str_env_var,
+)
+from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, StoreError
+from agl.execution.asking import asking_first
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.coroutines import call_in_daemon_thread
+from agl.execution.deadlock import run_algorithm
+from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.family import start_group
+from agl.store.base import LightningStore
+from agl.store.patience import is_away
+from agl.store.tokens import check_admin
+from agl.utils.checks import check_choice, check_numbers
+from agl_http.addresses import is_loopback, url_of
+from agl_http.server import address_of, bind
+from agl_server.client import LightningStoreClient
+from agl_server.processes.asking import AskingElsewhere
+from agl_server.processes.at_work import StoreAtWork
+from agl_server.processes.process import (
+    AT_WORK,
+    Tell,
+    check_algorithm,
+    on_sigterm,
+    run_as_process,
+    teller,
+)
+from agl_server.processes.reports import Reports
+from agl_server.processes.supervisor import RunnerMain, Supervisor
+from agl_server.runner_tokens import TokenSlot, slot_of_server
+from agl_server.server import LightningStoreServer
+
+logger = logging.getLogger("agl.server")
+
+Role = Literal["algorithm", "runner", "both"]
+
+LAST_REPORTS_SECONDS, OWN_REPORTS_SECONDS = 2.0, 20.0
+"""So long a store of others, or one of this process, is told at the end which attempts were lost;
+the disk of the latter may be full."""
+
+
+class ClientServerExecutionStrategy(ExecutionStrategy):
+    """The algorithm serves the store over HTTP; runners are processes that talk to it.
+
+    Runners are forked before anything else starts, so that any agent object works, and a runner
+    that dies, or is stopped (SIGSTOP) for some seconds, is replaced: its open attempts end as
+    ``unresponsive`` with a ``lost`` failure, and run again where the rollout's configuration says
+    so. Processes that agents start and leave behind end with the run.
+
+    Args:
+        role: What this process does: ``both``, or on several machines ``algorithm`` on one and
+            ``runner`` on the others. None reads ``AGL_CURRENT_ROLE``.
+        server_host: Where the store is served, or found. None reads ``AGL_SERVER_HOST``, and is
+            127.0.0.1 without it.
+        server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``; without it, it is 0 where
+            all runs in this role on loopback, and 4747 where other processes must find it.
+        n_runners: How many runner processes this machine gets.
+        graceful_timeout: Seconds that running rollouts get to finish at the end, and an algorithm
+            that waits when no runner is left.
+        terminate_timeout: Seconds after SIGTERM before SIGKILL.
+        main_process: Which side stays in this process. ``runner``, for debugging, needs
+            ``n_runners`` 1; the algorithm is then forked.
+        managed_store: Whether to serve the trainer's store. False uses it as it is, and it must be
+            one that processes share. None reads ``AGL_MANAGED_STORE``; without it a
+            ``LightningStoreClient`` is used as it is, and any other store is served.
+        token: Token of role ``admin``; required when ``server_host`` is not loopback. None reads
+            ``AGL_SERVER_TOKEN``. Without it the algorithm makes one, and leaves it for runners of
+            the same user on the same machine. Runners themselves get one of role ``runner``.
+    """
+
+    replaces_runners = True
+
+    def __init__(
+        self,
+        role: Role | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        managed_store: bool | None = None,
+        token: str | None = None,
+    ) -> None:
+        if sys.platform == "win32":
+            raise ConfigError("strategy 'cs' forks, which Windows cannot; use strategy='shm'")
+        given_role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
+        known_roles = get_args(Role)
+        check_choice("strategy 'cs': AGL_CURRENT_ROLE", known_roles, role=given_role)
+        check_numbers("strategy 'cs'", least=1, n_runners=n_runners)
+        if main_process == "runner":
+            check_numbers("strategy 'cs': main_process='runner'", most=1, n_runners=n_runners)
+        self.role = cast(Role, given_role)
+        self.server_host = (
+            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or DEFAULT_HOST
+        )
+        is_found = self.role != "both" or not is_loopback(self.server_host)
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
+        self.server_port = (DEFAULT_PORT if is_found else 0) if port is None else port
+        self.n_runners = n_runners
+        self.graceful_timeout = graceful_timeout
+        self.terminate_timeout = terminate_timeout
+        self.main_process = main_process
+        self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
+        self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
+        self._socket: Any = None
+        self._learner_token: TokenSlot | None = None
+
+    @property
+    def runs_algorithm(self) -> bool:
+        return self.role != "runner"
+
+    def serves(self, store: LightningStore) -> bool:
+        return self.role != "runner" and self._manages(store)
+
+    def prepare(self) -> None:
+        """Take the port, so that one in use is refused before anything starts.
+
+        Raises:
+            ConfigError: The port is in use, the token is too short, or the address is not loopback
+                and there is no token.
+        """
+        if self.role == "runner" or self.managed_store is False or self._socket is not None:
+            return
+        if not is_loopback(self.server_host) and not self.token:
+            raise ConfigError(
+                f"strategy 'cs': serving on {self.server_host!r}, which other machines reach, "
+                "needs a token; set AGL_SERVER_TOKEN, here and where the runners are"
+            )
+        if self.token:
+            check_admin(self.token)
+        try:
+            self._socket = bind(self.server_host, self.server_port)
+        except ConfigError as error:
+            how = "strategy.server_port, Trainer(port=...) or AGL_SERVER_PORT says which"
+            raise ConfigError(f"{error}; {how}") from None
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
+        managed = self._manages(store)
+        self.prepare()
+        if not managed:
+            self._close_socket()
+        self._runner_token = TokenSlot()
+        try:
+            if self.main_process == "runner" and self.role != "runner":
+                self._execute_runner_here(algorithm, runner, store, managed)
+            else:
+                self._execute(algorithm, runner, store, managed)
+        finally:
+            self._close_socket()
+            self._runner_token.close()
+            if self._learner_token is not None:
+                self._learner_token.close()
+
+    # --- runners in processes of their own ------------------------------------------------------
+
+    def _execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        fork = multiprocessing.get_context("fork")
+        stop = MultiprocessingEvent(ctx=fork)
+        reports = Reports(OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS)
+        supervisor = None
+        if self.role != "algorithm":
+            supervisor = Supervisor(
+                fork,
+                self._runner_main(runner, None if managed else store, stop),
+                n_runners=self.n_runners,
+                stop=stop,
+                graceful_timeout=self.graceful_timeout,
+                terminate_timeout=self.terminate_timeout,
+                after_fork=self._close_socket,
+                on_report=reports.deliver,
+            )
+        try:
+            terminated = asyncio.run(
+                self._run(algorithm, store, managed, stop, supervisor, reports)
+            )
+        finally:
+            if supervisor is not None:
+                supervisor.end()
+        if terminated and self.role != "runner":
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _runner_main(
+        self, runner: RunnerBundle, store: LightningStore | None, stop: ExecutionEvent
+    ) -> RunnerMain:
+        # What agents' code can reach of the runner shall hold no token of an admin, but for one
+        # that stands in a store which was given as it is.
+        url, token = self._url(), self._runner_token
+
+        def main(worker_id: int, tell: Tell) -> None:
+            self.token = None
+            for name in (LightningEnvVar.AGL_SERVER_TOKEN, LightningEnvVar.AGL_GATEWAY_TOKEN):
+                os.environ.pop(name.value, None)
+
+            def run() -> Coroutine[Any, Any, object]:
+                used = store if store is not None else LightningStoreClient(url, token=token)
+                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
+
+            run_as_process(run, tell)
+
+        return main
+
+    async def _run(
+        self,
+        algorithm: AlgorithmBundle,
+        store: LightningStore,
+        managed: bool,
+        stop: ExecutionEvent,
+        supervisor: Supervisor | None,
+        reports: Reports,
+    ) -> bool:
+        """Run to the end; whether SIGTERM was what ended it."""
+        terminated = False
+        async with self._reached(store, managed) as reached:
+            reports.open()
+            if supervisor is not None:
+                supervisor.watch()
+            if self.role == "runner":  # the algorithm runs elsewhere: the runners' end is the end
+                main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
+            else:
+                main = run_algorithm(
+                    algorithm, reached, stop, reports.no_runners, lambda: self.graceful_timeout
+                )
+            task = asyncio.ensure_future(main)
+
+            def terminate() -> None:
+                nonlocal terminated
+                if not self.ask_to_stop():
+                    terminated = True
+                    stop.set()  # before the algorithm takes the model from under the agents
+                    task.cancel()
+
+            try:
+                with on_sigterm(terminate), asking_first(self.ask_to_stop, signal.SIGINT):
+                    while not task.done():
+                        report = await reports.next_or(task)
+                        await reports.handle(report, reached)
+                        if self.role == "runner" and reports.no_runners.is_set():
+                            break
+            finally:
+                stop.set()
+                task.cancel()
+                await asyncio.wait([task])
+                if supervisor is not None:
+                    # The store can still be reached: runners that finish can report.
+                    await asyncio.to_thread(supervisor.end)
+                    await reports.handle_rest(reached)
+        if task.cancelled():
+            came_to_its_end = terminated
+        elif (error := task.exception()) is not None:
+            raise AlgorithmError(
+                f"the algorithm failed: {type(error).__name__}: {error}"
+            ) from error
+        else:
+            came_to_its_end = task.result()
+        if not came_to_its_end:
+            reports.raise_if_given_up()
+        return terminated
+
+    @contextlib.asynccontextmanager
+    async def _reached(
+        self, store: LightningStore, managed: bool
+    ) -> AsyncGenerator[LightningStore]:
+        """The store as this process reaches it: as it was given, or served, here or elsewhere."""
+        if not managed:
+            yield store
+        elif self.role == "runner":
+            client = LightningStoreClient(self._url(), token=self.token or self._left_token())
+            try:
+                try:
+                    token = await client.issue_token("runner")
+                except StoreError as error:
+                    if is_away(error):
+                        raise
+                    # It has a runner's token itself, or the store is of an older version.
+                    token = self.token or "none"
+                self._runner_token.put(token)
+                yield client
+            finally:
+                await client.close()
+        else:
+            server = LightningStoreServer(
+                store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
+            )
+            self._runner_token.put(await server.issue_token("runner"))
+            if self._learner_token is not None:
+                self._learner_token.put(server.tokens.admin)
+            left = self._left_token() if self.role == "algorithm" and not self.token else None
+            if left is not None:
+                left.put(server.tokens.admin)
+            await server.start()
+            logger.info("The store is served at %s", server.address)
+            try:
+                yield server
+            finally:
+                await server.stop()
+                if left is not None:
+                    left.clear()
+
+    # --- the runner in this process -------------------------------------------------------------
+
+    def _execute_runner_here(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
+    ) -> None:
+        fork = multiprocessing.get_context("fork")
+        stop, no_runners = MultiprocessingEvent(ctx=fork), MultiprocessingEvent(ctx=fork)
+        ours, theirs = fork.Pipe(duplex=False)
+        self._learner_token = TokenSlot()  # only here: runners shall not inherit it
+        url, token, shared = self._url(), self._learner_token, None if managed else store
+        parent = os.getpid()
+
+        elsewhere = AskingElsewhere(self.ask_to_stop)
+
+        def learner_main() -> None:
+            elsewhere.listen()
+            ours.close()
+            self._close_socket()
+            start_group(parent)
+            client = shared if shared is not None else LightningStoreClient(url, token=token)
+            about = algorithm, client, stop, no_runners, lambda: self.graceful_timeout
+            run_as_process(lambda: run_algorithm(*about), teller(theirs))
+
+        learner = fork.Process(target=learner_main, name="agl-algorithm")
+        learner.start()
+        theirs.close()
+
+        async def run_here() -> None:
+            with asking_first(lambda: elsewhere.ask(learner), signal.SIGINT, signal.SIGTERM):
+                await run_both()
+
+        async def run_both() -> None:
+            async with self._reached(store, managed) as served:
+                ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
+                ended.add_done_callback(lambda _: stop.set())
+                try:
+                    await runner(served, 0, stop)
+                    no_runners.set()
+                    await asyncio.wait([ended])
+                except Exception as error:
+                    raise RunnerCrashError(
+                        f"the runner failed: {type(error).__name__}: {error}"
+                    ) from error
+                finally:
+                    stop.set()
+                    if not ended.done():
+                        learner.terminate()
+                        await asyncio.wait([ended], timeout=self.terminate_timeout)
+                        learner.kill()
+                        await asyncio.wait([ended])
+
+        try:
+            asyncio.run(run_here())
+        finally:
+            learner.kill()  # also where Ctrl+C came before the store was served
+        check_algorithm(ours, learner.exitcode or 0)
+
+    def _left_token(self) -> TokenSlot:
+        """Where an algorithm of this user leaves the token for runners on its machine."""
+        return slot_of_server(self._url())
+
+    def _manages(self, store: LightningStore) -> bool:
+        if self.managed_store is None:
+            return not isinstance(store, LightningStoreClient)
+        return self.managed_store
+
+    def _url(self) -> str:
+        host, port = self.server_host, self.server_port
+        if self._socket is not None:
+            port = address_of(self._socket)[1]
+        if self.role != "runner" and host in ("0.0.0.0", "::"):
+            host = "127.0.0.1"
+        return url_of(host, port)
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -1,0 +1,397 @@
+"""A small process that forks the runners, replaces those that die, and ends them all.
+
+It is forked before its parent starts threads (server, algorithm, torch), stays single-threaded
+itself, and so can fork a fresh runner at any time. What agents start and leave behind becomes its
+child, and ends with the run at the latest.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from agl.execution.events import ExecutionEvent
+from agl.execution.family import (
+    adopt_orphans,
+    bury_orphans,
+    describe_exit,
+    end_family,
+    end_group,
+    end_marked,
+    start_group,
+    status_of,
+)
+from agl_server.processes.process import (
+    AT_WORK,
+    FINISHED,
+    STORE_AWAY,
+    Tell,
+    messages_of,
+    teller,
+)
+
+if TYPE_CHECKING:  # Windows has none, and is told so by the strategy
+    from multiprocessing.context import ForkContext, ForkProcess
+
+logger = logging.getLogger("agl.server")
+
+ORPHAN_SECONDS = 1.0
+"""How long runners get to finish, and again to react to SIGTERM, when their parent was killed."""
+LOOK_SECONDS = 1.0
+"""How often the supervisor looks after its runners, and the parent after the supervisor."""
+MAX_VAIN_STARTS = 3
+"""A runner slot whose processes die this often in a row, none of them at work, is given up. The
+deaths of those at work cost attempts, of which a rollout has only so many."""
+FROZEN_SECONDS = 3.0
+"""A runner that was stopped (SIGSTOP) for so long is killed; a supervisor is told to go on."""
+
+
+@dataclass(frozen=True)
+class RunnerStarted:
+    """A runner process was started."""
+
+    worker_id: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RunnerDied:
+    """A runner process ended without having finished; its running attempts are lost."""
+
+    worker_id: int
+    pid: int
+    exit_code: int
+    message: str
+    """What it raised, or a description of the exit code."""
+    given_up: bool
+    """Whether it is not replaced: its predecessors did no work either, or the supervisor died."""
+    store_away: bool = False
+    """Whether it died because the store cannot be reached; it has waited for it."""
+
+
+@dataclass(frozen=True)
+class AllEnded:
+    """No runner process is left, and none will be started."""
+
+    because: str | None = None
+    """What ended them, if that was neither the end of the run nor each in its order."""
+
+
+Report = RunnerStarted | RunnerDied | AllEnded
+RunnerMain = Callable[[int, Tell], None]
+"""Runs one runner: worker id, and what to call with ``AT_WORK`` once it is, and last with
+``FINISHED`` or with what it died of."""
+
+
+class Supervisor:
+    """The parent's handle on the supervising process.
+
+    Args:
+        context: Multiprocessing context that forks.
+        runner_main: Runs in each runner process.
+        n_runners: How many there are at any time.
+        stop: Set to make the runners finish.
+        graceful_timeout: Seconds that runners get to finish before SIGTERM.
+        terminate_timeout: Seconds after SIGTERM before SIGKILL.
+        after_fork: Called first in the supervising process, to close what it must not hold.
+        on_report: Called in a thread of the parent for each report.
+    """
+
+    def __init__(
+        self,
+        context: "ForkContext",
+        runner_main: RunnerMain,
+        *,
+        n_runners: int,
+        stop: ExecutionEvent,
+        graceful_timeout: float,
+        terminate_timeout: float,
+        after_fork: Callable[[], None],
+        on_report: Callable[[Report], None],
+    ) -> None:
+        self._stop = stop
+        self._on_report = on_report
+        self._deadline = graceful_timeout + terminate_timeout + 5.0
+        self._ours, theirs = context.Pipe()
+        self._runners: dict[int, psutil.Process] = {}
+        self._mark = secrets.token_hex(16)
+        parent = os.getpid()
+
+        def main() -> None:
+            # A copy of our end kept open here would hide from the child that we have died.
+            self._ours.close()
+            after_fork()
+            _Supervision(
+                context,
+                runner_main,
+                n_runners,
+                stop,
+                graceful_timeout,
+                terminate_timeout,
+                theirs,
+                parent,
+                self._mark,
+            ).run()
+
+        self._process = context.Process(target=main, name="agl-supervisor")
+        self._process.start()
+        self._handle = psutil.Process(self._process.pid)
+        theirs.close()
+        self._reader = threading.Thread(target=self._read, name="agl-reports", daemon=True)
+
+    def watch(self) -> None:
+        """Begin to deliver reports; call it once the parent may have threads."""
+        self._reader.start()
+
+    def end(self) -> None:
+        """Make the runners finish, wait until all processes are gone; may be called again."""
+        self._stop.set()
+        if self._reader.ident is None:
+            self.watch()
+        with contextlib.suppress(OSError):
+            self._ours.send("stop")
+        self._reader.join(self._deadline)
+        if self._reader.is_alive():
+            logger.error("The supervisor of the runners does not end; it is killed.")
+            self._process.kill()
+            self._reader.join()
+        self._ours.close()
+
+    def _read(self) -> None:
+        frozen = _FrozenFor(self._handle)
+        all_ended = False
+        while not all_ended:
+            try:
+                while not self._ours.poll(LOOK_SECONDS):
+                    if frozen.seconds() > FROZEN_SECONDS:
+                        logger.warning("The supervisor of the runners was stopped; it shall go on.")
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            self._handle.send_signal(signal.SIGCONT)
+                report: Report = self._ours.recv()
+            except (EOFError, OSError):
+                break
+            if isinstance(report, RunnerStarted):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._runners[report.worker_id] = psutil.Process(report.pid)
+            elif isinstance(report, RunnerDied):
+                self._runners.pop(report.worker_id, None)
+            else:
+                all_ended = True
+            self._on_report(report)
+        self._process.join()
+        if not all_ended:
+            self._bury(describe_exit(self._process.exitcode or 0))
+
+    def _bury(self, how: str) -> None:
+        """End the runners of a supervisor that ended before them, and report their death."""
+        message = f"the supervisor of the runners died: {how}"
+        for worker_id, runner in self._runners.items():
+            end_family(runner, itself=True)
+            self._on_report(RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True))
+        end_marked(self._mark)  # a runner may have died first, and nobody adopted its children
+        self._on_report(AllEnded(message))
+
+
+class _FrozenFor:
+    """How long a process has been stopped (SIGSTOP) at a stretch."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._since: float | None = None
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        if status_of(self._process) != psutil.STATUS_STOPPED:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        return 0.0 if self._since is None else now - self._since
+
+
+@dataclass
+class _Supervision:
+    """What the supervising process does."""
+
+    context: "ForkContext"
+    runner_main: RunnerMain
+    n_runners: int
+    stop: ExecutionEvent
+    graceful_timeout: float
+    terminate_timeout: float
+    parent: "connection.Connection[Any, Any]"
+    parent_pid: int
+    mark: str
+    because: str | None = None
+    due: list[tuple[float, str]] | None = None
+    """When, from the moment of ``stop`` on, which method of runners that are left is called."""
+
+    def run(self) -> None:
+        # Ctrl+C reaches the whole process group; the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGTSTP, self._on_sigtstp)
+        adopt_orphans()
+        self._wake_on_signals()
+        self.slots = {worker_id: _Slot() for worker_id in range(self.n_runners)}
+        for worker_id in self.slots:
+            self._spawn(worker_id)
+        while self._processes():
+            news = self._wait(LOOK_SECONDS)
+            if not self.stop.is_set() and (self.parent in news or os.getppid() != self.parent_pid):
+                self._hear()
+                self.stop.set()
+            self._reap(replace=not self.stop.is_set())
+            self._end_the_slow()
+        self._tell(AllEnded(self.because))
+        end_family(psutil.Process())
+
+    def _hear(self) -> None:
+        if os.getppid() == self.parent_pid:
+            with contextlib.suppress(EOFError, OSError):
+                self.parent.recv()  # "stop"
+                return
+        # The parent was killed, and the store that it served with it: nothing to wait for.
+        self.graceful_timeout = min(self.graceful_timeout, ORPHAN_SECONDS)
+        self.terminate_timeout = min(self.terminate_timeout, ORPHAN_SECONDS)
+
+    def _end_the_slow(self) -> None:
+        """Once all shall stop: SIGTERM, and later SIGKILL, to the runners that have not."""
+        if not self.stop.is_set():
+            return
+        now = time.monotonic()
+        if self.due is None:
+            terminate_at = now + self.graceful_timeout
+            self.due = [
+                (terminate_at, "terminate"),
+                (terminate_at + self.terminate_timeout, "kill"),
+            ]
+        while self.due and now >= self.due[0][0]:
+            _, method = self.due.pop(0)
+            for process in self._processes():
+                getattr(process, method)()
+
+    def _wake_on_signals(self) -> None:
+        # Not the sentinels of the processes: their agents' children may hold those open, or an
+        # agent may close them.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.woken, self.wake = os.pipe()
+        for end in (self.woken, self.wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+
+    def _wait(self, timeout: float) -> list[Any]:
+        """Until a child or the parent does something, or something is due."""
+        if self.due:
+            timeout = max(0.0, min(timeout, self.due[0][0] - time.monotonic()))
+        parents = [] if self.stop.is_set() else [self.parent]
+        ready = connection.wait([*parents, self.woken], timeout=timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.woken, 4096)
+        return ready
+
+    def _on_sigterm(self, signal_number: int, frame: object) -> None:
+        if not self.stop.is_set():
+            self.because = "the supervisor of the runners was ended by SIGTERM"
+        self.stop.set()
+
+    def _on_sigtstp(self, signal_number: int, frame: object) -> None:
+        # Ctrl+Z reaches the terminal's process group, and the runners have groups of their own.
+        self._signal_runners(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._signal_runners(signal.SIGCONT)
+
+    def _signal_runners(self, number: int) -> None:
+        for process in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid or 0, number)
+
+    def _spawn(self, worker_id: int) -> None:
+        messages, theirs = self.context.Pipe(duplex=False)
+        supervisor = os.getpid()
+
+        def main() -> None:
+            for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
+            os.close(self.wake)
+            os.close(self.woken)
+            self.parent.close()
+            start_group(supervisor, self.mark)
+            self.runner_main(worker_id, teller(theirs))
+
+        process = self.context.Process(target=main, name=f"agl-runner-{worker_id}")
+        process.start()
+        theirs.close()
+        self.slots[worker_id].begin(process, messages)
+        self._tell(RunnerStarted(worker_id, process.pid or 0))
+
+    def _processes(self) -> "list[ForkProcess]":
+        return [slot.process for slot in self.slots.values() if slot.process is not None]
+
+    def _reap(self, *, replace: bool) -> None:
+        for worker_id, slot in self.slots.items():
+            slot.end_if_frozen()
+            process = slot.ended()
+            if process is None:
+                continue
+            said = messages_of(slot.messages)
+            last = next((message for message in reversed(said) if message != AT_WORK), "")
+            if process.exitcode == 0 and last == FINISHED:
+                continue
+            slot.vain_starts = 0 if AT_WORK in said else slot.vain_starts + 1
+            given_up = slot.vain_starts >= MAX_VAIN_STARTS
+            exit_code = process.exitcode or 0
+            message = slot.frozen or last or describe_exit(exit_code)
+            if given_up:
+                message = f"it died before its first rollout, again and again: {message}"
+            away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
+            self._tell(RunnerDied(worker_id, process.pid or 0, exit_code, message, given_up, away))
+            if replace and not given_up:
+                self._spawn(worker_id)
+        bury_orphans({process.pid or 0 for process in self._processes()})
+
+    def _tell(self, report: Report) -> None:
+        # Without a parent there is nobody to tell.
+        with contextlib.suppress(OSError):
+            self.parent.send(report)
+
+
+class _Slot:
+    """A runner's place, and the process that has it."""
+
+    process: "ForkProcess | None" = None
+    vain_starts = 0
+
+    def begin(self, process: "ForkProcess", messages: "connection.Connection[Any, Any]") -> None:
+        self.process = process
+        self.frozen = ""
+        self.messages = messages
+        self._handle = psutil.Process(process.pid)
+        self._frozen_for = _FrozenFor(self._handle)
+
+    def end_if_frozen(self) -> None:
+        """Kill a process that was stopped and does not go on; what it did is lost."""
+        if self.process is not None and self._frozen_for.seconds() > FROZEN_SECONDS:
+            self.frozen = f"it was stopped (SIGSTOP) for {FROZEN_SECONDS:g} seconds, and was killed"
+            self.process.kill()
+
+    def ended(self) -> "ForkProcess | None":
+        """The process, if it has ended; the place is then free."""
+        process = self.process
+        if process is None:
+            return None
+        if status_of(self._handle) == psutil.STATUS_ZOMBIE:
+            end_group(self._handle.pid)  # what its agents left behind
+        if process.exitcode is None:
+            return None
+        self.process = None
+        return process

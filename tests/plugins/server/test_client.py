@@ -1,0 +1,600 @@
+"""The client of a store server, on connections that break."""
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from agl.errors import (
+    ConfigError,
+    InvalidRecordError,
+    InvalidTransitionError,
+    NotSupportedError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownRecordError,
+)
+from agl.store.base import AttemptEnd
+from agl.store.memory import InMemoryLightningStore
+from agl.store.queries import each_record
+from agl.types import LLM, PromptTemplate, Span
+from agl_http import wire
+from agl_http.server import ServerThread, bind
+from agl_server.app import store_app
+from agl_server.client import LightningStoreClient
+from agl_server.routes import Answer, StoreRoutes
+from agl_server.server import LightningStoreServer
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[LightningStoreServer]:
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
+    await server.start()
+    yield server
+    await server.close()
+
+
+class Link:
+    """A TCP relay in front of a server, which can lose or hold back answers.
+
+    ``lose`` decides by the first bytes of a request whether its answer is lost: the server gets
+    the request and carries it out, and the client sees its connection end.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.port = int(endpoint.rpartition(":")[2])
+        self.requests: list[str] = []
+        self.lose: Callable[[str], bool] = lambda request: False
+        self.held: asyncio.Event | None = None
+        self.answered = asyncio.Event()
+        self.serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Link":
+        self.relay = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.relay.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.relay.close()
+        for task in self.serving:
+            task.cancel()
+        await asyncio.gather(*self.serving, return_exceptions=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.add(asyncio.current_task())
+        with contextlib.closing(writer):
+            back, forth = await asyncio.open_connection("127.0.0.1", self.port)
+            with contextlib.closing(forth):
+                await self.relay_between(reader, writer, back, forth)
+
+    async def relay_between(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        back: asyncio.StreamReader,
+        forth: asyncio.StreamWriter,
+    ) -> None:
+        lost = False
+
+        async def requests() -> None:
+            nonlocal lost
+            while data := await reader.read(65536):
+                first = data.partition(b"\r\n")[0].decode()
+                if first.endswith("HTTP/1.1"):
+                    self.requests.append(first)
+                    lost = self.lose(first)
+                forth.write(data)
+            forth.close()
+
+        async def answers() -> None:
+            while data := await back.read(65536):
+                self.answered.set()
+                if self.held is not None:
+                    await self.held.wait()
+                if lost:
+                    break
+                writer.write(data)
+            writer.close()
+
+        await asyncio.gather(requests(), answers(), return_exceptions=True)
+
+
+def once(word: str) -> Callable[[str], bool]:
+    """Whether a request is the first with ``word`` in its first line."""
+    seen: list[str] = []
+
+    def lose(request: str) -> bool:
+        if word not in request:
+            return False
+        seen.append(request)
+        return len(seen) == 1
+
+    return lose
+
+
+# --- the same store
+
+
+async def test_records_are_the_same_on_both_sides(client, server):
+    made = await client.enqueue_rollout({"q": [1, 2.5, None, "ü"]}, mode="val", metadata={"a": 1})
+    assert made == await server.get_rollout_by_id(made.rollout_id)
+    claimed = await client.dequeue_rollout("w")
+    assert claimed == await server.get_rollout_by_id(made.rollout_id)
+    span = Span.from_attributes(
+        attributes={"i": 1, "f": 1.0, "b": True, "l": [1, 2]},
+        rollout_id=made.rollout_id,
+        attempt_id=claimed.attempt.attempt_id,
+    )
+    assert await client.add_span(span) == span.model_copy(update={"sequence_id": 1})
+    assert await client.add_span(span) is None
+    assert list(await client.query_spans(made.rollout_id)) == list(
+        await server.query_spans(made.rollout_id)
+    )
+    resources = {
+        "llm": LLM(endpoint="http://x/v1", model="m"),
+        "prompt": PromptTemplate(template="{q}"),
+    }
+    update = await client.update_resources("beam/0 ü", resources)
+    assert update == await server.get_resources_by_id("beam/0 ü")
+    assert update == await client.get_resources_by_id("beam/0 ü")
+    assert await client.get_resources_by_id("latest") is None
+    assert await client.update_worker("host/1", {"cpu": 0.5}) == await client.get_worker_by_id(
+        "host/1"
+    )
+    assert await client.statistics() == pytest.approx(await server.statistics(), abs=5)
+
+
+async def test_errors_come_back_as_themselves(client):
+    rollout = await client.enqueue_rollout(1)
+    await client.update_rollout(rollout.rollout_id, status="cancelled")
+    with pytest.raises(InvalidTransitionError, match="final"):
+        await client.update_rollout(rollout.rollout_id, status="requeuing")
+    for unknown in ("ro-none", "", "..", "a/b"):
+        with pytest.raises(UnknownRecordError):
+            await client.start_attempt(unknown)
+    assert await client.get_rollout_by_id("ro-none") is None
+    with pytest.raises(StoreError, match="not JSON"):
+        await client.enqueue_rollout({"x": float("nan")})
+    with pytest.raises(StoreError, match="not JSON"):
+        await client.enqueue_rollout(object())
+    fields = Span.from_attributes(rollout_id=rollout.rollout_id, attributes={}).model_dump()
+    with pytest.raises(InvalidRecordError, match="not JSON"):
+        await client.add_many_spans([Span(**fields, unknown=float("nan"))])
+    assert (await client.statistics())["total_rollouts"] == 1
+
+
+async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
+    monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret-long-enough")
+    await server.start()
+    without = LightningStoreClient(server.address)
+    by_argument = LightningStoreClient(server.address, token="s3cret-long-enough")
+    by_address = LightningStoreClient(server.endpoint)
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
+    by_environment = LightningStoreClient(server.address)
+    try:
+        with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
+            await without.statistics()
+        assert await by_argument.statistics()
+        assert await by_environment.statistics()
+        assert await by_address.statistics()
+    finally:
+        for each in (without, by_argument, by_address, by_environment, server):
+            await each.close()
+
+
+@pytest.mark.parametrize("address", ["localhost:4747", "ftp://x", "http://", ""])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ConfigError, match="http://127"):
+        LightningStoreClient(address)
+
+
+# --- waiting
+
+
+async def test_a_wait_for_work_is_one_request(server):
+    async with Link(server.endpoint) as link:
+        client = LightningStoreClient(link.url)
+        waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=60))
+        await asyncio.sleep(0.5)
+        begin = time.monotonic()
+        rollout = await server.enqueue_rollout(1)
+        assert (await waiting).rollout_id == rollout.rollout_id
+        assert time.monotonic() - begin < 30
+        assert len(link.requests) == 1
+        await client.close()
+
+
+async def test_a_wait_for_work_ends_on_time(client):
+    begin = time.monotonic()
+    assert await client.dequeue_rollout(wait_seconds=0.3) is None
+    assert 0.3 <= time.monotonic() - begin < 30
+
+
+async def test_waits_longer_than_one_request_go_on(client, server, monkeypatch):
+    monkeypatch.setattr("agl_server.client.LONG_POLL_SECONDS", 0.3)
+    rollout = await server.start_rollout(1)
+    ended = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[rollout.rollout_id, "none"]))
+    claimed = asyncio.create_task(client.dequeue_rollout(wait_seconds=10))
+    await asyncio.sleep(1)
+    await server.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    await server.enqueue_rollout(2)
+    assert [each.status for each in await ended] == ["succeeded"]
+    assert (await claimed).input == 2
+
+
+async def test_unknown_rollouts_are_not_waited_for(client):
+    assert await client.wait_for_rollouts(rollout_ids=["ro-none"]) == []
+
+
+async def test_a_cancelled_wait_takes_no_work(client, server):
+    for wait_seconds in (10, 0.05):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(client.dequeue_rollout("w", wait_seconds=wait_seconds), 0.05)
+    await server.enqueue_rollout(1)
+    assert (await server.dequeue_rollout("other")).attempt.sequence_id == 1
+
+
+async def test_a_claim_whose_answer_nobody_took_is_given_back(server):
+    async with Link(server.endpoint) as link:
+        client = LightningStoreClient(link.url)
+        await client.statistics()
+        waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=20))
+        await asyncio.sleep(0.2)
+        link.held = asyncio.Event()
+        link.answered.clear()
+        rollout = await server.enqueue_rollout(1)
+        await link.answered.wait()
+        assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "preparing"
+        # The answer is on its way, and is not taken any more.
+        waiting.cancel()
+        link.held.set()
+        link.held = None
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "requeuing"
+        await client.close()
+
+
+# --- connections that break
+
+
+async def test_what_lost_its_answer_is_done_once(server):
+    async with Link(server.endpoint) as link:
+        client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01, 0.01))
+
+        link.lose = once("enqueue")
+        rollout = await client.enqueue_rollout(1)
+        assert (await server.statistics())["total_rollouts"] == 1
+
+        link.lose = once("dequeue")
+        claimed = await client.dequeue_rollout("w")
+        assert claimed.rollout_id == rollout.rollout_id
+        assert (await server.statistics())["total_attempts"] == 1
+
+        link.lose = once("spans/batch")
+        spans = [
+            Span.from_attributes(
+                attributes={},
+                rollout_id=rollout.rollout_id,
+                attempt_id=claimed.attempt.attempt_id,
+            )
+            for _ in range(3)
+        ]
+        added = await client.add_many_spans(spans)
+        assert [span.sequence_id for span in added] == [1, 2, 3]
+        assert (await server.statistics())["total_spans"] == 3
+
+        link.lose = once("/attempts/")
+        await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+
+        link.lose = once("POST /v1/agl/resources")
+        assert (await client.add_resources({})).version == 1
+        assert (await server.statistics())["total_resources"] == 1
+
+        link.lose = once("POST /v1/agl/rollouts")
+        await client.start_rollout(2)
+        assert (await server.statistics())["total_rollouts"] == 2
+        await client.close()
+
+
+async def test_a_store_that_stays_away_is_named(client, caplog):
+    sock = bind("127.0.0.1", 0)
+    address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    sock.close()
+    away = LightningStoreClient(address, retry_delays=(0.1, 0.2), health_retry_delays=())
+    begin = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match=f"{address}.*agl store"):
+        await away.enqueue_rollout(1)
+    assert 0.2 < time.monotonic() - begin < 30
+    with pytest.raises(StoreUnavailableError):
+        await away.statistics()
+    said = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1, "once in an outage"
+    assert re.search(rf"{address}: nothing answers .*trying until \d\d:\d\d:\d\d$", said[0].message)
+    await away.close()
+
+
+async def test_half_a_minute_without_a_store_is_survived_by_default(client):
+    assert sum(client._transport.retry_delays) >= 30
+
+
+async def test_a_store_that_says_nothing_is_given_up():
+    with bind("127.0.0.1", 0) as sock:
+        address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        mute = LightningStoreClient(address, retry_delays=(0.2,), request_timeout=0.2)
+        with pytest.raises(StoreUnavailableError, match="nothing came within"):
+            await mute.statistics()
+        await mute.close()
+
+
+async def test_call_that_ends_with_its_client_says_so():
+    with bind("127.0.0.1", 0) as sock:
+        sock.setblocking(False)
+        client = LightningStoreClient(f"http://127.0.0.1:{sock.getsockname()[1]}")
+        asked = asyncio.create_task(client.statistics())
+        with (await asyncio.get_running_loop().sock_accept(sock))[0]:
+            await client.close()
+            with pytest.raises(StoreUnavailableError, match="its client was closed before GET /st"):
+                await asked
+
+
+SERVE = """
+import asyncio, sys
+from agl_server.server import LightningStoreServer
+from agl.store.sqlite import SqliteLightningStore
+
+async def main():
+    server = LightningStoreServer(
+        SqliteLightningStore(sys.argv[1]), port=int(sys.argv[2]), open=True
+    )
+    await server.start()
+    print(server.endpoint, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def store_process(path: str, port: int = 0) -> AsyncGenerator[str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVE, path, str(port), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_a_killed_server_that_comes_back_is_not_noticed(tmp_path):
+    path = str(tmp_path / "store.db")
+    async with store_process(path) as address:
+        client = LightningStoreClient(address)
+        first = await client.enqueue_rollout("before")
+        claiming = [asyncio.create_task(client.dequeue_rollout(wait_seconds=10)) for _ in range(2)]
+        assert (await asyncio.wait(claiming, return_when="FIRST_COMPLETED"))[0]
+    # Killed, with one claim waiting.
+    during = asyncio.create_task(client.enqueue_rollout("during"))
+    await asyncio.sleep(0.3)
+    assert not during.done()
+    async with store_process(path, int(address.rpartition(":")[2])):
+        second = await during
+        claimed = await asyncio.gather(*claiming)
+        assert {each.rollout_id for each in claimed} == {first.rollout_id, second.rollout_id}
+        assert (await client.statistics())["total_rollouts"] == 2
+        await client.close()
+
+
+async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
+    path = str(tmp_path / "store.db")
+    async with contextlib.AsyncExitStack() as stack:
+        async with store_process(path) as address:
+            link = await stack.enter_async_context(Link(address))
+            direct, client = LightningStoreClient(address), LightningStoreClient(link.url)
+            for number in range(3):
+                await direct.enqueue_rollout(number)
+            done = await direct.dequeue_rollout("w")
+            retried = await direct.start_rollout("retried")
+            await client.turn(limit=0)  # asks what the server can do
+            link.lose, link.held = lambda request: True, asyncio.Event()
+            end = AttemptEnd(
+                rollout_id=done.rollout_id, attempt_id=done.attempt.attempt_id, status="succeeded"
+            )
+            calls = [
+                client.dequeue_rollout("w", wait_seconds=20),
+                client.turn(finish=end, worker_id="w"),
+                client.start_rollout("started"),
+                client.start_attempt(retried.rollout_id),
+            ]
+            asked = [asyncio.ensure_future(call) for call in calls]
+            async with asyncio.timeout(100):
+                while (await direct.statistics())["total_attempts"] < 6:  # noqa: ASYNC110 (another process)
+                    await asyncio.sleep(0.01)
+        # Everything was stored, nothing was answered, and the server is killed.
+        async with store_process(path, int(address.rpartition(":")[2])):
+            link.held.set()
+            link.lose, link.held = lambda request: False, None
+            claimed, turned, started, attempt = await asyncio.gather(*asked)
+            counts = await direct.statistics()
+            assert (counts["total_attempts"], counts["total_rollouts"]) == (6, 5)
+            assert {claimed.input, turned.claimed[0].input} == {1, 2}
+            assert turned.attempt.status == "succeeded"
+            assert started.input == "started"
+            assert (attempt.rollout_id, attempt.attempt.sequence_id) == (retried.rollout_id, 2)
+            await direct.close()
+            await client.close()
+
+
+# --- loops, threads and processes
+
+
+def test_each_event_loop_gets_connections_of_its_own_and_closes_them():
+    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
+    asyncio.run(server.start())
+    client = LightningStoreClient(server.endpoint)
+
+    def work() -> None:
+        for _ in range(3):
+            asyncio.run(client.enqueue_rollout(1))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # What was left open would be warned of, and warnings are errors here.
+    assert asyncio.run(client.statistics())["total_rollouts"] == 9
+    asyncio.run(server.close())
+
+
+async def test_close_from_elsewhere_while_a_loop_ends_is_no_error(client, caplog):
+    async def close_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # by asyncio.run, which closes generators next
+            closer = threading.Thread(target=lambda: asyncio.run(client.close()))
+            closer.start()
+            closer.join(0.3)
+
+    async def use() -> None:
+        await client.check_health()
+        tasks.append(asyncio.create_task(close_late()))
+        await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    await asyncio.to_thread(asyncio.run, use())
+    assert [one.message for one in caplog.records if one.name == "asyncio"] == []
+
+
+async def test_close_reaches_connections_of_other_loops(client):
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.statistics(), loop))
+    await client.close()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    await client.close()
+    assert await client.statistics()
+
+
+async def test_a_pickled_client_is_a_client(client, server):
+    copy = pickle.loads(pickle.dumps(client))
+    rollout = await copy.enqueue_rollout(1)
+    assert await server.get_rollout_by_id(rollout.rollout_id)
+    await copy.close()
+
+
+def _in_child(client: LightningStoreClient, pipe) -> None:
+    pipe.send(asyncio.run(client.enqueue_rollout("child")).rollout_id)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_a_client_works_on_both_sides_of_a_fork(client):
+    await client.statistics()
+    mine, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(client, theirs))
+    child.start()
+    rollout_id = await asyncio.to_thread(mine.recv)
+    await asyncio.to_thread(child.join)
+    assert child.exitcode == 0
+    assert (await client.get_rollout_by_id(rollout_id)).input == "child"
+
+
+async def test_many_waits_do_not_block_each_other(client):
+    waits = [asyncio.create_task(client.dequeue_rollout(wait_seconds=60)) for _ in range(150)]
+    await asyncio.sleep(0.5)
+    await asyncio.wait_for(client.enqueue_many_rollouts([]), 30)
+    for index in range(150):
+        await client.enqueue_rollout(index)
+    claimed = await asyncio.gather(*waits)
+    assert {each.input for each in claimed} == set(range(150))
+
+
+# --- a server of 0.3
+
+
+class OldRoutes(StoreRoutes):
+    """What 0.3's server has: no batches, no long polls, no memory of requests."""
+
+    def all(self):
+        return [route for route in super().all() if not route.path.endswith("/spans/batch")]
+
+    async def health(self, *_: object) -> Answer:
+        return Answer(b'{"status":"ok"}')
+
+
+async def test_a_server_without_batches_gets_one_span_at_a_time():
+    store = InMemoryLightningStore()
+    server = ServerThread(store_app(OldRoutes(store)))
+    await asyncio.to_thread(server.start)
+    client = LightningStoreClient(server.url)
+    try:
+        rollout = await client.start_rollout(1)
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
+        added = await client.add_many_spans([*spans, spans[0]])
+        assert [span.sequence_id for span in added] == [1, 2, 3]
+    finally:
+        await client.close()
+        await asyncio.to_thread(server.stop)
+        await store.close()
+
+
+async def test_a_server_without_memory_is_not_asked_twice():
+    store = InMemoryLightningStore()
+    old = LightningStoreServer(store, port=0)
+    thread = ServerThread(store_app(OldRoutes(store)))
+    old._port = await asyncio.to_thread(thread.start)
+    async with Link(old.endpoint) as link:
+        client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01))
+        link.lose = once("enqueue")
+        with pytest.raises(StoreUnavailableError, match="not known"):
+            await client.enqueue_rollout(1)
+        assert (await store.statistics())["total_rollouts"] == 1
+        # Reading twice does no harm.
+        link.lose = once("GET /v1/agl/statistics")
+        assert await client.statistics()
+        await client.close()
+    await asyncio.to_thread(thread.stop)
+    await store.close()
+
+
+async def test_health_lists_what_this_server_adds(client):
+    assert await client._transport.has("idempotency")
+    answer = await StoreRoutes(InMemoryLightningStore()).health()
+    assert set(json.loads(answer.body)["features"]) == set(wire.FEATURES)
+
+
+async def test_a_server_that_cannot_page_by_key_is_read_by_offset_and_never_for_ever(
+    client, monkeypatch
+):
+    """That of 0.3 passes over ``after``, and would give its first page again and again."""
+    monkeypatch.setattr("agl.store.queries.PAGE", 2)
+    ids = [(await client.enqueue_rollout(number)).rollout_id for number in range(5)]
+    features = frozenset(wire.FEATURES) - {"indexes"}
+    monkeypatch.setattr(client._transport, "_features", features)
+    assert [one.rollout_id async for one in each_record(client.query_rollouts)] == ids
+    with pytest.raises(NotSupportedError, match="keeps no indexes"):
+        await client.query_rollouts(after=ids[0])
+
+
+@pytest.mark.parametrize("asked", [{"reward_above": 0.5}, {"reward_below": 0}])
+async def test_a_server_that_keeps_no_rewards_is_not_asked_for_them(client, monkeypatch, asked):
+    """That of 0.3 passes over the filter, and would give all rollouts."""
+    monkeypatch.setattr(client._transport, "_features", frozenset(wire.FEATURES) - {"indexes"})
+    with pytest.raises(NotSupportedError, match="keeps no indexes"):
+        await client.query_rollouts(**asked)

@@ -1,0 +1,443 @@
+"""The routes in front of FastAPI, and the turn: same rules, same answers, and what is refused."""
+
+import asyncio
+import gzip
+import json
+import math
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
+
+from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecordError
+from agl.store.base import AttemptEnd, LightningStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.sqlite import SqliteLightningStore
+from agl.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Event,
+    Failure,
+    Link,
+    RunStart,
+    Span,
+    SpanContext,
+)
+from agl_http import wire
+from agl_http.headers import IDEMPOTENCY_KEY
+from agl_http.layers import RememberedPosts
+from agl_server import packed_json
+from agl_server.server import LightningStoreServer
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[LightningStore]:
+    if request.param == "memory":
+        store = InMemoryLightningStore()
+    else:
+        store = SqliteLightningStore(tmp_path / "agl.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def http(server: LightningStoreServer) -> AsyncGenerator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(server.endpoint) as session:
+        yield session
+
+
+async def post(
+    http: aiohttp.ClientSession, path: str, body: bytes, **headers: str
+) -> tuple[int, object]:
+    async with http.post(path, data=body, headers=JSON | headers) as response:
+        return response.status, await response.json(content_type=None)
+
+
+def make_span(rollout: AttemptedRollout, **attributes: object) -> Span:
+    return Span.from_attributes(
+        attributes=attributes,
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+    )
+
+
+def end_of(rollout: AttemptedRollout, status: str = "succeeded", **more: object) -> AttemptEnd:
+    return AttemptEnd(
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        status=status,
+        **more,
+    )
+
+
+# --- spans that stay bytes
+
+NAMES = st.text(max_size=5)
+SCALARS = st.one_of(st.text(max_size=5), st.booleans(), st.integers(), st.floats(allow_nan=False))
+ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.none()))
+
+
+@given(attributes=ATTRIBUTES, extra=st.booleans(), number=st.integers(-2, 3))
+@settings(max_examples=300)
+def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number) -> None:
+    fields = Span.from_attributes(attributes={}).model_dump(mode="json")
+    fields |= {"attributes": attributes, "sequence_id": number} | ({"x": 1} if extra else {})
+    fields["events"] = [{"name": "e", "attributes": attributes, "timestamp": 1}]
+    body = json.dumps(fields).encode()
+    try:
+        packed = packed_json.pack(body)
+    except ValueError:
+        return  # pydantic decides
+    span = Span.model_validate(wire.decode(body))
+    assert packed.unpack() == span
+    for name in ("rollout_id", "attempt_id", "span_id", "trace_id", "parent_id", "name"):
+        assert getattr(packed, name) == getattr(span, name)
+    assert (packed.start_time, packed.end_time) == (span.start_time, span.end_time)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attributes": {"a": [1, "b"]}},
+        {"attributes": {"a": {"b": 1}}},
+        {"attributes": {"a": None}},
+        {"sequence_id": "three"},
+        {"events": [{"name": "e"}]},
+        {"status": {"status_code": "FINE"}},
+        {"span_id": None},
+    ],
+)
+def test_what_pydantic_refuses_is_not_packed(change) -> None:
+    fields = Span.from_attributes(attributes={}).model_dump(mode="json") | change
+    with pytest.raises(ValidationError):
+        Span.model_validate(fields)
+    with pytest.raises(ValueError):  # noqa: PT011
+        packed_json.pack(json.dumps(fields).encode())
+
+
+async def test_spans_come_back_as_they_were_sent(client, http, store):
+    rollout = await client.start_rollout(1)
+    context = SpanContext(
+        trace_id="1" * 32, span_id="2" * 16, is_remote=True, trace_state={"k": "v"}
+    )
+    span = make_span(rollout, s="ü\u0000", i=2**70, f=1.5, b=True, l=["a", "b"]).model_copy(
+        update={
+            "events": [Event(name="e", attributes={"x": [1.5]}, timestamp=2.0)],
+            "links": [Link(context=context, attributes={"y": False})],
+            "parent": context,
+            "parent_id": context.span_id,
+        }
+    )
+    status, answer = await post(http, "/v1/agl/spans", span.model_dump_json().encode())
+    assert status == 201
+    stored = span.model_copy(update={"sequence_id": 1})
+    assert Span.model_validate(answer) == stored
+    assert list(await store.query_spans(rollout.rollout_id)) == [stored]
+    # With keys of its own and numbers as text it is pydantic's to read; the answer is the same.
+    odd = json.loads(make_span(rollout).model_dump_json()) | {"own": [1], "sequence_id": "7"}
+    status, answer = await post(http, "/v1/agl/spans", json.dumps(odd).encode())
+    assert (status, answer["sequence_id"], answer["own"]) == (201, 7, [1])
+    assert [each.sequence_id for each in await store.query_spans(rollout.rollout_id)] == [1, 7]
+
+
+# --- the turn
+
+
+async def test_a_turn_stores_ends_and_claims(client, store):
+    first, second = [await client.enqueue_rollout(number) for number in (1, 2)]
+    begun = await client.turn(worker_id="w")
+    assert (begun.spans, begun.attempt) == ([], None)
+    (rollout,) = begun.claimed
+    assert rollout.rollout_id == first.rollout_id
+    spans = [make_span(rollout, n=number) for number in range(3)]
+    done = await client.turn([*spans, spans[0]], finish=end_of(rollout), worker_id="w")
+    assert [span.sequence_id for span in done.spans] == [1, 2, 3]
+    assert done.attempt.status == "succeeded"
+    assert done.attempt.last_heartbeat_time is not None
+    assert [each.rollout_id for each in done.claimed] == [second.rollout_id]
+    assert (await store.get_rollout_by_id(first.rollout_id)).status == "succeeded"
+    assert list(await store.query_spans(first.rollout_id)) == list(done.spans)
+    worker = await store.get_worker_by_id("w")
+    assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
+    failure = Failure(boundary="agent", type="E", message="broke")
+    last = await client.turn(
+        finish=end_of(done.claimed[0], "failed", error=failure), limit=0, worker_id="w"
+    )
+    assert (last.attempt.error, last.claimed) == (failure, [])
+    assert (await store.get_worker_by_id("w")).status == "idle"
+
+
+async def test_a_refused_turn_leaves_nothing(client, store):
+    rollout = await client.start_rollout(1)
+    await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    queued = await client.enqueue_rollout(2)
+    unknown = end_of(rollout).model_copy(update={"attempt_id": "at-none"})
+    with pytest.raises(InvalidTransitionError, match="final"):
+        await client.turn([make_span(rollout)], finish=end_of(rollout, "failed"))
+    with pytest.raises(UnknownRecordError, match="at-none"):
+        await client.turn([make_span(rollout)], finish=unknown)
+    other = make_span(rollout).model_copy(update={"attempt_id": "at-other"})
+    with pytest.raises(UnknownRecordError, match="at-other"):
+        await client.turn([other, make_span(rollout)], finish=end_of(rollout))
+    assert (await store.statistics())["total_spans"] == 0
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "queuing"
+
+
+async def test_a_turn_may_be_repeated(client, store):
+    rollout = await client.start_rollout(1)
+    span = make_span(rollout)
+    for expected in (1, 0):
+        done = await client.turn([span], finish=end_of(rollout), limit=0)
+        assert (len(done.spans), done.attempt.status) == (expected, "succeeded")
+    assert (await store.statistics())["total_spans"] == 1
+
+
+async def test_a_turn_waits_for_work(client, store):
+    rollout = await client.start_rollout(1)
+    waiting = asyncio.create_task(
+        client.turn([make_span(rollout)], finish=end_of(rollout), worker_id="w", wait_seconds=5)
+    )
+    ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=5)
+    assert [each.status for each in ended] == ["succeeded"]
+    assert not waiting.done()
+    await store.enqueue_rollout(2)
+    assert [each.input for each in (await waiting).claimed] == [2]
+
+
+async def test_a_cancelled_turn_takes_no_work(client, store):
+    waiting = asyncio.create_task(client.turn(wait_seconds=10))
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await store.enqueue_rollout(1)
+    assert (await store.dequeue_rollout()).attempt.sequence_id == 1
+
+
+async def test_a_turn_revives_and_ends_what_was_held_lost(store):
+    rollout = await store.start_rollout(1, worker_id="w")
+    await store.update_attempt(rollout.rollout_id, "latest", status="unresponsive")
+    done = await store.turn([make_span(rollout)], finish=end_of(rollout), limit=0)
+    assert done.attempt.status == "succeeded"
+    assert len(done.spans) == 1
+
+
+async def test_a_turn_by_steps_is_the_same(store):
+    """The default of the contract, which a store that has no turn of its own inherits."""
+    await store.enqueue_rollout(2)
+    rollout = await store.start_rollout(1)
+    done = await LightningStore.turn(store, [make_span(rollout)], finish=end_of(rollout))
+    assert [span.sequence_id for span in done.spans] == [1]
+    assert done.attempt.status == "succeeded"
+    assert [each.input for each in done.claimed] == [2]
+
+
+# --- what is refused, and leaves nothing
+
+
+async def test_refusals_are_those_of_the_described_routes(http, store):
+    rollout = await store.start_rollout(1)
+    span = make_span(rollout, a=1).model_dump_json().encode()
+    attempt = f"/v1/agl/rollouts/{rollout.rollout_id}/attempts/{rollout.attempt.attempt_id}"
+    unknown = span.replace(rollout.attempt.attempt_id.encode(), b"at-none")
+
+    def with_attribute(value: bytes) -> bytes:
+        return span.replace(b'"attributes":{', b'"attributes":{"x":%s,' % value, 1)
+
+    huge = span.replace(b'"sequence_id":0', b'"sequence_id":%d' % 10**40)
+    nul = span.replace(b'"span_id":"', rb'"span_id":"\u0000', 1)
+    cases = [
+        ("/v1/agl/spans", b"[]", 422, "ValidationError"),
+        ("/v1/agl/spans", b"{", 422, "ValidationError"),
+        ("/v1/agl/spans", b"", 422, "ValidationError"),
+        ("/v1/agl/spans", b"\xff\xfe", 422, "ValidationError"),
+        ("/v1/agl/spans", span.replace(b'"OK"', b'"FINE"'), 422, "ValidationError"),
+        ("/v1/agl/spans", with_attribute(b"NaN"), 422, "ValidationError"),
+        ("/v1/agl/spans", with_attribute(b"1e999"), 422, "ValidationError"),
+        ("/v1/agl/spans", span + b"\x00", 422, "ValidationError"),
+        ("/v1/agl/spans", huge, 400, "InvalidRecordError"),
+        ("/v1/agl/spans", nul, 400, "InvalidRecordError"),
+        ("/v1/agl/turn", b'{"spans":[%s]}' % nul, 400, "InvalidRecordError"),
+        ("/v1/agl/spans", unknown, 404, "UnknownRecordError"),
+        ("/v1/agl/spans/batch", b"[%s,%s]" % (span, unknown), 404, "UnknownRecordError"),
+        ("/v1/agl/spans/batch", b"[" * 100_000, 422, "ValidationError"),
+        ("/v1/agl/spans/batch", b"[%s,{}]" % span, 422, "ValidationError"),
+        ("/v1/agl/turn", b'{"spans":[%s],"finish":{}}' % span, 422, "ValidationError"),
+        ("/v1/agl/turn", b'{"spans":[%s],"finnish":null}' % span, 422, "ValidationError"),
+        ("/v1/agl/turn", b'{"spans":[%s],"claim":{"limit":"x"}}' % span, 422, "ValidationError"),
+        ("/v1/agl/queues/rollouts/enqueue", b'{"rollouts":[{}]}', 422, "ValidationError"),
+        ("/v1/agl/queues/rollouts/dequeue", b'{"limits":1}', 422, "ValidationError"),
+        ("/v1/agl/waits/rollouts", b'{"rollout_ids":"x"}', 422, "ValidationError"),
+        (attempt, b'{"status":"done"}', 409, "InvalidTransitionError"),
+        (attempt, b'{"status":null}', 400, "InvalidQueryError"),
+        (attempt + "x", b'{"status":"failed"}', 404, "UnknownRecordError"),
+    ]
+    for path, body, status, error_type in cases:
+        got, answer = await post(http, path, body)
+        assert got == status, (path, body[:200], answer)
+        assert answer["detail"]
+        assert error_type in (None, answer["error_type"])
+    statistics = await store.statistics()
+    assert (statistics["total_spans"], statistics["total_rollouts"]) == (0, 1)
+    assert (await store.get_latest_attempt(rollout.rollout_id)).status == "preparing"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [1.0, -math.inf]])
+async def test_numbers_that_are_not_finite_are_refused_by_name(store, value):
+    rollout = await store.start_rollout(1)
+    good, bad = make_span(rollout), make_span(rollout, score=value)
+    event = Event(name="e", attributes={"loss": value})
+    deep = make_span(rollout).model_copy(update={"events": [event]})
+    late = make_span(rollout).model_copy(update={"end_time": math.nan})
+    for span, word in ((bad, "score"), (deep, "loss"), (late, "end_time")):
+        with pytest.raises(InvalidRecordError, match=rf"{span.span_id}.*{word}"):
+            await store.add_many_spans([good, span])
+        with pytest.raises(ValueError, match=word):
+            await store.turn([good, span], finish=end_of(rollout))
+    assert (await store.statistics())["total_spans"] == 0
+    assert (await store.get_latest_attempt(rollout.rollout_id)).status == "preparing"
+
+
+async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
+    rollout = await store.start_rollout(1)
+    span = make_span(rollout).model_dump_json().encode()
+    packed = {"Content-Encoding": "gzip"}
+    assert (await post(http, "/v1/agl/spans", gzip.compress(span), **packed))[0] == 201
+    bomb = gzip.compress(b" " * 50_000_000)
+    for path in ("/v1/agl/spans/batch", "/v1/agl/turn", "/v1/traces"):
+        status, answer = await post(http, path, bomb, **packed)
+        assert (status, answer["error_type"]) == (413, "BodyTooLarge")
+    assert (await post(http, "/v1/agl/turn", span, **packed))[0] == 400
+    assert (await store.statistics())["total_spans"] == 1
+
+
+async def test_routes_of_the_fast_path_need_the_token(store):
+    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
+    await server.start()
+    async with aiohttp.ClientSession(server.address) as http:
+        for path in ("turn", "spans", "spans/batch", "queues/rollouts/enqueue"):
+            status, answer = await post(
+                http, f"/v1/agl/{path}", b"{}", Authorization="Bearer wrong"
+            )
+            assert (status, answer["error_type"]) == (401, "Unauthorized")
+    await server.stop()
+
+
+async def test_a_repeated_turn_with_a_key_claims_once(http, store):
+    await store.enqueue_rollout(1)
+    await store.enqueue_rollout(2)
+    key = {IDEMPOTENCY_KEY: "k"}
+    first = await post(http, "/v1/agl/turn", b'{"claim":{}}', **key)
+    assert await post(http, "/v1/agl/turn", b'{"claim":{}}', **key) == first
+    assert (await store.statistics())["total_attempts"] == 1
+
+
+# --- what is long
+
+
+async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(store, http):
+    rollout = await store.start_rollout(1)
+    ids = {"rollout_id": rollout.rollout_id}
+    for _ in range(4):
+        await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
+    expected = json.loads((await store.query_spans(**ids)).model_dump_json())
+    turns, is_read = 0, False
+
+    async def others() -> None:
+        nonlocal turns
+        while not is_read:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    pieces = await store.query_spans_json(**ids)
+    is_read = True
+    await counting
+    assert json.loads(b"".join(pieces)) == expected
+    assert max(map(len, pieces)) < 400_000
+    assert turns >= 12
+    body = json.dumps(ids).encode()
+    for _ in range(2):  # on one connection, which stays
+        async with http.post("/v1/agl/spans/search", data=body, headers=JSON) as response:
+            assert response.headers["content-length"] == str(sum(map(len, pieces)))
+            assert await response.json() == expected
+            assert "connection" not in response.headers
+
+
+async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(memory_store):
+    store = memory_store
+    await store.begin_run(RunStart(run_id="r", algorithm="a"))
+    [rollout] = await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input=1, metadata={"run": "r"})]
+    )
+    rollout = await store.start_attempt(rollout.rollout_id)
+    for _ in range(4):
+        await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
+    reading = asyncio.create_task(store.query_spans_json(rollout_id=rollout.rollout_id))
+    await asyncio.sleep(0)  # it has the first
+    await store.end_run("r", 1, outcome="stopped")
+    await store.delete_run("r")
+    with pytest.raises(UnknownRecordError, match="deleted while"):
+        await reading
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 7, "offset": 590},
+        {"sort_order": "desc", "limit": 3},
+        {"sort_by": "name", "name_contains": "9"},
+        {"attempt_id": "latest", "sort_by": None},
+        {"span_id": "none"},
+    ],
+)
+async def test_json_of_spans_is_that_of_the_records(store, query):
+    rollout = await store.start_rollout(1)
+    for start in (0, 300):  # more than are read at once
+        spans = [make_span(rollout, i=i) for i in range(start, start + 300)]
+        await store.add_many_spans(
+            [s.model_copy(update={"name": f"n{n}"}) for n, s in enumerate(spans)]
+        )
+    pieces = await store.query_spans_json(rollout_id=rollout.rollout_id, **query)
+    page = await store.query_spans(rollout.rollout_id, **query)
+    assert json.loads(b"".join(pieces)) == json.loads(page.model_dump_json())
+
+
+@pytest.mark.parametrize("count", [0, 1, 120])
+async def test_a_page_of_many_records_is_whole(store, client, count):
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(count)])
+    page = await client.query_rollouts()
+    assert ([one.input for one in page], page.total, page.limit) == ([*range(count)], count, -1)
+
+
+async def test_an_answer_in_pieces_is_not_remembered():
+    asked = []
+
+    async def app(scope, receive, send):
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/long":
+            await send({"type": "http.response.body", "body": b"1", "more_body": True})
+        await send({"type": "http.response.body", "body": b"2"})
+
+    remembered = RememberedPosts(app)
+
+    async def ask(path):
+        async def receive():
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message):
+            pass
+
+        headers = [(IDEMPOTENCY_KEY.lower().encode(), b"key")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await remembered(scope, receive, send)
+
+    for path in ("/short", "/long", "/long", "/short"):
+        await ask(path)
+    assert asked == ["/short", "/long", "/long"]
