@@ -265,7 +265,7 @@ def benchmarks(session: nox.Session) -> None:
 
 @nox.session(python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
-    """The core and the store server on newer Pythons than the one that everything is tested with."""
+    """The core and the store server on newer Pythons than the rest is tested with."""
     install(session, CORE, "agl-learning", *TEST_TOOLS)
     tests = (*CORE_TESTS, "tests/plugins/server")
     session.run("pytest", *PARALLEL, *tests, *session.posargs, env=QUIET)

@@ -147,7 +147,8 @@ def test_agl_prometheus_refuses(arguments, said, capsys, monkeypatch) -> None:
 def test_without_agl_metrics_the_tracker_is_refused_with_what_to_install() -> None:
     code = (
         "from agl.plugins import registry\n"
-        "registry.components = lambda group=None: []\n"
+        "all = registry.components\n"
+        "registry.components = lambda group: [] if group == 'agl.metrics' else all(group)\n"
         "from agl.cli import main\n"
         "main(['store', '--tracker', 'console'])\n"
     )
