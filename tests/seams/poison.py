@@ -129,13 +129,6 @@ async def _exit_in_task() -> None:
     await asyncio.create_task(leave())
 
 
-async def _block_in_task() -> None:
-    async def block() -> None:
-        time.sleep(PATIENCE_SECONDS)  # noqa: ASYNC251 (that is the poison)
-
-    await asyncio.create_task(block())
-
-
 @dataclass(frozen=True)
 class Poison:
     """What a rollout does, and what shall come of it."""
@@ -150,7 +143,6 @@ class Poison:
     takes_others: bool = False
     """The others share something that it destroys; they get further attempts."""
     timeout_seconds: float | None = None
-    blocked_seconds: float = 60.0
     reward: float | None = 1.0
     """Of the poisonous rollout, where it succeeds."""
 
@@ -214,20 +206,6 @@ POISONS: dict[str, Poison] = {
     "loop stopped from a thread": Poison(_stop_loop_from_thread, None),
     "loop closed": Poison(_close_loop, "agent", "Cannot close a running event loop"),
     "loop broken": Poison(_break_loop, "lost", "broke their event loop", takes_others=True),
-    "loop blocked": Poison(
-        lambda: time.sleep(PATIENCE_SECONDS),
-        "agent",
-        "blocked the event loop",
-        takes_others=True,
-        blocked_seconds=3.0,
-    ),
-    "loop blocked in a task": Poison(
-        _block_in_task,
-        "agent",
-        "blocked the event loop",
-        takes_others=True,
-        blocked_seconds=3.0,
-    ),
     "loop blocked until the deadline": Poison(
         lambda: time.sleep(PATIENCE_SECONDS),
         "timeout",
@@ -366,7 +344,6 @@ def _run(
         else {"type": "cs", **options},
         n_runners=1 if one_process else 2,
         concurrency=NUM if one_process else NUM // 2,
-        runner={"blocked_seconds": poison.blocked_seconds},
         store=stores[store](),
     ).fit(agent_of(name, folder))
     return found

@@ -30,9 +30,6 @@ def check(name: str, found: list[dict[str, Any]]) -> None:
         assert expected.says in bad["reason"]
         assert len(bad["reason"]) < 70_000
         assert bad["num_spans"] >= (0 if expected.plain else 1)  # what it wrote before is there
-    if expected.timeout_seconds is not None:
-        # Those that it held up did not run too long themselves.
-        assert {one["first_boundary"] for one in healthy} <= {"lost", None}
 
 
 IN_THREADS = [name for name in POISONS if name not in ONLY_PROCESSES]

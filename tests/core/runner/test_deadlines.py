@@ -110,7 +110,7 @@ async def test_runner_that_shall_be_replaced_says_so(memory_store: Store) -> Non
 async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
     run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl.runner.agent_threads.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
     release, beside = threading.Event(), threading.Event()
 
     @agl.rollout
@@ -139,7 +139,7 @@ async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
 async def test_coroutine_that_ignores_its_cancellation_counts_as_stuck(
     run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl.runner.agent_threads.CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
 
     @agl.rollout
     async def agent(task):

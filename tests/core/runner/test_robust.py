@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agl
-from agl.runner.agent_threads import AgentThreads
 
 Store = agl.InMemoryLightningStore
 
@@ -54,30 +54,6 @@ async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(
     (rollout,) = await run_all(agent, memory_store, num_rollouts=1)
     ended.set()
     assert rollout.attempt.status == "timeout"
-
-
-def _refuse(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-    coroutine.close()
-    raise RuntimeError("no tasks here")
-
-
-@pytest.mark.parametrize("spoils", ["threads", "tasks"])
-async def test_agents_after_one_that_spoiled_their_loop_get_a_fresh_one(
-    run_all: Any, memory_store: Store, spoils: str
-) -> None:
-    @agl.rollout
-    async def agent(task: int) -> float:
-        loop = asyncio.get_running_loop()
-        if task == 0 and spoils == "threads":
-            await loop.shutdown_default_executor()
-        elif task == 0:
-            loop.set_task_factory(_refuse)
-        else:
-            await asyncio.create_task(asyncio.to_thread(int))
-        return 1.0
-
-    ended = await run_all(agent, memory_store, [0, 1, 2])
-    assert [one.status for one in ended] == ["succeeded"] * 3
 
 
 async def test_hook_is_told_the_status_that_the_store_has(
@@ -139,33 +115,18 @@ async def test_spans_too_many_for_one_request_are_stored_one_by_one(run_all: Any
     await store.close()
 
 
-async def test_thread_that_is_busy_when_all_stop_ends_with_its_work() -> None:
-    threads, working, go_on = AgentThreads(), threading.Event(), threading.Event()
-    found: list[threading.Thread] = []
-
-    def work() -> None:
-        found.append(threading.current_thread())
-        working.set()
-        go_on.wait(30)
-
-    threads.submit(work)
-    await asyncio.to_thread(working.wait, 30)
-    threads.stop()
-    go_on.set()
-    await asyncio.to_thread(found[0].join, 30)
-    assert not found[0].is_alive()
-
-
 async def test_thread_that_cannot_be_started_costs_one_attempt(
     run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts = AgentThreads.submit
+    start = threading.Thread.start
 
-    def submit(self: AgentThreads, work: Any) -> None:
-        monkeypatch.setattr(AgentThreads, "submit", starts)
-        raise RuntimeError("can't start new thread")  # as threading says it
+    def refuse(self: threading.Thread) -> None:
+        if self.name == "agl-agent":
+            monkeypatch.setattr(threading.Thread, "start", start)
+            raise RuntimeError("can't start new thread")  # as threading says it
+        start(self)
 
-    monkeypatch.setattr(AgentThreads, "submit", submit)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
 
     @agl.rollout
     def agent(task: str) -> float:
@@ -175,6 +136,47 @@ async def test_thread_that_cannot_be_started_costs_one_attempt(
     assert first.attempt.error.boundary == "lost"
     assert "can't start new thread" in first.attempt.error.message
     assert second.status == "succeeded"
+
+
+async def test_loop_that_agents_share_is_given_up_when_it_is_silent(
+    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl.runner.agent_call.BLOCKED_SECONDS", 1.0)
+    release, both = threading.Event(), threading.Barrier(2)
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        if task != "after":
+            await asyncio.to_thread(both.wait, 20)
+        if task == "blocks":
+            release.wait(30)
+        elif task == "beside":
+            await asyncio.sleep(30)
+        return 1.0
+
+    ended = await run_all(agent, memory_store, ["blocks", "beside", "after"], concurrency=2)
+    release.set()
+    assert [one.status for one in ended] == ["failed", "failed", "succeeded"]
+    line = agent.function.__code__.co_firstlineno + 5
+    for lost in ended[:2]:
+        assert lost.attempt.error.boundary == "lost"
+        assert f"share, at {Path(__file__).name}:{line}." in lost.attempt.error.message.replace(
+            f"{Path(__file__).parent.relative_to(Path.cwd())}/", ""
+        )
+
+
+async def test_agent_that_is_alone_on_its_loop_may_block_it(
+    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl.runner.agent_call.BLOCKED_SECONDS", 0.5)
+
+    @agl.rollout
+    async def agent(task: str) -> float:
+        time.sleep(1.5)  # noqa: ASYNC251 (that is the case)
+        return 1.0
+
+    (rollout,) = await run_all(agent, memory_store, ["x"])
+    assert rollout.status == "succeeded"
 
 
 async def test_ctrl_c_while_a_result_is_read_ends_the_step(memory_store: Store) -> None:
@@ -246,7 +248,7 @@ async def main():
             print("STUCK", type(error).__name__)
     for rollout in await store.query_rollouts():
         error = rollout.attempt.error if isinstance(rollout, agl.AttemptedRollout) else None
-        print(rollout.input, rollout.status, error and (error.boundary, "event loop for" in
+        print(rollout.input, rollout.status, error and (error.boundary, "could not be started" in
               error.message, "Too many open files" in error.message))
 
 asyncio.run(main())

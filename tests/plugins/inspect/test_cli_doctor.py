@@ -56,7 +56,7 @@ async def slow(task, llm: agl.LLM) -> float:
 @agl.rollout
 async def blocking(task, llm: agl.LLM) -> float:
     import time
-    time.sleep(0.8)
+    time.sleep(1.6)
     await ask(llm, task["q"])
     return nearly(1.0)
 
@@ -523,7 +523,7 @@ def test_agent_that_blocks_the_loop_is_named_with_its_line(
     given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
     code, diagnosis = doctor(*given, f"algorithm.type=doctor_agents:{algorithm}")
     assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})
-    line = AGENT[: AGENT.index("time.sleep(0.8)")].count("\n") + 1
+    line = AGENT[: AGENT.index("time.sleep(1.6)")].count("\n") + 1
     assert f"doctor_agents.py:{line} held the event loop" in diagnosis["findings"][0]["message"]
 
 

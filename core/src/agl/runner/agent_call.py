@@ -1,40 +1,145 @@
-"""One call of an agent that ends when it must: by itself, at its deadline, or when stopped."""
+"""One call of an agent, which ends at its deadline or when it is stopped, and where it runs.
+
+A plain function gets a thread of its own. Coroutines share ``AgentLoop``, an event loop in a thread
+apart from the runner's, so that an agent that blocks it stops neither deadlines nor heartbeats.
+"""
 
 import asyncio
 import contextlib
 import contextvars
 import inspect
+import itertools
+import logging
 import math
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
 from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
-from agl.runner import agent_threads
-from agl.runner.agent_threads import AgentLoop, AgentThreads, current_call, make_task
 from agl.runner.result import Outcome, ReadResult
+from agl.utils.text import describe
+from agl.utils.tracebacks import place_of
 
-_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
-BLOCKED = (
-    "blocked the event loop that they shared. A coroutine agent must not block; make it a plain "
-    "function, or await"
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 2.0
+"""A cancelled coroutine may clean up for this long before it counts as stuck."""
+LOOK_SECONDS = 0.1
+"""Between two questions to the agents' event loop whether it answers."""
+HOLD_SECONDS = 0.5
+"""The log names an agent that keeps the event loop for twice as long, in one line of its code."""
+BLOCKED_SECONDS = 60.0
+"""An event loop that does not answer for so long, while several agents share it, is given up."""
+HELD = (
+    "%s held the event loop of coroutine agents for %.1f s, and other rollouts of this runner "
+    "have to wait for that. Await there, or make the agent a plain function"
 )
-Why = Literal["ended", "timeout", "cancelled", "lost", "blocked"]
+BLOCKED = (
+    "an agent blocked the event loop that they share, at {}. A coroutine agent must not block; "
+    "await there, or make the agent a plain function"
+)
+_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
 
 
 class RolloutCancelledError(AglError, RuntimeError):
     """An attempt was stopped before its agent was done."""
 
 
-class AgentBlockedError(AglError, RuntimeError):
-    """A coroutine agent blocked the event loop that it shares with others."""
+class AgentLoop:
+    """The thread and event loop of the coroutine agents of one runner; made on the runner's loop.
+
+    Raises:
+        OSError: There is no file descriptor left for a loop.
+        RuntimeError: The system starts no further thread.
+    """
+
+    def __init__(self) -> None:
+        self.calls: set[AgentCall] = set()
+        """The calls that run on it."""
+        self.is_lost = False
+        """It is broken or blocked; the next agents need a new one."""
+        self._is_ending = False
+        self._logged = 0
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._runner.close()
+            raise
+        self._watching = asyncio.create_task(self._watch())
+
+    def _run(self) -> None:
+        # What an agent broke, or left behind, must not reach this thread's end as an exception.
+        with contextlib.suppress(Exception), self._runner:
+            while not self._is_ending:
+                try:
+                    self.loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    # The task that raised it has ended with it, and the others go on.
+                    logger.warning("a task of an agent raised %r", error)
+                except Exception as error:
+                    self.give_up(f"an agent broke their event loop: {describe(error)}")
+
+    async def _watch(self) -> None:
+        runners_loop = asyncio.get_running_loop()
+        while not self.is_lost:
+            await asyncio.sleep(LOOK_SECONDS)
+            answered, first, place, level = asyncio.Event(), "", "", logging.DEBUG
+            began = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                self.loop.call_soon_threadsafe(runners_loop.call_soon_threadsafe, answered.set)
+            # Counted, as the whole process may have stood still.
+            for looks in itertools.count(1):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(answered.wait(), HOLD_SECONDS)
+                    break
+                if looks == 1:
+                    first = self._place()
+                elif looks == 2 and self._place() == first:  # else the machine is busy
+                    place = first
+                level = logging.WARNING if len(self.calls) > 1 else level
+                if looks * HOLD_SECONDS >= BLOCKED_SECONDS and len(self.calls) > 1:
+                    self.give_up()
+                    break
+            if place and level > self._logged:
+                self._logged = level
+                logger.log(level, HELD, place, time.monotonic() - began)
+
+    def _place(self) -> str:
+        """File and line of the agent's code that runs now; "" while it imports something."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # pyright: ignore[reportPrivateUsage]
+        where = "".join(traceback.format_stack(frame)) if frame else ""
+        is_agents = asyncio.current_task(self.loop) and "importlib._bootstrap" not in where
+        return place_of(where) if is_agents else ""
+
+    def give_up(self, why: str | None = None) -> None:
+        """End all calls on this loop as lost; from any thread. None: an agent blocks it."""
+        why = why or BLOCKED.format(self._place() or "a place unknown")
+        self.is_lost = True
+        for call in list(self.calls):
+            call.stop("lost", why)
+        self._end()
+
+    def stop(self) -> None:
+        """Cancel what agents left behind, and end the thread."""
+        self._watching.cancel()
+        self._end()
+        if not self.is_lost:
+            self._thread.join(CANCEL_SECONDS)
+
+    def _end(self) -> None:
+        self._is_ending = True
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 class AgentCall:
-    """Calls an agent's method and watches over it.
-
-    A coroutine runs on ``agents``' loop, or on the caller's loop without one; a plain function in
-    one of ``threads``.
+    """Calls an agent's method, and ends the call when it must end.
 
     Args:
         method: ``LitAgent.rollout_method(...)``.
@@ -42,8 +147,7 @@ class AgentCall:
         read: Makes of the result what is stored; see ``read_result``.
         timeout: Seconds from ``began`` until it is stopped; None for no limit.
         began: When the attempt began, by ``time.monotonic()``; the store counts from then, too.
-        agents: Where coroutines run.
-        threads: Where plain functions run.
+        agent_loop: Gives the loop for a coroutine; None runs it on the caller's loop.
         what: The attempt, for messages.
     """
 
@@ -55,109 +159,99 @@ class AgentCall:
         read: Callable[[Any], ReadResult],
         timeout: float | None,
         began: float,
-        agents: AgentLoop | None,
-        threads: AgentThreads,
+        agent_loop: Callable[[], AgentLoop] | None,
         what: str,
     ) -> None:
         self.is_coroutine = inspect.iscoroutinefunction(method)
-        self.agents = agents if self.is_coroutine else None
-        self._threads = threads
         self._method = method
         self._arguments = arguments
         self._read = read
-        self.timeout = timeout
-        """Seconds that it may take in all."""
+        self._timeout = timeout
+        self._deadline = math.inf if timeout is None else began + timeout
+        self._find_loop = agent_loop
+        self._shared: AgentLoop | None = None
         self._what = what
         self._loop = asyncio.get_running_loop()
-        self._why: asyncio.Future[Why] = self._loop.create_future()
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
-        self._where = ""
-        self._was_held_up = False
-        self._task: asyncio.Task[None] | None = None
-        self._is_given_up = False
-        self._ends_at = None if timeout is None else began + timeout
+        self._stopped: asyncio.Future[tuple[Literal["cancelled", "lost"], str]]
+        self._stopped = self._loop.create_future()
+        self._task: asyncio.Task[Outcome] | None = None
+        self._cancel_arrived = False
         self.was_interrupted = False
         """The caller itself was cancelled; it should say so once the attempt is recorded."""
 
-    @property
-    def seconds_left(self) -> float:
-        """Until its deadline."""
-        return math.inf if self._ends_at is None else self._ends_at - time.monotonic()
-
-    def stop(self, why: Literal["cancelled", "lost", "blocked"], where: str = "") -> None:
+    def stop(self, why: Literal["cancelled", "lost"], reason: str = "") -> None:
         """End the call; from any thread.
 
         Args:
-            why: ``blocked`` is for the agent that blocked the loop, ``lost`` for the others on it.
-            where: What is known of the cause, for the message.
+            why: The boundary of the attempt's failure.
+            reason: For the message of a lost call.
         """
         with contextlib.suppress(RuntimeError):  # the caller's loop has ended, and so has the call
-            self._loop.call_soon_threadsafe(self._decide, why, where)
+            self._loop.call_soon_threadsafe(_resolve, self._stopped, (why, reason))
 
     async def run(self) -> Outcome:
-        """Call, and return what came of it."""
+        """Call the agent, and return what came of it."""
+        seconds = None if self._timeout is None else max(0.0, self._deadline - time.monotonic())
+        why, reason = "timeout", ""
         try:
-            async with asyncio.timeout(None if self.timeout is None else self.seconds_left):
-                self._start()
-                why = await self._why
-        except TimeoutError:
-            why = "timeout"
+            self._start()
+            ends = [self._ended, self._stopped]
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopped.done():
+                why, reason = self._stopped.result()
+        except (OSError, RuntimeError) as error:  # no more threads, or no more descriptors
+            message = f"{self._what} was lost: its agent could not be started: {describe(error)}"
+            return Outcome(error=RolloutCancelledError(message), boundary="lost", stuck=True)
         except asyncio.CancelledError:
-            self.was_interrupted = True
-            why = "cancelled"
-        if why == "ended":
+            self.was_interrupted, why = True, "cancelled"
+        finally:
+            if self._shared is not None:
+                self._shared.calls.discard(self)
+        if self._ended.done():
             return self._ended.result()
-        # The loop of a lost call does not answer, and nobody waits for it.
-        stuck = not await self._give_up(patient=why not in ("lost", "blocked"))
-        if self._was_held_up:
-            why = "lost"
-        if why == "timeout":
-            error: AglError = RolloutTimeoutError(
-                f"{self._what} ran longer than timeout_seconds={self.timeout:g}"
-            )
-            if self._where:
-                error.add_note(f"It blocked the event loop of coroutine agents:\n{self._where}")
-        elif why == "cancelled":
+        if why == "lost":
+            error = RolloutCancelledError(f"{self._what} was lost: {reason}")
+            return Outcome(error=error, boundary="lost")
+        if self.is_coroutine:
+            await self._cancel()
+        stuck = not self._ended.done()
+        if why == "cancelled":
             error = RolloutCancelledError(f"{self._what} was cancelled while its agent ran")
-        elif why == "blocked":
-            error = AgentBlockedError(
-                f"{self._what}: its agent blocked the event loop of coroutine agents, and was left "
-                "behind. A coroutine agent must not block; make it a plain function, or await"
-            )
-            error.add_note(f"It was last seen here:\n{self._where}")
-        else:
-            error = RolloutCancelledError(
-                f"{self._what} was lost: an agent {self._where or BLOCKED}"
-            )
-        boundary = "agent" if why == "blocked" else why
-        return Outcome(error=error, boundary=boundary, stuck=stuck and why != "lost")
+            return Outcome(error=error, boundary="cancelled", stuck=stuck)
+        error = RolloutTimeoutError(
+            f"{self._what} ran longer than timeout_seconds={self._timeout:g}"
+        )
+        return Outcome(error=error, boundary="timeout", stuck=stuck)
 
     def _start(self) -> None:
         context = contextvars.copy_context()
-        context.run(current_call.set, self)
+        if not self.is_coroutine:
+            arguments = (self._run_in_thread,)
+            threading.Thread(
+                target=context.run, args=arguments, name="agl-agent", daemon=True
+            ).start()
+        elif self._find_loop is None:
+            self._create_task(self._loop)
+        else:
+            self._shared = self._find_loop()
+            self._shared.calls.add(self)
+            loop = self._shared.loop
+            loop.call_soon_threadsafe(self._create_task, loop, context=context)
+
+    def _create_task(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._run_coroutine())
+        self._task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: "asyncio.Task[Outcome]") -> None:
+        # Cancelled before its first step, the coroutine has caught nothing.
+        self._report(self._raised(asyncio.CancelledError()) if task.cancelled() else task.result())
+
+    async def _run_coroutine(self) -> Outcome:
         try:
-            if not self.is_coroutine:
-                self._threads.submit(lambda: context.run(self._run_in_thread))
-            elif self.agents is None:
-                self._watch(self._loop.create_task(self._run_coroutine()))
-            else:
-                self.agents.submit(self._start_task, context=context)
-        except Exception as error:  # closed in this moment; or no more threads
-            where = "closed their event loop" if self.agents else f"could not begin: {error}"
-            self._decide("lost", where)
-
-    def _start_task(self) -> None:
-        assert self.agents is not None
-        self.agents.loop.set_task_factory(make_task)  # an agent may have set its own
-        self._watch(self.agents.loop.create_task(self._run_coroutine()))
-
-    def _watch(self, task: "asyncio.Task[None]") -> None:
-        self._task = task
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():  # before its first step, or it would have reported
-            self._report(self._raised(asyncio.CancelledError()))
+            return self._returned(await self._method(*self._arguments))
+        except BaseException as error:  # SystemExit too: one agent must not end the runner
+            return self._raised(error)
 
     def _run_in_thread(self) -> None:
         try:
@@ -166,13 +260,6 @@ class AgentCall:
                 result = asyncio.run(awaited(result))
             outcome = self._returned(result)
         except BaseException as error:
-            outcome = self._raised(error)
-        self._report(outcome)
-
-    async def _run_coroutine(self) -> None:
-        try:
-            outcome = self._returned(await self._method(*self._arguments))
-        except BaseException as error:  # SystemExit too: one agent must not end the runner
             outcome = self._raised(error)
         self._report(outcome)
 
@@ -198,41 +285,28 @@ class AgentCall:
 
     def _report(self, outcome: Outcome) -> None:
         with contextlib.suppress(RuntimeError):  # given up long ago, and the runner has ended
-            self._loop.call_soon_threadsafe(self._finish, outcome)
+            self._loop.call_soon_threadsafe(_resolve, self._ended, outcome)
 
-    def _finish(self, outcome: Outcome) -> None:
-        if not self._ended.done():
-            self._ended.set_result(outcome)
-            self._decide("ended")
-
-    def _decide(self, why: Why, where: str = "") -> None:
-        if not self._why.done():
-            self._where = where
-            self._why.set_result(why)
-
-    async def _give_up(self, *, patient: bool) -> bool:
-        """Whether the agent has ended after all."""
-        if not self.is_coroutine:
-            return self._ended.done()
-        if self.agents is None:
-            self._cancel()
+    async def _cancel(self) -> None:
+        """Cancel the coroutine; give its loop up if the loop does not get to that."""
+        if self._shared is None:
+            self._cancel_task()
         else:
-            with contextlib.suppress(RuntimeError):
-                self.agents.submit(self._cancel)
-        if patient and not self._ended.done():
-            await asyncio.wait([self._ended], timeout=agent_threads.CANCEL_SECONDS)
-        if patient and self.agents is not None and not self._is_given_up:
-            self.agents.lost = BLOCKED
-            culprit, self._where = self.agents.at_work()
-            if culprit not in (self, None):
-                self._was_held_up, self._where = True, BLOCKED
-        return self._ended.done()
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self._shared.loop.call_soon_threadsafe(self._cancel_task)
+        await asyncio.wait([self._ended], timeout=CANCEL_SECONDS)
+        if self._shared is not None and not self._cancel_arrived:
+            self._shared.give_up()
 
-    def _cancel(self) -> None:
-        # On the agent's loop; that it runs at all shows that the loop is not blocked.
-        self._is_given_up = True
+    def _cancel_task(self) -> None:
+        self._cancel_arrived = True
         if self._task is not None:
             self._task.cancel()
+
+
+def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 async def awaited(awaitable: Any) -> Any:

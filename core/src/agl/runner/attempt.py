@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import time
 from collections.abc import Generator
@@ -21,8 +20,7 @@ from agl.errors import (
     TracerError,
 )
 from agl.plugins.hooks import HookCaller
-from agl.runner.agent_call import AgentCall, RolloutCancelledError
-from agl.runner.agent_host import AgentHost
+from agl.runner.agent_call import AgentCall, AgentLoop, RolloutCancelledError
 from agl.runner.claims import Claims
 from agl.runner.gateways import AttemptGateways, opened
 from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
@@ -54,7 +52,6 @@ class AttemptRunner:
         tracer: Collects the spans.
         hooks: Told of each moment of an attempt.
         on_stuck: See ``LitAgentRunner``.
-        blocked_seconds: See ``LitAgentRunner``.
         sandbox: Runs the agent, if it is not to run in this process.
         grader: Of the agent, where it has one.
         grade_timeout: See ``LitAgentRunner``.
@@ -69,7 +66,6 @@ class AttemptRunner:
         tracer: Tracer,
         hooks: HookCaller,
         on_stuck: Literal["continue", "raise"],
-        blocked_seconds: float,
         sandbox: Sandbox | None = None,
         grader: Grader | None,
         grade_timeout: float,
@@ -84,7 +80,7 @@ class AttemptRunner:
         self._on_stuck = on_stuck
         self._context = {"agent": agent, "runner": runner}
         self._running: dict[str, Running] = {}
-        self._blocked_seconds = blocked_seconds
+        self._agent_loop: AgentLoop | None = None
         self._gateways = AttemptGateways()
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
@@ -95,15 +91,18 @@ class AttemptRunner:
 
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
-        """Have threads for agents within the block."""
-        self._host = AgentHost(
-            self._blocked_seconds,
-            lambda: [one.call for one in self.running() if isinstance(one.call, AgentCall)],
-        )
+        """Have an event loop for agents within the block, once one needs it."""
         try:
             yield
         finally:
-            self._host.stop()
+            if self._agent_loop is not None:
+                self._agent_loop.stop()
+                self._agent_loop = None
+
+    def _loop_for_agents(self) -> AgentLoop:
+        if self._agent_loop is None or self._agent_loop.is_lost:
+            self._agent_loop = AgentLoop()
+        return self._agent_loop
 
     async def run(
         self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
@@ -263,11 +262,6 @@ class AttemptRunner:
                 method, apart = sandboxed.rollout_async, False
         except (MissingResourceError, ConfigError) as error:
             return Outcome(error=error), False
-        is_coroutine = inspect.iscoroutinefunction(method)
-        try:
-            agents = self._host.loop() if apart and is_coroutine else None
-        except (OSError, RuntimeError) as error:
-            return self._without_loop(rollout, error), False
         call = AgentCall(
             method,
             (rollout.input, resources, rollout),
@@ -276,15 +270,15 @@ class AttemptRunner:
             ),
             timeout=rollout.config.timeout_seconds,
             began=began,
-            agents=agents,
-            threads=self._host.threads,
+            agent_loop=self._loop_for_agents if apart else None,
             what=_what(rollout),
         )
         outcome = await self._work(rollout, call)
         if sandboxed is not None and sandboxed.store_error is not None:
             raise sandboxed.store_error
         if outcome.stuck:
-            self._left_behind(call, outcome)
+            message = f"{outcome.error}; its agent cannot be stopped and is left behind"
+            self._is_stuck(message, replace=outcome.boundary != "cancelled")
         return outcome, call.was_interrupted
 
     async def _work(self, rollout: AttemptedRollout, call: AgentCall | GradeCall) -> Outcome:
@@ -307,21 +301,6 @@ class AttemptRunner:
         if isinstance(outcome.error, GraderGoneError):
             self._is_stuck(f"{_what(rollout)}: {outcome.error}")
         return outcome
-
-    def _left_behind(self, call: AgentCall, outcome: Outcome) -> None:
-        message = f"{outcome.error}; its agent cannot be stopped and is left behind"
-        self._is_stuck(message, replace=outcome.boundary != "cancelled")
-        if call.agents is not None and call.agents.lost:
-            self._host.leave(call.agents)
-
-    def _without_loop(self, rollout: AttemptedRollout, cause: Exception) -> Outcome:
-        message = (
-            f"{_what(rollout)} was lost: its runner can start no event loop for agents "
-            f"({type(cause).__name__}: {describe(cause)}). Earlier agents may have left files or "
-            "threads open"
-        )
-        self._is_stuck(message)
-        return Outcome(error=RolloutCancelledError(message), boundary="lost")
 
     def _is_stuck(self, message: str, *, replace: bool = True) -> None:
         logger.error("%s", message)

@@ -60,9 +60,6 @@ class LitAgentRunner(Runner[T]):
             process.
         grace_seconds: How long running rollouts may go on after the stop event, before they are
             cancelled.
-        blocked_seconds: A coroutine agent that keeps the event loop to itself for so long, while
-            others wait, is given up: its attempt fails, the others on that loop are ``lost``, and
-            further rollouts get a fresh loop. One that holds up no other has ten times as long.
         isolation: Where the agent's code runs: ``none`` is this process; any other is a sandbox,
             by its name or with options, as ``{type: process, memory_mb: 512}``.
         grade_timeout: Seconds that the agent's grader, if it has one, may take for a result.
@@ -80,7 +77,6 @@ class LitAgentRunner(Runner[T]):
         concurrency: int | None = None,
         on_stuck: Literal["continue", "raise"] = "continue",
         grace_seconds: float = 5.0,
-        blocked_seconds: float = 60.0,
         isolation: str | Mapping[str, Any] | Sandbox = "none",
         grade_timeout: float = 60.0,
     ) -> None:
@@ -89,7 +85,7 @@ class LitAgentRunner(Runner[T]):
         check(whole=True, least=1, concurrency=concurrency)
         check(whole=True, optional=True, least=1, max_rollouts=max_rollouts)
         check(above=0, poll_interval=poll_interval, heartbeat_interval=heartbeat_interval)
-        check(above=0, blocked_seconds=blocked_seconds, grade_timeout=grade_timeout)
+        check(above=0, grade_timeout=grade_timeout)
         check(least=0, interval_jitter=interval_jitter, grace_seconds=grace_seconds)
         self.tracer = tracer
         self.max_rollouts = max_rollouts
@@ -101,7 +97,6 @@ class LitAgentRunner(Runner[T]):
         self.concurrency = cast(int, concurrency)
         self.on_stuck: Literal["continue", "raise"] = on_stuck
         self.grace_seconds = grace_seconds
-        self.blocked_seconds = blocked_seconds
         self.grade_timeout = grade_timeout
         self._isolation: Sandbox | None = None
         if isolation != "none":
@@ -138,7 +133,6 @@ class LitAgentRunner(Runner[T]):
             tracer=self.tracer,
             hooks=self._hooks,
             on_stuck=self.on_stuck,
-            blocked_seconds=self.blocked_seconds,
             sandbox=self._sandbox,
             grader=self._grader,
             grade_timeout=self.grade_timeout,

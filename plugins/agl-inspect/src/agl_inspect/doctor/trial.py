@@ -26,7 +26,7 @@ from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
 from agl.plugins.schema import schema_of
-from agl.runner import LitAgentRunner, agent_host
+from agl.runner import LitAgentRunner, agent_call
 from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
@@ -145,7 +145,7 @@ class _Holds(logging.Filter):
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
-        self._logger = agent_host.logger
+        self._logger = agent_call.logger
 
     def __enter__(self) -> None:
         self._level = self._logger.level
@@ -157,7 +157,7 @@ class _Holds(logging.Filter):
         self._logger.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg == agent_host.HELD:
+        if record.msg == agent_call.HELD:
             place, seconds = cast("tuple[str, float]", record.args)
             self._trial.holds[place] = seconds, record.levelno > logging.DEBUG
         return False
