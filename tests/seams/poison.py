@@ -43,38 +43,6 @@ class Frozen(Exception):
     code: int = 3
 
 
-class Noted(Exception):
-    """An exception that raises when somebody looks at it."""
-
-    @property
-    def __notes__(self) -> list[str]:  # type: ignore
-        raise RuntimeError("no notes")
-
-    def with_traceback(self, where: Any) -> "Noted":
-        raise RuntimeError("no traceback")
-
-
-class Exiting:
-    """A result that ends the process of whoever shows it."""
-
-    def __repr__(self) -> str:
-        sys.exit(4)
-
-
-class Interrupting(float):
-    """A number that is no number."""
-
-    def __float__(self) -> float:
-        raise KeyboardInterrupt
-
-
-class ExitingList(list[Any]):
-    """A list that nobody can read."""
-
-    def __iter__(self) -> Any:
-        sys.exit(9)
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -170,7 +138,7 @@ POISONS: dict[str, Poison] = {
     "span that no store keeps": Poison(
         lambda: _span("a", {}, span_id="a\0b"), "store", "InvalidRecordError"
     ),
-    "error without a text": Poison(lambda: _raise(Mute()), "agent", "repr() raised RuntimeError"),
+    "error without a text": Poison(lambda: _raise(Mute()), "agent", "its text cannot be made"),
     "error of 80 MB": Poison(
         lambda: _raise(ValueError("x" * 80_000_000)), "agent", "characters left out"
     ),
@@ -178,19 +146,6 @@ POISONS: dict[str, Poison] = {
         lambda: _raise(ValueError("x" * 60_000)), "agent", "xxxxxxxxxx", plain=True
     ),
     "error that is frozen": Poison(lambda: _raise(Frozen()), "agent", "Frozen(code=3)"),
-    "error that cannot be read": Poison(
-        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made)", plain=True
-    ),
-    "error of a coroutine that cannot be read": Poison(
-        lambda: _raise(Noted()), "agent", "Noted: (its text cannot be made)"
-    ),
-    # results that break who looks at them
-    "result that exits": Poison(Exiting, "agent", "SystemExit: 4", plain=True),
-    "number that interrupts": Poison(Interrupting, "agent", "KeyboardInterrupt"),
-    "number that interrupts in a function": Poison(
-        Interrupting, "agent", "KeyboardInterrupt", plain=True
-    ),
-    "list that exits": Poison(lambda: ExitingList([1]), "agent", "SystemExit: 9"),
     # what ends a process elsewhere
     "KeyboardInterrupt": Poison(lambda: _raise(KeyboardInterrupt()), "agent", "KeyboardInterrupt"),
     "KeyboardInterrupt in a function": Poison(

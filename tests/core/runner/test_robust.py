@@ -1,7 +1,6 @@
 """What agents do to the loop, the threads and the records of a runner."""
 
 import asyncio
-import signal
 import subprocess
 import sys
 import threading
@@ -177,27 +176,6 @@ async def test_agent_that_is_alone_on_its_loop_may_block_it(
 
     (rollout,) = await run_all(agent, memory_store, ["x"])
     assert rollout.status == "succeeded"
-
-
-async def test_ctrl_c_while_a_result_is_read_ends_the_step(memory_store: Store) -> None:
-    class Interrupted(float):
-        def __float__(self) -> float:
-            signal.raise_signal(signal.SIGINT)
-            return 1.0
-
-    @agl.rollout
-    async def agent(task: str) -> float:
-        return Interrupted()
-
-    runner = agl.LitAgentRunner(agl.OtelTracer())
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with runner.run_context(agent=agent, store=memory_store), pytest.raises(KeyboardInterrupt):
-            await runner.step("task")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    (rollout,) = await memory_store.query_rollouts()
-    assert rollout.status == "failed"
 
 
 LEAK = """

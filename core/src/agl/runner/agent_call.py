@@ -275,13 +275,14 @@ class AgentCall:
             raise
 
     def _raised(self, error: BaseException) -> Outcome:
-        # Without our own frames, the traceback begins in the agent. Its exception may forbid that.
-        with contextlib.suppress(BaseException):
-            at = error.__traceback__
-            while at and at.tb_next and at.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
-                at = at.tb_next
-            error.with_traceback(at)
-        return Outcome(error=error)
+        # Without our own frames, the traceback begins in the agent.
+        at = error.__traceback__
+        while at and at.tb_next and at.tb_frame.f_globals.get("__name__") in _OUR_MODULES:
+            at = at.tb_next
+        try:
+            return Outcome(error=error.with_traceback(at))
+        except Exception as failed:  # the agent's exception has code that fails
+            return Outcome(error=failed)
 
     def _report(self, outcome: Outcome) -> None:
         with contextlib.suppress(RuntimeError):  # given up long ago, and the runner has ended

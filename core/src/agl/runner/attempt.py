@@ -177,7 +177,7 @@ class AttemptRunner:
             done = await self._record(rollout, outcome, held.spans, claims, not was_interrupted)
         attempt = done.attempt or rollout.attempt
         await self._hooks.call(
-            "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.shown, **self._context
+            "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.error, **self._context
         )
         if was_interrupted:
             raise asyncio.CancelledError
@@ -228,14 +228,14 @@ class AttemptRunner:
                 outcome, was_interrupted = await self._call_agent(rollout, held, apart, began)
                 await self._hooks.call("on_trace_end", **context)
                 held.hold()
-                if outcome.shown is not None:
-                    where = outcome.shown.__traceback__
-                    raise outcome.shown  # a tracer may want to see it
+                if outcome.error is not None:
+                    where = outcome.error.__traceback__
+                    raise outcome.error  # a tracer may want to see it
             return outcome, was_interrupted
         except BaseException as error:
-            raised = outcome.shown if outcome else None
+            raised = outcome.error if outcome else None
             if raised is not None:
-                raised.__traceback__ = where  # the agent's frames, without ours
+                raised.with_traceback(where)  # the agent's frames, without ours
             if outcome is not None and error is raised:
                 return outcome, was_interrupted
             if isinstance(error, KeyboardInterrupt):

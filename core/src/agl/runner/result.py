@@ -1,12 +1,7 @@
-"""What an agent call came to: its outcome, the spans in its result, the failure to store.
-
-Here, and nowhere else in the runner, the code of an agent's error or result may run. It does so
-where the agent ran, and whatever it raises is one more way for the attempt to fail.
-"""
+"""What an agent call came to: its outcome, the spans in its result, the failure to store."""
 
 import inspect
 import json
-import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -17,14 +12,14 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
-from agl.errors import AgentResultError, AglError, InvalidRecordError
+from agl.errors import AgentResultError, AglError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import AttemptEnd
 from agl.store.packed import storable
 from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
 from agl.types.records import Boundary
 from agl.utils.secrets import hide
-from agl.utils.text import capped, clean, describe, full_name_of, parse_json
+from agl.utils.text import capped, clean, describe, full_name_of, parse_json, shorten
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -44,10 +39,6 @@ class Artefact:
 ReadResult = Attributes | Sequence[Span] | Artefact
 """A result without anything of the agent's own classes: the attributes of its reward, spans, or
 what is to be graded."""
-
-
-class AgentFailedError(AglError, RuntimeError):
-    """Stands for an agent's exception that cannot be handled as others are."""
 
 
 class SandboxedAgentError(AglError, RuntimeError):
@@ -77,23 +68,9 @@ class Outcome:
     """The agent did not return when it had to, and may still be running."""
     failure: Failure | None = field(init=False)
     """What is stored with the attempt."""
-    shown: BaseException | None = field(init=False)
-    """What is raised for a tracer to see: ``error``, or what stands for it."""
 
     def __post_init__(self) -> None:
-        error = self.shown = self.error
-        self.failure = None
-        if error is None:
-            return
-        kind = clean(type.__repr__(type(error))[8:-2])
-        failure = Failure(boundary=self.boundary, type=kind, message="(its text cannot be made)")
-        try:
-            failure = _hidden(_failure_of(error, failure))
-            # As every context manager made of a generator does with what passes through it.
-            error.__traceback__ = error.__traceback__
-        except BaseException:  # an agent's code; an attempt that does not hear of its end hangs
-            self.shown = AgentFailedError(f"{kind}: {failure.message}")
-        self.failure = failure
+        self.failure = None if self.error is None else _failure_of(self.error, self.boundary)
 
     @property
     def status(self) -> Literal["succeeded", "failed", "timeout"]:
@@ -129,20 +106,18 @@ class Outcome:
         return [span.changed(writer="runner", start_time=now, end_time=now)]
 
 
-def _failure_of(error: BaseException, bare: Failure) -> Failure:
+def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
+    """What is stored, without keys: a provider repeats a wrong key in its refusal."""
     if isinstance(error, SandboxedAgentError):
-        return error.failure
-    return bare.changed(
-        boundary="resources" if isinstance(error, MissingResourceError) else bare.boundary,
-        message=describe(error),
-        traceback=clean(capped("".join(traceback.format_exception(error)))),
-    )
-
-
-def _hidden(failure: Failure) -> Failure:
-    """Without keys: who calls a model with a wrong one is often told which it was."""
-    where = failure.traceback and hide(failure.traceback)
-    return failure.changed(message=hide(failure.message), traceback=where)
+        failure = error.failure
+        trace = failure.traceback
+    else:
+        if isinstance(error, MissingResourceError):
+            boundary = "resources"
+        kind = clean(full_name_of(type(error)))
+        failure = Failure(boundary=boundary, type=kind, message=describe(error))
+        trace = clean(capped("".join(traceback.format_exception(error))))
+    return failure.changed(message=hide(failure.message), traceback=trace and hide(trace))
 
 
 def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> ReadResult:
@@ -159,22 +134,10 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Re
 
     Raises:
         AgentResultError: It is something else, a number that is not finite, or a span of another
-            rollout; or it raised something when it was looked at; or its JSON is too long.
+            rollout; or its JSON is too long.
         InvalidRecordError: A span that no store keeps.
     """
-    try:
-        return _artefact(result) if is_graded else _read(result, attempt)
-    except (AgentResultError, InvalidRecordError):
-        raise
-    except BaseException as error:
-        kind = type(error)
-        is_main = threading.current_thread() is threading.main_thread()
-        if issubclass(kind, KeyboardInterrupt) and is_main:
-            raise  # Ctrl+C; it comes nowhere else
-        raise AgentResultError(
-            f"the agent returned a {type(result).__qualname__} that cannot be read: it raised "
-            f"{full_name_of(kind)}: {describe(error)}"
-        ) from None
+    return _artefact(result) if is_graded else _read(result, attempt)
 
 
 def _read(result: Any, attempt: Attempt) -> ReadResult:
@@ -244,9 +207,5 @@ def _from_readable(span: "ReadableSpan", ids: dict[str, str]) -> Span:
 
 
 def _describe(value: Any) -> str:
-    try:
-        text = clean(repr(value))
-    except Exception as error:
-        text = f"something whose repr() raised {type(error).__qualname__}"
     hint = "; did you forget await?" if inspect.iscoroutine(value) else ""
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__qualname__}){hint}"
+    return f"{shorten(clean(repr(value)))} ({type(value).__qualname__}){hint}"

@@ -105,15 +105,8 @@ def full_name_of(kind: type[Any]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """What an exception says, whatever its ``str`` and ``repr`` do."""
-    for describing in (str, repr):
-        try:
-            # Joined: a subclass of str is code of the agent's, too.
-            text = "".join(describing(error))
-        except BaseException as failure:
-            if describing is repr:
-                return f"(its text cannot be made: repr() raised {type(failure).__qualname__})"
-        else:
-            if text:
-                return clean(capped(text))
-    return ""
+    """What an exception says, or how it was made if it says nothing."""
+    try:
+        return clean(capped(str(error) or repr(error)))
+    except Exception as failure:
+        return f"(its text cannot be made: {type(failure).__qualname__})"
