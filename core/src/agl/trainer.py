@@ -35,7 +35,7 @@ from agl.types import Dataset, NamedResources
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.checks import check_dataset, check_numbers, check_resources, one_of
 from agl.utils.logs import quieter, setup_logging, tell
-from agl.utils.secrets import learn_environment, learn_keys
+from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,6 @@ class Trainer:
             self.llm_proxy = self._build_gateway(None)
         agent.set_trainer(self)
         learn_keys(self.initial_resources or {})
-        learn_environment()
         context = RunContext(
             store=self.store,
             make_adapter=adapter_maker(self.adapter, algorithm, agent.trained_agents),

@@ -2,9 +2,7 @@
 
 import json
 
-import pytest
-
-from agl.utils.secrets import learn_environment
+from agl.utils.secrets import learn
 from agl_learning.records import ModelCall
 from agl_trackers.conventions import call_attributes, clean
 
@@ -51,10 +49,9 @@ def test_tokens_are_counted_where_nobody_said_how_many() -> None:
     assert "prompt_token_ids" not in found
 
 
-def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_left_out() -> None:
     secret = "a-key-of-ours-0123456789"
-    monkeypatch.setenv("SOME_API_KEY", secret)
-    learn_environment()
+    learn(secret)
     tool = {"type": "function", "function": {"name": "ask", "description": f"With {secret}"}}
     asked = [{"role": "user", "content": f"Use {secret}"}]
     found = call_attributes(call(messages=asked, tools=[tool]), [])
@@ -62,9 +59,8 @@ def test_secrets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert secret not in json.dumps(found)
 
 
-def test_secrets_in_lists_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_lists_are_left_out() -> None:
     secret = "a-key-of-ours-0123456789"
-    monkeypatch.setenv("SOME_API_KEY", secret)
-    learn_environment()
+    learn(secret)
     assert clean({"keys": [secret], "pair": (f"Use {secret}", 1)})["pair"][1] == 1
     assert secret not in str(clean({"keys": [secret], "pair": (f"Use {secret}", 1)}))

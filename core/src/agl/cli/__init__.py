@@ -119,9 +119,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # It may stand anywhere, also after the verb.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    from agl.utils.secrets import hide, learn_environment
+    from agl.utils.secrets import hide
 
-    learn_environment()
     try:
         code = cli.main(arguments, prog_name="agl", standalone_mode=False)
     except BaseException as error:

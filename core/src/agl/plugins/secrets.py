@@ -8,26 +8,22 @@ import os
 import re
 from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
 from typing import Any, cast
 
 from agl.errors import ConfigError
-from agl.utils.secrets import HIDDEN, hide, is_secret, learn, name_within
+from agl.utils.secrets import HIDDEN, hide, is_secret, learn
 
 _VARIABLE = re.compile(r"\$?\$\{([^{}]*)\}")
 # --name=value, NAME=value, ?name=value; a variable is filled in later.
-_NAMED = re.compile(
-    r"((?:^|[?&;]|(?<!\S)(?:-|(?=[A-Z0-9_]+=)))-?([\w.-]{1,80})=)(?!\${)[^\s&;#'\"]+"
-)
-_PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@|://([^/@\s:]{16,})@")
+_NAMED = re.compile(r"((?:^|[?&\s])-*([\w-]{1,80})=)(?!\${)[^\s&#'\"]+")
+_PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
 
 
 def expand(value: Any, where: str, name: str = "") -> Any:
     """Replace ``${NAME}`` in all texts of nested dicts and lists.
 
-    What comes out of the environment is not written down from then on (see ``utils.secrets``), if
-    the variable's name, the key, or the place in an address (``http://user:${NAME}@host``) says
-    that it is a secret.
+    agl does not write down what comes out of the environment (see ``utils.secrets``), if the
+    variable's name or the key says that it is a secret, or if it is the password of an address.
 
     Args:
         value: What was read from a file.
@@ -38,12 +34,10 @@ def expand(value: Any, where: str, name: str = "") -> Any:
         ConfigError: A variable is not set, or there is more in the braces than its name.
     """
     if isinstance(value, str):
-        fill = partial(_VARIABLE.sub, lambda match: _lookup(match, where, name))
-        # As it was written, as a password may have an @; and filled in, as all may be a variable.
-        passwords = [*map(fill, _passwords(value)), *_passwords(fill(value))]
-        for password in passwords:
+        filled = _VARIABLE.sub(partial(_lookup, where=where, key_name=name), value)
+        for password in _PASSWORD.findall(filled):
             learn(password)
-        return fill(value)
+        return filled
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {k: expand(v, key(where, k), str(k)) for k, v in items}
@@ -64,21 +58,10 @@ def redact(value: Any, name: str = "") -> Any:
         return hide(named)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {k: redact(v, name_within(name, str(k))) for k, v in items}
+        return {k: redact(v, name if is_secret(name) else str(k)) for k, v in items}
     if isinstance(value, list):
-        items = cast("list[Any]", value)
-        return [redact(v, _flag(last) or name) for last, v in pairwise(["", *items])]
+        return [redact(v, name) for v in cast("list[Any]", value)]
     return HIDDEN if is_secret(name) and value is not None else value
-
-
-def _flag(argument: Any) -> str:
-    """The name in ``--name`` of a command line, of which the next argument is the value."""
-    is_flag = isinstance(argument, str) and argument.startswith("-") and "=" not in argument
-    return argument if is_flag else ""
-
-
-def _passwords(text: str) -> list[str]:
-    return ["".join(groups) for groups in _PASSWORD.findall(text)]
 
 
 def _lookup(match: re.Match[str], where: str, key_name: str) -> str:

@@ -23,7 +23,6 @@ from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode
 from agl.utils.checks import check_numbers
-from agl.utils.secrets import learn_environment
 from agl.utils.workers import worker_name
 
 T = TypeVar("T")
@@ -125,7 +124,6 @@ class LitAgentRunner(Runner[T]):
         self.worker_id = worker_id
         self._store = store
         self._worker_name = worker_name(worker_id)
-        learn_environment()
         self._attempts = AttemptRunner(
             self,
             agent=self.get_agent(),

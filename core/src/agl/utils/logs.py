@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from agl.utils.catalogue import refuse_keywords
-from agl.utils.secrets import hide, learn_environment
+from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, printable
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ def setup_logging(
         files: A path for everything, or logger name -> path.
         propagate: Whether records also go to the root logger.
     """
-    learn_environment()
     logger = setup_module_logging(level, name="agl", console=console, propagate=propagate)
     for handler in extra_handlers:
         handler.addFilter(_Hiding())

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 from agl.types import LLM, PaginatedResult, ResourcesUpdate, Rollout
 from agl.types.records import Attempt, AttemptedRollout, public_failure, without_private
-from agl.utils.secrets import HIDDEN, hide, is_secret, name_within
+from agl.utils.secrets import HIDDEN, hide, is_secret
 
 T = TypeVar("T")
 
@@ -44,7 +44,9 @@ def _visible(answer: Any) -> Any:
 def _without_keys(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
-        return {key: _without_keys(one, name_within(name, key)) for key, one in fields.items()}
+        return {
+            key: _without_keys(one, name if is_secret(name) else key) for key, one in fields.items()
+        }
     if isinstance(value, list):
         return [_without_keys(one, name) for one in cast(list[Any], value)]
     if value is not None and not isinstance(value, bool) and is_secret(name):
