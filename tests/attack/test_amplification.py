@@ -60,7 +60,7 @@ async def test_large_bodies_are_told_their_first_error(
     http: aiohttp.ClientSession, path: str, body: bytes, kind: str
 ) -> None:
     status, said = await post(http, path, body, kind)
-    assert status == (422 if kind == "application/json" else 415)
+    assert status == (422 if kind else 415)
     assert len(said["detail"]) < 1000
 
 

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from agl.types import PaginatedResult
 from agl.utils.text import clean
+from agl_http import wire
 from agl_http.layers import Receive, Scope, Send
 
 RECORDS_AT_ONCE = 50
@@ -55,6 +56,14 @@ def json_answer(
     """Serialize once; FastAPI would validate the answer first."""
     content = b"null" if value is None else dumped(adapter, value)
     return Answer(content, status, headers)
+
+
+def error_answer(
+    status: int, detail: Any, error_type: str, headers: dict[str, str] | None = None
+) -> Response:
+    """An error in the form that every route uses."""
+    body = to_json({"detail": detail, "error_type": error_type})
+    return Answer(body, status, wire.RETRY_AFTER if status == 503 else headers)
 
 
 async def record_json(

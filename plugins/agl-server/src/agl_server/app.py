@@ -2,12 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router
 
@@ -23,7 +20,8 @@ from agl_http.layers import (
     Unpacked,
     WholeBody,
 )
-from agl_server.dispatch import FastPath, described
+from agl_server.answers import error_answer
+from agl_server.dispatch import Dispatch, described
 from agl_server.grants import Reserved
 from agl_server.routes import StoreRoutes
 
@@ -32,7 +30,7 @@ logger = logging.getLogger("agl.server")
 
 async def not_implemented() -> Response:
     """OTLP signals that a store has no place for."""
-    return _error(501, "only traces are stored", "NotImplemented")
+    return error_answer(501, "only traces are stored", "NotImplemented")
 
 
 PAGES = ("/", "/resources", "/rollouts", "/runners", "/settings", "/traces", "/workers")
@@ -83,7 +81,6 @@ def store_app(
     others = [*extra_routes, *(Route(path, index) for path in PAGES)]
     api.router.default = Reserved(Router(others), ())
     api.add_exception_handler(AglError, _agl_error)
-    api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(Exception, _unforeseen)
 
     def grant_of(authorization: bytes) -> Grant | None:
@@ -92,8 +89,7 @@ def store_app(
     open_paths = frozenset({wire.HEALTH, "/health"})
     own_paths = (wire.PREFIX, wire.TRACES, *open_paths)
     reserved = Reserved(api, tuple(f"{path}/" for path in own_paths))
-    fast = FastPath(reserved, listed, refusal)
-    inner = RememberedPosts(Unpacked(fast, max_body_bytes))
+    inner = RememberedPosts(Unpacked(Dispatch(reserved, listed), max_body_bytes))
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
     if cors_allow_origins:
         app = CORSMiddleware(
@@ -108,38 +104,9 @@ def store_app(
 
 async def _agl_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AglError)
-    return refusal(error)
-
-
-def refusal(error: AglError) -> Response:
-    """The answer of an error."""
-    return _error(wire.status_of(error), str(error), type(error).__name__)
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    # Of the input only a short text: it may be large, and need not be JSON.
-    parts = error.errors()[:100]
-    details = [{key: part[key] for key in ("type", "loc", "msg")} for part in parts]
-    for detail, part in zip(details, parts, strict=True):
-        if detail["type"] == "json_invalid":
-            detail["msg"] = f"not JSON: {part['ctx']['error']}"
-        elif isinstance(part["input"], str) and len(part["input"]) <= 50:
-            detail["msg"] = f"{part['input']!r}: {detail['msg']}"
-    return _error(422, details, "ValidationError")
+    return error_answer(wire.status_of(error), str(error), type(error).__name__)
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     logger.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    return _error(500, "internal error; see the server's log", "InternalServerError")
-
-
-class _ErrorBody(BaseModel):
-    detail: Any
-    error_type: str
-
-
-def _error(status: int, detail: Any, error_type: str) -> Response:
-    body = _ErrorBody(detail=detail, error_type=error_type)
-    headers = wire.RETRY_AFTER if status == 503 else None
-    return Response(body.model_dump_json(), status, headers, media_type="application/json")
+    return error_answer(500, "internal error; see the server's log", "InternalServerError")

@@ -1,21 +1,19 @@
-"""One list of routes, served in two ways.
+"""The routes of a store server: each request for one is read, carried out and refused here.
 
-FastAPI describes every route and can answer it. What a route can read at once is answered without
-FastAPI's machinery, which costs more than most of what stands in an answer; everything else goes on
-to it, unchanged, so that what is taken and what is refused, and how, stands in one place.
+FastAPI describes them on its OpenAPI page, and answers what is none of them.
 """
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from json import JSONDecodeError
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from starlette.routing import compile_path
 
 from agl.errors import AglError
@@ -23,18 +21,33 @@ from agl.store import run_rules
 from agl.store.patience import PATIENCE_SECONDS
 from agl_http import wire
 from agl_http.headers import RECEIVED, WRITER
-from agl_http.layers import JSON, ROUTE, App, Receive, Scope, Send, answer, first, header
+from agl_http.layers import JSON, ROUTE, App, Receive, Scope, Send, header
+from agl_server.answers import error_answer
 from agl_server.shapes import Shape
 
 LARGE_BODY = 64 * 1024
-"""Bytes; of larger ones FastAPI does not list all that is wrong, which costs far more than they."""
+"""Bytes; of larger ones only the first error is listed: all would cost far more than they."""
+MAX_LISTED = 100
+"""Errors of a body that an answer lists."""
 
 
 _writer = re.compile(rb"(\d{1,9}) ([\w.-]+)").fullmatch
 
 
-class ShapelessError(Exception):
-    """A large body is wrong; the message says where it is first."""
+class UnreadableError(Exception):
+    """A body or query is not what the route takes.
+
+    Args:
+        status: Of the answer.
+        detail: What is wrong: a sentence, or pydantic's errors with ``type``, ``loc`` and ``msg``.
+        error_type: A name for programs.
+    """
+
+    def __init__(
+        self, status: int, detail: str | list[dict[str, Any]], error_type: str = "ValidationError"
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.error_type = status, detail, error_type
 
 
 @dataclass(frozen=True)
@@ -56,15 +69,69 @@ class Route:
     """Whether the body can be left out."""
     read: Callable[[bytes], Any] | None = None
     """Reads most bodies for less; a ValueError leaves one to the type of ``body``."""
-    kind: bytes = JSON
-    """Media type of what can be read at once; empty for any."""
     name: str = ""
     says: str = ""
 
-    @property
-    def takes_body(self) -> bool:
-        """Whether there is one to parse."""
-        return self.read is not None or self.body is not None
+    async def read_request(self, scope: Scope, receive: Receive) -> Any:
+        """The body or the query of a request, as ``body`` says; None where there is none.
+
+        Raises:
+            UnreadableError: It is something else.
+        """
+        if self.verb == "GET":
+            return None if self.body is None else self._read_query(scope["query_string"])
+        if self.body is None and self.read is None:
+            return None
+        message = await receive()  # the whole body; see WholeBody
+        return self.read_body(message["body"], header(scope, b"content-type"))
+
+    def read_body(self, body: bytes, content_type: bytes) -> Any:
+        """Read a body.
+
+        Raises:
+            UnreadableError: It is something else.
+        """
+        if self.body is None and self.read is not None:
+            return self.read(body)  # of any kind
+        if not body and self.may_be_empty:
+            return None
+        kind = content_type.partition(b";")[0].strip().lower()
+        if kind != JSON and not kind.endswith(b"+json"):
+            why = f"Content-Type {kind.decode('latin-1')!r}: send application/json"
+            raise UnreadableError(415, why, "UnsupportedMediaType")
+        if self.read is not None:
+            with suppress(
+                ValueError, RecursionError
+            ):  # pydantic converts it, or says what is wrong
+                return self.read(body)
+        try:
+            value = wire.decode(body)
+        except (ValueError, RecursionError) as error:
+            detail = {"type": "json_invalid", "loc": ["body"], "msg": f"not JSON: {error}"}
+            raise UnreadableError(422, [detail]) from None
+        if value is None and self.may_be_empty:
+            return None
+        if len(body) > LARGE_BODY and (problem := self._shape.problem(value)):
+            raise UnreadableError(422, problem)
+        return self._validated(value, "body")
+
+    def _read_query(self, query: bytes) -> Any:
+        given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+        return self._validated(
+            {name: all if name in self._lists else all[-1] for name, all in given.items()}, "query"
+        )
+
+    @cached_property
+    def _lists(self) -> frozenset[str]:
+        """Parameters of the query that may stand there several times."""
+        fields = self.body.model_fields.items()
+        return frozenset(name for name, field in fields if _takes_list(field.annotation))
+
+    def _validated(self, value: Any, place: str) -> Any:
+        try:
+            return self._validate(value)
+        except ValidationError as error:
+            raise UnreadableError(422, _listed(error, place)) from None
 
     @cached_property
     def _validate(self) -> Callable[[Any], Any]:
@@ -74,41 +141,16 @@ class Route:
     def _shape(self) -> Shape:
         return Shape(self.body)
 
-    def parse(self, body: bytes) -> Any:
-        """Read a body.
-
-        Raises:
-            ValueError, RecursionError: It is wrong, or of a form that FastAPI may know.
-            ShapelessError: It is large and wrong.
-        """
-        is_large = len(body) > LARGE_BODY
-        if self.read is not None:
-            try:
-                return self.read(body)
-            except ValueError:
-                if not is_large:
-                    raise
-        value = wire.decode(body)
-        if is_large and (problem := self._shape.problem(value)):
-            raise ShapelessError(problem)
-        return self._validate(value)
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether FastAPI can be spared; queries are its own art."""
-        return self.verb == "POST" or self.body is None
-
     @cached_property
-    def endpoint(self) -> Callable[..., Awaitable[Response]]:
-        """What FastAPI calls, with a signature that it can read and describe."""
+    def described(self) -> Callable[..., Awaitable[Response]]:
+        """A function with a signature from which FastAPI describes the route."""
 
-        async def endpoint(request: Request, body: Any = None, **ids: str) -> Response:
-            return await self.answer(request, body, **ids)
+        async def endpoint(**_: Any) -> Response:
+            raise AssertionError("a route of the store is answered before FastAPI")
 
         kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
-        parameters = [inspect.Parameter("request", kind, annotation=Request)]
         names = re.findall(r"\{(\w+)", self.path)
-        parameters += [inspect.Parameter(name, kind, annotation=str) for name in names]
+        parameters = [inspect.Parameter(name, kind, annotation=str) for name in names]
         if self.body is not None:
             hint = self.body | None if self.may_be_empty else self.body
             hint = Annotated[hint, Body() if self.verb == "POST" else Query()]
@@ -120,31 +162,28 @@ class Route:
         return endpoint
 
 
-class _StrictRequest(Request):
-    async def json(self) -> Any:
-        try:
-            return wire.decode(await self.body())
-        except (ValueError, RecursionError) as error:
-            raise JSONDecodeError(str(error), "", 0) from None  # what FastAPI answers with 422
+def _takes_list(hint: Any) -> bool:
+    return get_origin(hint) is list or any(map(_takes_list, get_args(hint)))
 
 
-class _StrictRoute(APIRoute):
-    def get_route_handler(self):
-        handle = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handle(_StrictRequest(request.scope, request.receive))
-
-        return strict
+def _listed(error: ValidationError, place: str) -> list[dict[str, Any]]:
+    """Pydantic's errors for an answer; of the input only a short text, as it may be large."""
+    found: list[dict[str, Any]] = []
+    for part in error.errors(include_url=False, include_context=False)[:MAX_LISTED]:
+        said, given = part["msg"], part["input"]
+        if isinstance(given, str) and len(given) <= 50:
+            said = f"{given!r}: {said}"
+        found.append({"type": part["type"], "loc": [place, *part["loc"]], "msg": said})
+    return found
 
 
 def described(routes: Sequence[Route]) -> APIRouter:
-    """The routes as FastAPI's."""
-    router = APIRouter(route_class=_StrictRoute)
+    """The routes as FastAPI describes them."""
+    router = APIRouter()
     for route in routes:
         router.add_api_route(
             route.path,
-            route.endpoint,
+            route.described,
             methods=[route.verb],
             response_model=route.answers,
             status_code=route.status,
@@ -152,66 +191,56 @@ def described(routes: Sequence[Route]) -> APIRouter:
     return router
 
 
-class FastPath:
-    """Answers what can be read at once, and passes everything else on.
+class Dispatch:
+    """Answers requests for the routes of the store, and passes everything else on.
 
     Args:
         app: Where the rest goes.
         routes: In the order in which paths are tried.
-        refused: Makes the answer of an error.
     """
 
-    def __init__(
-        self, app: App, routes: Sequence[Route], refused: Callable[[AglError], Response]
-    ) -> None:
+    def __init__(self, app: App, routes: Sequence[Route]) -> None:
         self.app = app
-        self.refused = refused
-        fast = [route for route in routes if route.is_fast]
-        self._whole = {(route.verb, route.path): route for route in fast if "{" not in route.path}
-        self._patterns: dict[str, list[tuple[Route, re.Pattern[str]]]] = {"GET": [], "POST": []}
-        for route in fast:
-            if "{" in route.path:
-                self._patterns[route.verb].append((route, compile_path(route.path)[0]))
+        self._whole = {(one.verb, one.path): one for one in routes if "{" not in one.path}
+        self._patterns = [(compile_path(one.path)[0], one) for one in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         PATIENCE_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
-        route, ids = self._find(scope) if scope["type"] == "http" else (None, {})
-        writer = _writer(header(scope, RECEIVED[WRITER])) if route else None
         # None, too: the task of a pipelined request begins with what the one before it had.
-        run_rules.WRITER.set((writer[2].decode(), int(writer[1])) if writer else None)
-        if route is None:
+        run_rules.WRITER.set(None)
+        if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        body = None
-        if route.takes_body:
-            message = await receive()  # the whole body; see WholeBody
-            kind = header(scope, b"content-type").partition(b";")[0].strip()
-            is_kind = kind == route.kind or not route.kind
-            try:
-                if not is_kind:
-                    raise ValueError
-                body = route.parse(message["body"])
-            except ShapelessError as error:
-                return await answer(send, 422, str(error), "ValidationError")
-            except (ValueError, RecursionError):
-                if not is_kind and len(message["body"]) > LARGE_BODY:
-                    why = f"Content-Type {kind.decode('latin-1')!r}: send {route.kind.decode()}"
-                    return await answer(send, 415, why, "UnsupportedMediaType")
-                return await self.app(scope, first(message, receive), send)
-        scope[ROUTE] = route.path
-        try:
-            response = await route.answer(Request(scope, receive), body, **ids)
-        except AglError as error:
-            response = self.refused(error)
+        route, ids = self._find(scope["method"], scope["path"])
+        if route is not None:
+            if writer := _writer(header(scope, RECEIVED[WRITER])):
+                run_rules.WRITER.set((writer[2].decode(), int(writer[1])))
+            scope[ROUTE] = route.path
+            response = await self._answer(route, scope, receive, ids)
+        elif verbs := {one.verb for pattern, one in self._patterns if pattern.match(scope["path"])}:
+            allowed = ", ".join(sorted(verbs))
+            why = f"{scope['method']} is not for this path: send {allowed}"
+            response = error_answer(405, why, "MethodNotAllowed", {"Allow": allowed})
+        else:
+            return await self.app(scope, receive, send)
         return await response(scope, receive, send)
 
-    def _find(self, scope: Scope) -> tuple[Route | None, dict[str, str]]:
-        """The route that can answer, and the parameters in the path."""
-        verb, path = scope["method"], scope["path"]
-        found, ids = self._whole.get((verb, path)), {}
-        if found is None:
-            for route, pattern in self._patterns.get(verb, ()):
-                if match := pattern.match(path):
-                    found, ids = route, match.groupdict()
-                    break
-        return found, ids
+    async def _answer(
+        self, route: Route, scope: Scope, receive: Receive, ids: Mapping[str, str]
+    ) -> Response:
+        try:
+            body = await route.read_request(scope, receive)
+            return await route.answer(Request(scope, receive), body, **ids)
+        except UnreadableError as error:
+            return error_answer(error.status, error.detail, error.error_type)
+        except AglError as error:
+            return error_answer(wire.status_of(error), str(error), type(error).__name__)
+
+    def _find(self, verb: str, path: str) -> tuple[Route | None, dict[str, str]]:
+        """The route of a request, and the parameters that stand in its path."""
+        if route := self._whole.get((verb, path)):  # nearly all
+            return route, {}
+        for pattern, route in self._patterns:
+            if route.verb == verb and (match := pattern.match(path)):
+                return route, match.groupdict()
+        return None, {}

@@ -84,7 +84,7 @@ class StoreRoutes:
         routes = [
             Route("GET", "/health", self.health, dict[str, Any]),
             Route("GET", wire.HEALTH, self.health, dict[str, Any]),
-            Route("POST", wire.TRACES, self.traces, read=bytes, kind=b""),
+            Route("POST", wire.TRACES, self.traces, read=bytes),
         ]
         for call in CALLS.values():
             own = Route(
@@ -302,7 +302,7 @@ class StoreRoutes:
         number = await self.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
         return Answer(b'{"sequence_id":%d}' % number)
 
-    async def traces(self, request: Request, body: bytes | None) -> Response:
+    async def traces(self, request: Request, body: bytes) -> Response:
         """OTLP/HTTP: store what can be stored, and say what could not and why."""
         from agl_http import otlp
 
@@ -318,7 +318,7 @@ class StoreRoutes:
             problem = f"Content-Type {kind!r} is not taken here; export with protocol http/protobuf"
             return reply(otlp.status_message(problem), 400)
         try:
-            spans, rejected = otlp.packed_of(body if body is not None else await request.body())
+            spans, rejected = otlp.packed_of(body)
         except ValueError as error:
             return reply(otlp.status_message(str(error)), 400)
         # One attempt that the store does not know must not cost the others their spans.

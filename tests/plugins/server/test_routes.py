@@ -1,4 +1,4 @@
-"""The routes in front of FastAPI, and the turn: same rules, same answers, and what is refused."""
+"""The routes of spans and of the turn: what they take, what they answer, and what they refuse."""
 
 import asyncio
 import gzip
@@ -315,7 +315,7 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
     assert (await store.statistics())["total_spans"] == 1
 
 
-async def test_routes_of_the_fast_path_need_the_token(store):
+async def test_routes_need_the_token(store):
     server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
     await server.start()
     async with aiohttp.ClientSession(server.address) as http:
