@@ -231,8 +231,12 @@ def template_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if (role := str(message.get("role"))) not in ROLES:
             raise _refused(message, index, "role", f"expected one of {', '.join(ROLES)}")
         copy = {**message, "role": ROLES[role], "content": _text(message, index)}
-        if calls := cast("list[dict[str, Any]]", copy.pop("tool_calls", None)):
-            copy["tool_calls"] = [_with_object(call) for call in calls]
+        if calls := copy.pop("tool_calls", None):
+            try:
+                copy["tool_calls"] = [_with_object(call) for call in calls]
+            except (KeyError, TypeError, ValueError):
+                what = "expected a list of objects, each with an object 'function'"
+                raise _refused(message, index, "tool_calls", what) from None
         flat.append(copy)
     return flat
 
@@ -260,13 +264,15 @@ def _text(message: dict[str, Any], index: int) -> str:
                 f"'messages.{index}.content': parts of type {kind!r} are not supported: the model "
                 "that is trained gets text alone. Send them to another model of the gateway",
             )
-        parts.append(str(known.get("text", "")))
+        if not isinstance(text := known.get("text"), str):
+            raise _refused(message, index, "content", "expected a string as 'text' of each part")
+        parts.append(text)
     return "".join(parts)
 
 
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:
     """Templates print arguments as they find them; OpenAI sends JSON in a string."""
-    function = dict(call.get("function") or {})
+    function = dict(call["function"])
     with contextlib.suppress(KeyError, TypeError, ValueError):
         function["arguments"] = parse_json(function["arguments"])
     return {**call, "function": function}

@@ -77,7 +77,7 @@ def _make(folder: Path) -> None:
     if folder.is_symlink():
         found = "a link"
     elif folder.is_dir():
-        others = sorted({path.name for path in folder.iterdir()} - PARTS - FURTHER)
+        others = sorted(path.name for path in folder.iterdir() if not _is_ours(path))
         found = f"a folder with {', '.join(map(repr, others[:3]))}" if others else ""
     else:
         found = "a file" if os.path.lexists(folder) else ""
@@ -97,6 +97,12 @@ def _make(folder: Path) -> None:
     finally:
         shutil.rmtree(scratch)
     tell(f"SmolLM2 is in {folder}")
+
+
+def _is_ours(path: Path) -> bool:
+    if path.name == "README.md":  # a name that anybody's notes have
+        return path.is_file() and path.read_bytes() == ABOUT.encode()
+    return path.name in PARTS | FURTHER
 
 
 def _fetch(scratch: Path) -> Path:

@@ -47,6 +47,10 @@ def test_what_else_has_its_name_is_told_before_anything_is_fetched(tmp_path, mon
     (tmp_path / "other" / NAME / "notes").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"a folder with 'notes' has that name"):
         smollm2(tmp_path / "other")
+    (tmp_path / "own" / NAME).mkdir(parents=True)
+    (tmp_path / "own" / NAME / "README.md").write_text("my notes")
+    with pytest.raises(ConfigError, match=r"a folder with 'README.md' has that name"):
+        smollm2(tmp_path / "own")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / NAME).symlink_to(tmp_path / "linked")
     with pytest.raises(ConfigError, match=r"a link has that name"):
