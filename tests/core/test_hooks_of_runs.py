@@ -70,7 +70,7 @@ class OneStep(agl.Algorithm):
 
 
 PROMPT = agl.PromptTemplate(template="{x}")
-SHM = {"type": "shm", "main_thread": "algorithm", "graceful_delay": 1.0, "join_timeout": 1.0}
+SHM = {"type": "shm", "main_thread": "algorithm", "graceful_delay": 1.0}
 
 
 @agl.rollout

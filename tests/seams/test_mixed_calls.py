@@ -233,8 +233,8 @@ def test_runner_gets_its_options() -> None:
         await asyncio.sleep(0.2)
         now -= 1
 
-    for options in ({"concurrency": 3}, {"runner": {"concurrency": 3, "poll_interval": 0.1}}):
+    for options in ({"concurrency": 3}, {"runner": {"concurrency": 3, "heartbeat_interval": 9.0}}):
         most = 0
-        algorithm = agl.Baseline(max_queue_length=10, span_verbosity="none")
+        algorithm = agl.Baseline(max_queue_length=10)
         agl.Trainer(algorithm=algorithm, strategy="shm", **options).fit(agent, list(range(9)))
         assert most == 3

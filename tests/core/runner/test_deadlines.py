@@ -172,7 +172,7 @@ async def test_cancelled_rollout_stops_its_coroutine(
 
     rollout = await memory_store.enqueue_rollout("x")
     running = asyncio.create_task(
-        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1, interval_jitter=0.0)
+        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1)
     )
     await until(started.is_set)
     await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
@@ -222,8 +222,7 @@ def test_runners_of_one_process_get_different_numbers() -> None:
     assert len(names) == 2
 
 
-@pytest.mark.parametrize("launch_mode", ["thread", "asyncio"])
-async def test_heartbeats_keep_a_silent_attempt_alive(run_one: Any, launch_mode: Any) -> None:
+async def test_heartbeats_keep_a_silent_attempt_alive(run_one: Any) -> None:
     store = Store(scan_interval_seconds=0.05)
 
     @agl.rollout
@@ -231,19 +230,15 @@ async def test_heartbeats_keep_a_silent_attempt_alive(run_one: Any, launch_mode:
         time.sleep(2.5)
         return 1.0
 
-    attempt = await run_one(
-        agent,
-        store,
-        config=agl.RolloutConfig(unresponsive_seconds=1.6),
-        heartbeat_launch_mode=launch_mode,
-    )
+    config = agl.RolloutConfig(unresponsive_seconds=1.6)
+    attempt = await run_one(agent, store, config=config)
     assert attempt.status == "succeeded"
     worker = await store.get_worker_by_id(attempt.worker_id)
     assert worker is not None
     assert worker.heartbeat_stats is not None
     assert worker.heartbeat_stats["pid"] == os.getpid()
     assert worker.heartbeat_stats["host"] == socket.gethostname()
-    assert 0 <= worker.heartbeat_stats["memory_percent"] <= 100
+    assert worker.heartbeat_stats["num_running"] in (0, 1)
     await store.close()
 
 
@@ -256,7 +251,7 @@ async def test_agent_without_spans_is_shown_as_running(run_all: Any, memory_stor
 
     rollout = await memory_store.enqueue_rollout("x")
     running = asyncio.create_task(
-        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1, interval_jitter=0.0)
+        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1)
     )
     status = ""
     async with asyncio.timeout(25):
@@ -282,6 +277,6 @@ async def test_heartbeat_that_fails_ends_nothing(
 
     store = NoWorkers()
     with caplog.at_level(logging.WARNING, "agl"):
-        attempt = await run_one(agent, store, heartbeat_interval=0.05, interval_jitter=0.0)
+        attempt = await run_one(agent, store, heartbeat_interval=0.05)
     assert attempt.status == "succeeded"
     assert caplog.text.count("heartbeat of") == 1

@@ -151,7 +151,7 @@ async def test_stop_event_ends_an_idle_runner_soon(memory_store: Store) -> None:
     @agl.rollout
     async def agent(task): ...
 
-    event, runner = agl.ThreadingEvent(), agl.LitAgentRunner(agl.OtelTracer(), poll_interval=600.0)
+    event, runner = agl.ThreadingEvent(), agl.LitAgentRunner(agl.OtelTracer())
     with runner.run_context(agent=agent, store=memory_store):
         running = asyncio.create_task(runner.iter(event=event))
         await asyncio.sleep(0.1)
@@ -253,13 +253,13 @@ async def test_store_that_cannot_wait_is_not_asked_all_the_time(memory_store: St
     async def agent(task): ...
 
     store, event = Impatient(), agl.ThreadingEvent()
-    runner = agl.LitAgentRunner(agl.OtelTracer(), poll_interval=0.1)
+    runner = agl.LitAgentRunner(agl.OtelTracer())
     with runner.run_context(agent=agent, store=store):
         running = asyncio.create_task(runner.iter(event=event))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         event.set()
         await running
-    assert 2 <= store.asked <= 8
+    assert 2 <= store.asked <= 4
     await store.close()
 
 
@@ -271,10 +271,9 @@ async def test_store_that_cannot_wait_is_not_asked_all_the_time(memory_store: St
     [
         ({"max_rollouts": 0}, "max_rollouts must be at least 1; got 0"),
         ({"concurrency": 0}, "concurrency must be at least 1; got 0"),
-        ({"poll_interval": 0}, "poll_interval must be above 0; got 0"),
         ({"heartbeat_interval": -1}, "heartbeat_interval must be above 0; got -1"),
         ({"grace_seconds": float("nan")}, "grace_seconds must be a finite number; got nan"),
-        ({"interval_jitter": "half"}, "interval_jitter must be a number; got 'half'"),
+        ({"grade_timeout": "half"}, "grade_timeout must be a number; got 'half'"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, Any], message: str) -> None:

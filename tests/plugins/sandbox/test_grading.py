@@ -360,9 +360,7 @@ async def test_grading_of_a_cancelled_rollout_is_stopped(
     async def agent(task):
         return 1
 
-    running = asyncio.ensure_future(
-        run_one(agent, memory_store, heartbeat_interval=0.1, interval_jitter=0.0)
-    )
+    running = asyncio.ensure_future(run_one(agent, memory_store, heartbeat_interval=0.1))
     await until((tmp_path / "began").exists)
     (rollout,) = await memory_store.query_rollouts()
     await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
@@ -406,7 +404,7 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(
     async def agent(task):
         return 1
 
-    options = {"heartbeat_interval": 0.1, "interval_jitter": 0.0}
+    options = {"heartbeat_interval": 0.1}
     running = asyncio.ensure_future(run_one(agent, memory_store, **options))
     await until(began.exists)
     (rollout,) = await memory_store.query_rollouts()

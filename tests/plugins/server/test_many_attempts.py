@@ -47,8 +47,6 @@ async def test_it_shows_that_all_of_them_are_alive(runner: agl.LightningStoreCli
         "runner-1",
         lambda: [Running(one, call) for one in claimed],
         interval=10.0,
-        jitter=0.0,
-        launch_mode="thread",
         include_gpu=False,
     )
     begin = time.time()

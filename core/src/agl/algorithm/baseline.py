@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import agl
 from agl.algorithm.base import FastAlgorithm
@@ -17,7 +17,6 @@ from agl.utils.text import shorten
 
 logger = logging.getLogger(__name__)
 
-Verbosity = Literal["keys", "key_values", "none"]
 LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
 
@@ -34,8 +33,6 @@ class Baseline(FastAlgorithm):
     Args:
         n_epochs: How often each task runs.
         max_queue_length: At most so many rollouts wait in the queue at once.
-        span_verbosity: Whether a span's line, at level debug, has its attribute names, also their
-            values, or neither.
         infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
             although servers or the network failed a model call of it, as does ``drop_group``, and
             runs it again when the run goes on; ``keep`` counts it.
@@ -52,17 +49,14 @@ class Baseline(FastAlgorithm):
         *,
         n_epochs: int = 1,
         max_queue_length: int = 4,
-        span_verbosity: Verbosity = "keys",
         infrastructure_failures: InfrastructureFailures = "exclude",
     ) -> None:
         known = get_args(InfrastructureFailures)
         check_choice("Baseline", known, infrastructure_failures=infrastructure_failures)
         check_numbers("Baseline", whole=True, least=0, n_epochs=n_epochs)
         check_numbers("Baseline", whole=True, least=1, max_queue_length=max_queue_length)
-        check_choice("Baseline", get_args(Verbosity), span_verbosity=span_verbosity)
         self.n_epochs = n_epochs
         self.max_queue_length = max_queue_length
-        self.span_verbosity = span_verbosity
         self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self.rewards: dict[str, float | None] = {}
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
@@ -182,12 +176,12 @@ class Baseline(FastAlgorithm):
             # What an agent wrote into one span must not keep the other rollouts from running.
             logger.warning("%s The adapter cannot read these spans", who, exc_info=error)
 
-    def _describe(self, span: Span) -> str:
+    @staticmethod
+    def _describe(span: Span) -> str:
         line = f"#{span.sequence_id} {span.name} ({span.status.status_code})"
         if span.start_time is not None and span.end_time is not None:
             line += f" {span.end_time - span.start_time:.2f} seconds"
-        show = {"keys": sorted, "key_values": dict, "none": None}[self.span_verbosity]
-        return f"{line} {show(span.attributes)}" if show else line
+        return f"{line} {sorted(span.attributes)}"
 
 
 def _tasks(

@@ -17,6 +17,9 @@ from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
+JOIN_SECONDS = 15.0
+"""How long cancelled threads have to end."""
+
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
     """Threads in one process: quick to start, easy to debug; for agents that are not CPU-bound.
@@ -25,7 +28,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         n_runners: How many runners.
         main_thread: Which side runs in the main thread, where breakpoints work best: the first
             runner, or the algorithm.
-        join_timeout: Seconds to wait, after cancelling, for threads to end.
         graceful_delay: Seconds that running rollouts get to finish before they are cancelled; also
             an algorithm that waits for rollouts that nobody will run.
         managed_store: Whether a store that is not thread-safe is guarded by a lock; None reads
@@ -36,7 +38,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self,
         n_runners: int = 1,
         main_thread: Literal["algorithm", "runner"] = "runner",
-        join_timeout: float = 15.0,
         graceful_delay: float = 5.0,
         managed_store: bool | None = None,
     ) -> None:
@@ -44,7 +45,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             raise ConfigError(f"strategy 'shm': n_runners must be at least 1; got {n_runners}")
         self.n_runners = n_runners
         self.main_thread = main_thread
-        self.join_timeout = join_timeout
         self.graceful_delay = graceful_delay
         self.managed_store = resolve_bool_env_var(
             LightningEnvVar.AGL_MANAGED_STORE, managed_store, True
@@ -112,7 +112,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             ) from error
 
     async def _wind_down(self, coroutines: list[BackgroundCoroutine]) -> None:
-        for timeout in (self.graceful_delay, self.join_timeout):
+        for timeout in (self.graceful_delay, JOIN_SECONDS):
             await asyncio.wait([each.ended for each in coroutines], timeout=timeout)
             for each in coroutines:
                 each.cancel()

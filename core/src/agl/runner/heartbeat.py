@@ -6,7 +6,6 @@ import contextvars
 import logging
 import os
 import platform
-import random
 import shutil
 import socket
 import subprocess
@@ -14,8 +13,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
-
-import psutil
 
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.execution.coroutines import BackgroundCoroutine
@@ -25,7 +22,6 @@ from agl.types import AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
 
-LaunchMode = Literal["thread", "asyncio"]
 MOST_AT_ONCE = 100
 """Rollouts that one request asks for: it shows the tokens of all their attempts."""
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
@@ -61,8 +57,6 @@ class Heartbeat:
         worker_id: The runner's id there.
         running: Gives what runs at present; called from any thread.
         interval: Seconds between heartbeats; less when an ``unresponsive_seconds`` needs it.
-        jitter: Up to so many seconds are added or taken off at random.
-        launch_mode: ``thread`` beats in a thread of its own, ``asyncio`` in the runner's loop.
         include_gpu: Whether to add what ``nvidia-smi`` tells.
 
     Raises:
@@ -76,8 +70,6 @@ class Heartbeat:
         running: Callable[[], Sequence[Running]],
         *,
         interval: float,
-        jitter: float,
-        launch_mode: LaunchMode,
         include_gpu: bool,
     ) -> None:
         if include_gpu and shutil.which("nvidia-smi") is None:
@@ -88,8 +80,6 @@ class Heartbeat:
         self._worker_id = worker_id
         self._running = running
         self._interval = interval
-        self._jitter = jitter
-        self._launch_mode = launch_mode
         self._include_gpu = include_gpu
         self._is_quiet = False
         """A failure is known already, or the runner ends."""
@@ -97,11 +87,8 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def beating(self) -> Generator[None]:
-        """Beat for as long as the block runs."""
-        beats = BackgroundCoroutine(
-            self._beat_at_intervals,
-            thread_name="agl-heartbeat" if self._launch_mode == "thread" else None,
-        )
+        """Beat in a thread of its own, for as long as the block runs."""
+        beats = BackgroundCoroutine(self._beat_at_intervals, thread_name="agl-heartbeat")
         # Without the caller's context: these calls belong to no trace.
         contextvars.Context().run(beats.start)
         try:
@@ -126,16 +113,12 @@ class Heartbeat:
                 )
                 self._is_quiet = True
             last_beat = loop.time()
-            wake_at = last_beat + self._pause()
+            wake_at = last_beat + max(0.05, min(self._interval, self._shortest()))
             while (left := wake_at - loop.time()) > 0:
                 # Short steps: a rollout that starts with a short ``unresponsive_seconds`` is
                 # noticed within one of them.
                 await asyncio.sleep(min(left, 0.25))
                 wake_at = min(wake_at, last_beat + self._shortest())
-
-    def _pause(self) -> float:
-        jittered = self._interval + random.uniform(-self._jitter, self._jitter)
-        return max(0.05, min(jittered, self._shortest()))
 
     def _shortest(self) -> float:
         limits = [
@@ -151,7 +134,7 @@ class Heartbeat:
         # With a short ``unresponsive_seconds`` there are many beats; the numbers change slowly.
         if now - self._last_stats >= min(self._interval, 1.0):
             self._last_stats = now
-            stats = await asyncio.to_thread(self.stats)  # it may take milliseconds, or more
+            stats = await asyncio.to_thread(self.stats)  # nvidia-smi takes its time
             await self._store.update_worker(self._worker_id, heartbeat_stats=stats)
         running = {item.rollout.rollout_id: item for item in self._running()}
         if not running:
@@ -184,17 +167,12 @@ class Heartbeat:
 
     def stats(self) -> dict[str, Any]:
         """What a heartbeat says about machine and process."""
-        memory = psutil.virtual_memory()
-        process = psutil.Process()
         stats: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "os": platform.platform(),
             "cpu_count": os.cpu_count(),
-            "cpu_percent": psutil.cpu_percent(),
-            "memory_total_bytes": memory.total,
-            "memory_percent": memory.percent,
-            "process_memory_bytes": process.memory_info().rss,
+            "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             "num_running": len(self._running()),
         }
         if self._include_gpu:

@@ -17,7 +17,7 @@ from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
 from agl.runner.grading import grader_of
-from agl.runner.heartbeat import Heartbeat, LaunchMode
+from agl.runner.heartbeat import Heartbeat
 from agl.runner.sandbox import Sandbox
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
@@ -45,10 +45,7 @@ class LitAgentRunner(Runner[T]):
     Args:
         tracer: Collects the spans.
         max_rollouts: ``iter`` ends after so many.
-        poll_interval: Seconds between looks at the queue of a store that cannot wait.
         heartbeat_interval: Seconds between signs of life.
-        interval_jitter: Up to so many seconds are added to a heartbeat's pause, or taken off.
-        heartbeat_launch_mode: Whether heartbeats come from a thread or from the runner's loop.
         heartbeat_include_gpu: Whether they tell about GPUs; needs ``nvidia-smi``.
         concurrency: Most rollouts at once; None reads ``AGL_CONCURRENCY``, and is 1 without it.
             With more, agents share a process: one that sets an environment variable or a global
@@ -68,10 +65,7 @@ class LitAgentRunner(Runner[T]):
         self,
         tracer: Tracer,
         max_rollouts: int | None = None,
-        poll_interval: float = 5.0,
         heartbeat_interval: float = 10.0,
-        interval_jitter: float = 0.5,
-        heartbeat_launch_mode: LaunchMode = "thread",
         heartbeat_include_gpu: bool = False,
         concurrency: int | None = None,
         on_stuck: Literal["continue", "raise"] = "continue",
@@ -83,15 +77,11 @@ class LitAgentRunner(Runner[T]):
         check = functools.partial(check_numbers, "LitAgentRunner")
         check(whole=True, least=1, concurrency=concurrency)
         check(whole=True, optional=True, least=1, max_rollouts=max_rollouts)
-        check(above=0, poll_interval=poll_interval, heartbeat_interval=heartbeat_interval)
-        check(above=0, grade_timeout=grade_timeout)
-        check(least=0, interval_jitter=interval_jitter, grace_seconds=grace_seconds)
+        check(above=0, heartbeat_interval=heartbeat_interval, grade_timeout=grade_timeout)
+        check(least=0, grace_seconds=grace_seconds)
         self.tracer = tracer
         self.max_rollouts = max_rollouts
-        self.poll_interval = poll_interval
         self.heartbeat_interval = heartbeat_interval
-        self.interval_jitter = interval_jitter
-        self.heartbeat_launch_mode: LaunchMode = heartbeat_launch_mode
         self.heartbeat_include_gpu = heartbeat_include_gpu
         self.concurrency = cast(int, concurrency)
         self.on_stuck: Literal["continue", "raise"] = on_stuck
@@ -181,7 +171,6 @@ class LitAgentRunner(Runner[T]):
         event = event or ThreadingEvent()
         left = math.inf if self.max_rollouts is None else self.max_rollouts
         claims = Claims(self.get_store(), self.get_worker_id(), event, left)
-        wait_seconds = min(self.poll_interval, CLAIM_SECONDS)
         tasks: set[asyncio.Task[None]] = set()
         cancel_at = math.inf
         with self._heartbeat().beating(), self._attempts.hosting():
@@ -190,7 +179,7 @@ class LitAgentRunner(Runner[T]):
                     goes_on = self._attempts.stuck is None and not event.is_set()
                     free = self.concurrency - len(tasks)
                     if goes_on and free > 0 and claims.left > 0:
-                        for rollout in await claims.wait(free, wait_seconds):
+                        for rollout in await claims.wait(free, CLAIM_SECONDS):
                             tasks.add(asyncio.create_task(self._serve(rollout, claims)))
                     elif tasks and time.monotonic() < cancel_at:
                         await asyncio.wait(
@@ -244,8 +233,6 @@ class LitAgentRunner(Runner[T]):
             self.get_worker_id(),
             self._attempts.running,
             interval=self.heartbeat_interval,
-            jitter=self.interval_jitter,
-            launch_mode=self.heartbeat_launch_mode,
             include_gpu=self.heartbeat_include_gpu,
         )
 

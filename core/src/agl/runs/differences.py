@@ -14,7 +14,7 @@ _IGNORED: Final = re.compile(
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
     r"|.*\.(show_progress|checkpoint_every|keep_last|eval_every|eval_copies|\w*timeout_seconds"
-    r"|unresponsive_seconds|span_verbosity|base_url|api_base|host|port)"
+    r"|unresponsive_seconds|base_url|api_base|host|port)"
     r"|gateway\.run_budget(\..*)?|algorithm\.(target_reward|max_idle_steps|dry_run|check_memory"
     r"|price_per_million_tokens|poll_seconds|keep_files|keep_versions|max_deployments|capacity)"
 )

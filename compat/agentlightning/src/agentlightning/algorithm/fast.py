@@ -1,9 +1,10 @@
 """Algorithms that only run the agent."""
 
+from typing import Literal
+
 from agentlightning._names import rest
 from agentlightning.algorithm.base import Algorithm
 from agl import Baseline as _Baseline, FastAlgorithm as _FastAlgorithm
-from agl.algorithm.baseline import Verbosity
 
 
 class FastAlgorithm(Algorithm, _FastAlgorithm):
@@ -23,7 +24,7 @@ class Baseline(_Baseline):
             in mode ``train`` and the validation tasks in mode ``val``.
         polling_interval: It has no effect: the store wakes who waits.
         max_queue_length: At most so many rollouts wait in the queue at once.
-        span_verbosity: What is logged of spans.
+        span_verbosity: It has no effect: the log has the names of the attributes.
     """
 
     def __init__(
@@ -33,13 +34,11 @@ class Baseline(_Baseline):
         train_split: float = 0.5,
         polling_interval: float = 5.0,
         max_queue_length: int = 4,
-        span_verbosity: Verbosity = "keys",
+        span_verbosity: Literal["keys", "key_values", "none"] = "keys",
     ) -> None:
         if not 0 < train_split < 1:
             raise ValueError(f"Baseline: train_split={train_split}: expected between 0 and 1")
-        super().__init__(
-            n_epochs=n_epochs, max_queue_length=max_queue_length, span_verbosity=span_verbosity
-        )
+        super().__init__(n_epochs=n_epochs, max_queue_length=max_queue_length)
 
 
 __getattr__ = rest(__name__)

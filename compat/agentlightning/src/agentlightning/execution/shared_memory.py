@@ -7,7 +7,11 @@ from agl import SharedMemoryExecutionStrategy as _SharedMemoryExecutionStrategy
 
 
 class SharedMemoryExecutionStrategy(_SharedMemoryExecutionStrategy):
-    """agl's, with 0.3's parameters; ``poll_interval`` has no effect, as nobody polls."""
+    """agl's, with 0.3's parameters.
+
+    ``join_timeout`` has no effect, as threads have 15 s to end; nor has ``poll_interval``, as
+    nobody polls.
+    """
 
     def __init__(
         self,
@@ -18,7 +22,7 @@ class SharedMemoryExecutionStrategy(_SharedMemoryExecutionStrategy):
         poll_interval: float = 0.05,
         managed_store: bool | None = None,
     ) -> None:
-        super().__init__(n_runners, main_thread, join_timeout, graceful_delay, managed_store)
+        super().__init__(n_runners, main_thread, graceful_delay, managed_store)
 
 
 __getattr__ = rest(__name__)
