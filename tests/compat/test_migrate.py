@@ -268,7 +268,7 @@ from agentlightning.emitter import find_final_reward
 from agentlightning.store import InMemoryLightningStore
 
 class Agent(agl.LitAgent):
-    def training_rollout(self, task, rollout_id, resources):
+    def training_rollout(self, task, resources, rollout):
         agl.emit_reward(0.25)
         return len(task) / 10
 

@@ -521,3 +521,17 @@ def test_programs_of_a_tutorial_run_as_they_are(tmp_path: Path) -> None:
     assert "Local Test 1 Reward: 0.0\n" in said["simple_agent"]
     assert "Optimizer received reward for iter_4_task_4: 0.0\n" in said["run_trainer"]
     assert "Final Reward: 0.0\n" in said["dev_test"]
+
+
+def test_every_agent_of_agl_is_an_agent() -> None:
+    import agl as ours
+
+    @ours.rollout
+    def agent(task: str) -> float:
+        return 1.0
+
+    class Mine(agl.LitAgent[str]):
+        pass
+
+    assert isinstance(agent, agl.LitAgent)
+    assert not isinstance(agent, Mine)

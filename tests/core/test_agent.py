@@ -338,20 +338,6 @@ def test_tracer_is_the_runners_outside_of_a_rollout() -> None:
         assert agent.tracer is tracer
 
 
-def test_method_of_0_1_is_called_as_it_is_written() -> None:
-    class Agent(agl.LitAgent[str]):
-        async def training_rollout(self, task, rollout_id, resources):  # type: ignore
-            return [task, rollout_id, resources]
-
-        def validation_rollout(self, task, rollout, resources):  # type: ignore
-            return [task, rollout, resources]
-
-    agent, resources = Agent(), {"llm": MAIN}
-    train: Any = agent.rollout_method("train")
-    assert asyncio.run(train("t", resources, ROLLOUT)) == ["t", "ro-1", resources]
-    assert agent.rollout_method("val")("t", resources, ROLLOUT) == ["t", ROLLOUT, resources]  # type: ignore
-
-
 def test_parameters_of_other_names_are_filled_by_their_order() -> None:
     class Agent(agl.LitAgent[str]):
         def rollout(self, t, res, ro):  # type: ignore
@@ -417,7 +403,6 @@ def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs() -> None:
 
 
 async def test_resource_that_the_store_has_already_is_enough() -> None:
-    import asyncio
 
     @agl.rollout
     def needs_prompt(task: str, prompt: agl.PromptTemplate) -> float:

@@ -97,7 +97,7 @@ class LitAgent(Generic[T]):
     def _find_method(self, mode: RolloutMode | None) -> RolloutMethod | None:
         for name in _method_names(mode):
             if self._has(name):
-                return _as_written(getattr(self, name))
+                return getattr(self, name)
         return None
 
     def _has(self, name: str) -> bool:
@@ -212,26 +212,6 @@ class LitAgent(Generic[T]):
         if value is None:
             raise ConfigError(f"agent {type(self).__name__!r} has no {what}; {source} sets one")
         return value
-
-
-def _as_written(method: Callable[..., Any]) -> RolloutMethod:
-    """The method, called by the names of its parameters where they are not in today's order.
-
-    0.1 had ``training_rollout(self, task, rollout_id, resources)``.
-    """
-    names = list(inspect.signature(method).parameters)[1:]
-    is_usual = not names or names == ["resources", "rollout"]
-    if is_usual or not set(names) <= {"resources", "rollout", "rollout_id"}:
-        return method
-
-    def call(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        values = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
-        return method(task, *(values[name] for name in names))
-
-    async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        return await call(task, resources, rollout)
-
-    return call_async if inspect.iscoroutinefunction(method) else call
 
 
 def _method_names(mode: RolloutMode | None) -> tuple[str, ...]:

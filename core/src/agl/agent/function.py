@@ -109,15 +109,9 @@ def rollout(
     Raises:
         ConfigError: At decoration: nothing can fill a parameter, or those of ``grade`` are others.
     """
-    return _decorate(func, strip_proxy, grade, None)
+    return _decorate(func, strip_proxy=strip_proxy, grade=grade)
 
 
-@overload
-def llm_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
-@overload
-def llm_rollout(
-    func: None = None, /, *, strip_proxy: bool = True, grade: GradeMethod | None = None
-) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
 def llm_rollout(
     func: Callable[..., Any] | None = None,
     /,
@@ -130,15 +124,9 @@ def llm_rollout(
     Raises:
         ConfigError: At decoration: it takes none, or nothing can fill a parameter.
     """
-    return _decorate(func, strip_proxy, grade, "llm")
+    return _decorate(func, "llm", strip_proxy=strip_proxy, grade=grade)
 
 
-@overload
-def prompt_rollout(func: Callable[..., Any], /) -> FunctionalLitAgent[Any]: ...
-@overload
-def prompt_rollout(
-    func: None = None, /, *, grade: GradeMethod | None = None
-) -> Callable[[Callable[..., Any]], FunctionalLitAgent[Any]]: ...
 def prompt_rollout(
     func: Callable[..., Any] | None = None, /, *, grade: GradeMethod | None = None
 ) -> Any:
@@ -147,19 +135,13 @@ def prompt_rollout(
     Raises:
         ConfigError: At decoration: it takes none, or nothing can fill a parameter.
     """
-    return _decorate(func, True, grade, "prompt_template")
+    return _decorate(func, "prompt_template", grade=grade)
 
 
-def _decorate(
-    func: Callable[..., Any] | None,
-    strip_proxy: bool,
-    grade: GradeMethod | None,
-    needs: str | None,
-) -> Any:
+def _decorate(func: Callable[..., Any] | None, needs: str | None = None, **options: Any) -> Any:
     if func is None:
-        return lambda function: _decorate(function, strip_proxy, grade, needs)  # pyright: ignore
-    agent: FunctionalLitAgent[Any]
-    agent = FunctionalLitAgent(func, strip_proxy=strip_proxy, grade=grade)
+        return functools.partial(_decorate, needs=needs, **options)
+    agent: FunctionalLitAgent[Any] = FunctionalLitAgent(func, **options)
     if needs is not None and needs not in agent.injector.kinds():
         raise ConfigError(
             f"@{needs.split('_')[0]}_rollout {agent.__name__!r}: no parameter takes the {needs}; "

@@ -77,12 +77,21 @@ _NO_EFFECT = {
     "Baseline": {
         "train_split": "train tasks run in mode train, validation tasks in mode val",
         "polling_interval": "it waits in the store",
+        "span_verbosity": "the log has the names of the attributes",
+    },
+    "LitAgentRunner": {
+        "poll_interval": "it waits in the store",
+        "interval_jitter": "heartbeats come at equal intervals",
+        "heartbeat_launch_mode": "heartbeats come from a thread",
     },
     "APO": {"_poml_trace": "each call to the optimizing models is a span of the run"},
     "LLMProxy": {"launch_mode": "it runs in a thread"},
     "LightningStoreServer": {"launch_mode": "it serves from a thread"},
     "InMemoryLightningStore": {"scan_debounce_seconds": "it looks every scan_interval_seconds"},
-    "SharedMemoryExecutionStrategy": {"poll_interval": "nobody polls"},
+    "SharedMemoryExecutionStrategy": {
+        "poll_interval": "nobody polls",
+        "join_timeout": "threads have 15 seconds to end",
+    },
     "AgentOpsTracer": dict.fromkeys(
         ("agentops_managed", "daemon"), "agentops.init is never called, and nothing is sent"
     ),
@@ -128,6 +137,10 @@ METHODS = {
     "on_rollout_end": _TWO_EVENTS,
 }
 """Methods of an agent that nobody calls."""
+ORDER_OF_0_1 = (
+    "agl calls it with (task, resources, rollout), and the id is rollout.rollout_id; 0.1 had "
+    "(task, rollout_id, resources), which agentlightning.LitAgent still takes"
+)
 
 SERVER_OF_0_1 = (
     "a server of 0.1: agl's fit takes tasks. Write what the server does as an algorithm, or go on "

@@ -10,6 +10,7 @@ from agentlightning._migrate.advice import (
     DIFFERENT,
     KEYWORDS,
     METHODS,
+    ORDER_OF_0_1,
     REFUSED_KEYWORDS,
     REMOVED_KEYWORDS,
     SERVER_OF_0_1,
@@ -322,11 +323,12 @@ class _Reader(Changes):
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         if any((found := self._called(base)) and found[1] == "LitAgent" for base in bases):
             for each in node.body:
-                if (
-                    isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-                    and each.name in METHODS
-                ):
+                if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if each.name in METHODS:
                     self.look(each, each.name, METHODS[each.name])
+                if "rollout_id" in [one.arg for one in each.args.args]:
+                    self.look(each, each.name, ORDER_OF_0_1)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:

@@ -1,11 +1,41 @@
 """Agents as classes."""
 
 import inspect
+from abc import ABCMeta
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from agentlightning._names import rest
-from agl import LitAgent as LitAgent
+from agl import LitAgent as _LitAgent, NamedResources, Rollout, RolloutMode
+
+T = TypeVar("T")
+
+
+class LitAgent(_LitAgent[T], metaclass=ABCMeta):
+    """agl's, whose methods may have the parameters of 0.1: ``(self, task, rollout_id, resources)``.
+
+    Every agent of agl is one, too.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return _LitAgent in other.__mro__ if cls is LitAgent else NotImplemented
+
+    def rollout_method(self, mode: RolloutMode | None) -> Any:
+        """See ``agl.LitAgent``."""
+        method: Any = super().rollout_method(mode)
+        names = list(inspect.signature(method).parameters)[1:]
+        if "rollout_id" not in names or not {*names} <= {"resources", "rollout", "rollout_id"}:
+            return method
+
+        def call(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+            given = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
+            return method(task, *(given[name] for name in names))
+
+        async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+            return await call(task, resources, rollout)
+
+        return call_async if inspect.iscoroutinefunction(method) else call
 
 
 def is_v0_1_rollout_api(func: Callable[..., Any]) -> bool:
