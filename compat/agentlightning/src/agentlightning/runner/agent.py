@@ -12,8 +12,13 @@ class LitAgentRunner(_LitAgentRunner[T_task]):
     """agl's, with 0.3's parameters.
 
     ``poll_interval`` has no effect, as the store wakes who waits, nor ``interval_jitter`` and
-    ``heartbeat_launch_mode``: heartbeats come at equal intervals from a thread.
+    ``heartbeat_launch_mode``: heartbeats come at equal intervals from a thread. Every runner of
+    agl's class is one, too.
     """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return _LitAgentRunner in other.__mro__ if cls is LitAgentRunner else NotImplemented
 
     def __init__(
         self,
