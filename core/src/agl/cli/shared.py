@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    import asyncio
-
     from agl.store.base import LightningStore
 
 T = TypeVar("T")
@@ -22,30 +20,6 @@ GAP = 2
 """Blanks between the columns of a table."""
 NARROWEST, LONGEST_WORD = 20, 40
 """Characters: to so many columns of long texts shrink, and longer words may be broken."""
-
-
-# --- running until it is told to stop
-
-
-def stop_signal() -> "asyncio.Event":
-    """Set by the first SIGTERM or SIGINT; a second one does what it does without us.
-
-    Called in the event loop that shall be told.
-    """
-    import asyncio
-    import signal
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop_once() -> None:
-        stop.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_once)
-    return stop
 
 
 def _set_up_log(ctx: click.Context, param: click.Parameter, verbose: bool) -> None:
@@ -63,29 +37,6 @@ verbose_option = click.option(
     callback=_set_up_log,
     help="Log spans and adapted data of each rollout, too.",
 )
-
-tracker_option = click.option(
-    "--tracker",
-    "trackers",
-    multiple=True,
-    type=click.Choice(["console", "prometheus"]),
-    help="Where metrics go besides /metrics: the log, or /v1/prometheus. May be repeated.",
-)
-
-
-def make_tracker(names: Sequence[str]) -> Any:
-    """The metrics backend of these names, which agl-metrics brings; None for none."""
-    from agl.errors import UnknownComponentError, install_line
-    from agl.plugins import registry
-
-    try:
-        made = [registry.load(registry.GROUPS["metrics"], name)() for name in dict.fromkeys(names)]
-        several = registry.load(registry.GROUPS["metrics"], "multi") if len(made) > 1 else None
-    except UnknownComponentError:
-        how = install_line("agl-metrics[prometheus]")
-        raise click.UsageError(f"--tracker needs agl-metrics. Run: {how}") from None
-    return several(made) if several else next(iter(made), None)
-
 
 # --- writing
 

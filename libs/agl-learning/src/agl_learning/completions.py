@@ -161,10 +161,11 @@ def render_prompt(
         raise RequestError(
             400, "'chat_template_kwargs.chat_template': this server takes the model's own alone"
         )
+    messages = template_messages(request.messages)
     try:
         token_ids = list(
             tokenizer.apply_chat_template(
-                template_messages(request.messages),
+                messages,
                 tools=tools,
                 add_generation_prompt=True,
                 tokenize=True,
@@ -172,8 +173,6 @@ def render_prompt(
                 **{**options, **request.chat_template_kwargs},
             )
         )
-    except RequestError:
-        raise
     except Exception as error:
         # Templates are programs: whatever one refuses is the request's fault.
         raise RequestError(
@@ -197,8 +196,7 @@ def end_tokens(*sources: Any) -> frozenset[int]:
     ids: set[int] = set()
     for source in sources:
         found: Any = getattr(source, "eos_token_id", None)
-        several = isinstance(found, list | tuple)
-        each = cast("list[Any]", found) if several else [found]
+        each = cast("list[Any]", found if isinstance(found, list | tuple) else [found])
         ids.update(one for one in each if one is not None)
     return frozenset(ids)
 
@@ -258,12 +256,9 @@ def _text(message: dict[str, Any], index: int) -> str:
     for part in cast("list[Any]", content):
         known = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
         if known.get("type") != "text":
-            kind = known.get("type", part)
-            raise RequestError(
-                400,
-                f"'messages.{index}.content': parts of type {kind!r} are not supported: the model "
-                "that is trained gets text alone. Send them to another model of the gateway",
-            )
+            why = f"parts of type {known.get('type', part)!r} are not supported: the model that is "
+            why += "trained gets text alone. Send them to another model of the gateway"
+            raise RequestError(400, f"'messages.{index}.content': {why}")
         if not isinstance(text := known.get("text"), str):
             raise _refused(message, index, "content", "expected a string as 'text' of each part")
         parts.append(text)

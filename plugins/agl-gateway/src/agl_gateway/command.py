@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.shared import make_tracker, tracker_option
 from agl.env import LightningEnvVar
 from agl.store.tokens import without_token
+from agl_http.commands import make_tracker, tracker_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,10 +146,10 @@ def command(
 async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     import asyncio
 
-    from agl.cli.shared import stop_signal
     from agl.errors import ConfigError, NotAllowedError, RunError, StoreError
     from agl.store.patience import is_away
     from agl_gateway.proxy import LLMProxy
+    from agl_http.commands import stop_signal
 
     if store_url is not None:
         import agl

@@ -70,8 +70,9 @@ def command(
     """
     import asyncio
 
-    from agl.cli.shared import note, stop_signal
+    from agl.cli.shared import note
     from agl.utils.logs import setup_logging
+    from agl_http.commands import stop_signal
     from agl_http.server import bind
     from agl_learning.options import check_place
     from agl_torch.garbage import without_collections

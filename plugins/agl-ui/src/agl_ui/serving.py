@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import click
 from starlette.applications import Starlette
 
-from agl.cli.shared import stop_signal
+from agl_http.commands import stop_signal
 from agl_http.layers import CLOSING, App, Receive, Scope, Send, header
 from agl_http.server import ServerThread, bind
 from agl_ui.app import HEADERS, routes

@@ -46,9 +46,9 @@ def command(
     import asyncio
     import uuid
 
-    from agl.cli.shared import stop_signal
     from agl.utils.logs import setup_logging
     from agl.utils.secrets import learn
+    from agl_http.commands import stop_signal
     from agl_http.layers import ErrorGuard, Unpacked, WholeBody
     from agl_http.server import ServerThread, bind
     from agl_http.wire import MAX_BODY_BYTES

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.shared import make_tracker, tracker_option
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
+from agl_http.commands import make_tracker, tracker_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,10 +100,10 @@ async def _serve(host: str, port: int, file: "Path | None", options: dict[str, A
     import gc
     from contextlib import closing
 
-    from agl.cli.shared import stop_signal
     from agl.plugins.hooks import HookCaller, routes_of
     from agl.store.memory import InMemoryLightningStore
     from agl.store.sqlite import SqliteLightningStore
+    from agl_http.commands import stop_signal
     from agl_http.server import bind
     from agl_server.server import LightningStoreServer
 
