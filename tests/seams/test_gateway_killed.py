@@ -24,7 +24,7 @@ pytest.importorskip("agl_gateway")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("agl.runner.gateways.RETRY_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr("agl_gateway.client.RETRY_SECONDS", (0.05, 0.1))
 
 
 async def post(llm):

@@ -10,7 +10,6 @@ import time
 import pytest
 
 import agl
-from agl.runner.gateways import AttemptGateways
 from agl.tracer import buffer
 from agl_http.server import ServerThread
 from agl_learning.advantages import sibling_advantages
@@ -19,7 +18,7 @@ from agl_testing.echo_llm import EchoLLM, RawReply
 from .collecting import collect, rows_of, settled
 
 openai = pytest.importorskip("openai")
-pytest.importorskip("agl_gateway")
+client = pytest.importorskip("agl_gateway.client")
 agl_adapters = pytest.importorskip("agl_adapters")
 
 MESSAGE = {"role": "user", "content": "hello"}
@@ -136,7 +135,7 @@ async def test_a_runner_tells_a_gateway_when_spans_ended_by_its_clock(
 
     server = ServerThread(gateway_app)
     server.start()
-    store, gateways = agl.InMemoryLightningStore(), AttemptGateways()
+    store, gateways = agl.InMemoryLightningStore(), client.HttpGatewayClient()
     rollout = await store.start_rollout("task")
     gateways.note(rollout, {"llm": agl.ProxyLLM(endpoint=f"{server.url}/v1", model="m")})
     begin = time.monotonic()

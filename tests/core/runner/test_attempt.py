@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import agl
+from agl.algorithm.gateway import GatewayClient
 from agl.errors import AgentResultError, StoreUnavailableError
 from agl.runner import RolloutCancelledError
-from agl.runner.gateways import AttemptGateways
 from agl.tracer.base import active_tracer
 
 Store = agl.InMemoryLightningStore
@@ -171,6 +171,21 @@ async def test_missing_resource_fails_at_its_own_boundary(
     attempt = await run_one(agent, memory_store)
     assert (attempt.status, attempt.error.boundary) == ("failed", "resources")
     assert "parameter 'llm'" in attempt.error.message
+
+
+async def test_gateway_that_nobody_can_ask_fails_the_attempt(
+    run_one: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @agl.rollout
+    def agent(task, llm):
+        return 1.0
+
+    monkeypatch.setattr("agl.plugins.registry.components", lambda group=None: [])
+    llm = agl.ProxyLLM(endpoint="http://127.0.0.1:9/v1", model="m")
+    await memory_store.add_resources({"llm": llm})
+    attempt = await run_one(agent, memory_store)
+    assert (attempt.status, attempt.error.boundary) == ("failed", "agent")
+    assert "agl-gateway" in attempt.error.message
 
 
 async def test_mode_without_a_method_fails_the_attempt(run_one: Any, memory_store: Store) -> None:
@@ -386,12 +401,21 @@ async def test_attempt_gives_signs_of_life_whatever_it_waits_for(
                 await asyncio.sleep(0.05)
         waited.append(slow)
 
-    async def end(self: AttemptGateways, rollout: agl.AttemptedRollout) -> None:
-        await wait_for_beat(rollout)
+    class Slow(GatewayClient):
+        async def open(self, store: Any, rollout: Any, resources: Any) -> Any:
+            return resources
+
+        async def place(self, rollout: Any, spans: Any, *, at_end: bool = False) -> Any:
+            return len(spans) + at_end, True
+
+        async def end(self, rollout: Any, *, patient: bool = True) -> None:
+            await wait_for_beat(rollout)
 
     hook = agl.Hook()
     if slow == "gateway":
-        monkeypatch.setattr(AttemptGateways, "end", end)
+        monkeypatch.setattr("agl.runner.attempt.build_component", lambda *_, **options: Slow())
+        llm = agl.ProxyLLM(endpoint="http://127.0.0.1:9/v1", model="m")
+        await memory_store.add_resources({"llm": llm})
     else:
 
         async def wait(*, rollout: agl.AttemptedRollout) -> None:

@@ -113,7 +113,7 @@ async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held)
 async def test_a_gateway_that_is_gone_fails_the_attempt_and_does_not_hold_its_end(
     bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl.runner.gateways.RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr("agl_gateway.client.RETRY_SECONDS", (0.01,))
 
     @agl.rollout
     async def stops_it(task: str, llm: ProxyLLM) -> float:

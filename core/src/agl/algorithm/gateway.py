@@ -1,10 +1,12 @@
 """The contract of a gateway: the address that agents call, and that records what they did."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from agl.errors import GatewayError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
-from agl.types import LLM, Span
+from agl.types import LLM, AttemptedRollout, NamedResources, Span
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -36,6 +38,48 @@ class ModelConfig(TypedDict):
     """Of an answer for which the agent sets no limit. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
     """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
+
+
+class GatewayClient(ABC):
+    """What a runner asks the gateways that its attempts call; one for each runner.
+
+    It stands in the entry point group ``agl.gateway_clients`` under the name ``http``.
+    """
+
+    @abstractmethod
+    async def open(
+        self, store: "LightningStore", rollout: AttemptedRollout, resources: NamedResources
+    ) -> NamedResources:
+        """The resources for this attempt, with addresses that this attempt alone may call."""
+
+    @abstractmethod
+    async def place(
+        self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
+    ) -> tuple[int, bool]:
+        """Return when the calls that came before the first of these spans are stored.
+
+        Args:
+            rollout: Whose spans they are.
+            spans: In the order of their ends.
+            at_end: The agent makes no more calls; what is stored now comes after all of them, also
+                if a gateway cannot be asked.
+
+        Returns:
+            How many of the spans may be stored now, before the next call (one more at the end, if
+            no call came after them); and whether all calls before them are stored, none after them.
+        """
+
+    @abstractmethod
+    async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
+        """Return when the calls of this attempt are stored; it makes no more. May be repeated.
+
+        Args:
+            rollout: The attempt.
+            patient: Wait for a gateway that nobody finds, as it may be about to restart.
+
+        Returns:
+            Why they may not all be stored.
+        """
 
 
 class Gateway(ABC):

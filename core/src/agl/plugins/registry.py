@@ -37,6 +37,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "store": "agl.stores",
         "strategy": "agl.strategies",
         "gateway": "agl.gateways",
+        "gateway_client": "agl.gateway_clients",
         "credit": "agl.credits",
         "sandbox": "agl.sandboxes",
         "grader": "agl.graders",

@@ -4,25 +4,27 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
 from agl.agent.base import LitAgent
 from agl.agent.injection import MissingResourceError
+from agl.algorithm.gateway import GatewayClient
 from agl.errors import (
     ConfigError,
     GatewayError,
     InvalidRecordError,
     InvalidTransitionError,
+    PluginError,
     StoreError,
     TracerError,
 )
+from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, AgentLoop, RolloutCancelledError
 from agl.runner.claims import Claims
-from agl.runner.gateways import AttemptGateways, opened
 from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
 from agl.runner.heartbeat import Running
 from agl.runner.held_spans import HeldSpans, placed
@@ -32,8 +34,9 @@ from agl.store.base import LightningStore, Turn
 from agl.store.packed import add_accepted, is_refusal
 from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources, Span, without_private
+from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span, without_private
 from agl.types.records import public_failure
+from agl.utils.secrets import learn_keys
 from agl.utils.text import capped, describe
 
 logger = logging.getLogger(__name__)
@@ -81,7 +84,8 @@ class AttemptRunner:
         self._context = {"agent": agent, "runner": runner}
         self._running: dict[str, Running] = {}
         self._agent_loop: AgentLoop | None = None
-        self._gateways = AttemptGateways()
+        self._gateways: GatewayClient | None = None
+        """Made for the first attempt with a model behind a gateway."""
         self.stuck: str | None = None
         """Why the runner shall be replaced, once it must be."""
 
@@ -131,14 +135,14 @@ class AttemptRunner:
         task = rollout.input
         if self._grader is not None:
             rollout = rollout.changed(input=without_private(task))
-        held = HeldSpans(self._store, partial(self._gateways.place, rollout))
+        held = HeldSpans(self._store, partial(self._place, rollout))
         spans: list[Span] = []
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
             question = "" if self._grader is None else question_of(task)
             outcome, was_interrupted = await self._trace(rollout, held, apart, began)
-            outcome = await self._place(rollout, held, outcome)
-            lost = await self._gateways.end(rollout)
+            outcome = await self._store_before_calls(rollout, held, outcome)
+            lost = await self._gateways.end(rollout) if self._gateways else None
             failure = outcome.failure
             if lost is not None and (failure is None or failure.boundary == "agent"):
                 # An agent whose gateway is gone may raise, or not: it fails for the same reason.
@@ -165,7 +169,8 @@ class AttemptRunner:
             outcome = Outcome(
                 error=RolloutCancelledError(f"{_what(rollout)} was cancelled"), boundary="cancelled"
             )
-            await self._gateways.end(rollout, patient=False)
+            if self._gateways is not None:
+                await self._gateways.end(rollout, patient=False)
         try:
             if self._hooks.listens("on_rollout_end"):
                 added, outcome = await self._add(held.spans, outcome)
@@ -183,10 +188,19 @@ class AttemptRunner:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
 
-    async def _place(self, rollout: AttemptedRollout, held: HeldSpans, outcome: Outcome) -> Outcome:
+    async def _place(
+        self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
+    ) -> tuple[int, bool]:
+        if self._gateways is None:
+            return len(spans) + at_end, True
+        return await self._gateways.place(rollout, spans, at_end=at_end)
+
+    async def _store_before_calls(
+        self, rollout: AttemptedRollout, held: HeldSpans, outcome: Outcome
+    ) -> Outcome:
         """Store the last spans that came before a call; the others go with the final status."""
         while held.spans:
-            count, in_order = await self._gateways.place(rollout, held.spans, at_end=True)
+            count, in_order = await self._place(rollout, held.spans, at_end=True)
             held.spans[:count] = placed(held.spans[:count], in_order)
             if count > len(held.spans):
                 break
@@ -255,12 +269,11 @@ class AttemptRunner:
     ) -> tuple[Outcome, bool]:
         sandboxed = None if self._sandbox is None else self._sandbox.call(held)
         try:
-            resources = await opened(self._store, rollout, await self._resources(rollout))
-            self._gateways.note(rollout, resources)
+            resources = await self._resources(rollout)
             method: Any = self._agent.rollout_method(rollout.mode)
             if sandboxed is not None:
                 method, apart = sandboxed.rollout_async, False
-        except (MissingResourceError, ConfigError) as error:
+        except (ConfigError, PluginError) as error:
             return Outcome(error=error), False
         call = AgentCall(
             method,
@@ -310,15 +323,23 @@ class AttemptRunner:
     async def _resources(self, rollout: AttemptedRollout) -> NamedResources:
         store = self._store
         if rollout.resources_id is None:
-            latest = await store.get_latest_resources()
-            return {} if latest is None else latest.resources
-        update = await store.get_resources_by_id(rollout.resources_id)
-        if update is None:
+            update = await store.get_latest_resources()
+        else:
+            update = await store.get_resources_by_id(rollout.resources_id)
+        if update is None and rollout.resources_id is not None:
             raise MissingResourceError(
                 f"{_what(rollout)}: its resources {rollout.resources_id!r} are not in the store; "
                 "enqueue with the id of a stored snapshot, or with None for the latest"
             )
-        return update.resources
+        resources = {} if update is None else update.resources
+        learn_keys(resources)
+        if not any(isinstance(one, ProxyLLM) for one in resources.values()):
+            return resources
+        if self._gateways is None:
+            self._gateways = build_component(
+                "http", group="agl.gateway_clients", expected_type=GatewayClient, where="runner"
+            )
+        return await self._gateways.open(store, rollout, resources)
 
     async def _record(
         self,

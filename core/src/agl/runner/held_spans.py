@@ -13,7 +13,7 @@ class HeldSpans(StandInStore):
 
     Args:
         store: The store.
-        place: See ``AttemptGateways.place``.
+        place: See ``GatewayClient.place``.
     """
 
     def __init__(

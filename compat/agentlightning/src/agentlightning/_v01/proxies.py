@@ -6,8 +6,8 @@ attempt behind it.
 """
 
 from agl import LightningStore, NamedResources, ProxyLLM, ResourcesUpdate
-from agl.runner.gateways import AttemptGateways
 from agl.types import AttemptedRollout
+from agl_gateway.client import HttpGatewayClient
 
 MARK = "~"
 """Between the ids; none of them has it."""
@@ -22,7 +22,7 @@ class Proxies:
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
-        self._gateways = AttemptGateways()
+        self._gateways = HttpGatewayClient()
 
     async def id_for(self, claimed: AttemptedRollout, resources_id: str | None) -> str | None:
         """The id under which the client of a task is to fetch its resources.

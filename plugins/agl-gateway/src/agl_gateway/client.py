@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from agl.errors import GatewayError, StoreError
+from agl.algorithm.gateway import GatewayClient
+from agl.errors import GatewayError
 from agl.store.base import LightningStore
-from agl.store.patience import is_away
 from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span
 from agl.types.resources import Resource
-from agl.utils.secrets import learn_keys
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.gateway")
 
 END_SECONDS = 60.0
 """Longest that the end of an attempt waits for a gateway to store its calls."""
@@ -60,28 +59,8 @@ class _Gateway:
     """Whether there was a host of its name, looked up when the attempt began."""
 
 
-async def opened(
-    store: LightningStore, rollout: AttemptedRollout, resources: NamedResources
-) -> NamedResources:
-    """The resources, with the addresses at gateways open for this attempt."""
-    asking = {
-        name: one
-        for name, one in resources.items()
-        if isinstance(one, ProxyLLM) and one.asks_for_token
-    }
-    if not asking:
-        return resources
-    try:
-        token = await store.issue_token("model", rollout.rollout_id, rollout.attempt.attempt_id)
-    except StoreError as error:  # it is of a version without tokens
-        if is_away(error):
-            raise
-        return resources
-    return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
-
-
-class AttemptGateways:
-    """The gateways that running attempts may call."""
+class HttpGatewayClient(GatewayClient):
+    """Asks the gateways that running attempts may call; see ``agl.algorithm.gateway``."""
 
     def __init__(self) -> None:
         self._gateways: dict[str, dict[str, _Gateway]] = {}
@@ -92,9 +71,23 @@ class AttemptGateways:
         """Name of a gateway -> seconds that its clock is ahead of ours, at least and at most; and
         when that was so."""
 
+    async def open(
+        self, store: LightningStore, rollout: AttemptedRollout, resources: NamedResources
+    ) -> NamedResources:
+        """See ``GatewayClient.open``."""
+        self.note(rollout, resources)
+        asking = {
+            name: one
+            for name, one in resources.items()
+            if isinstance(one, ProxyLLM) and one.asks_for_token
+        }
+        if not asking:
+            return resources
+        token = await store.issue_token("model", rollout.rollout_id, rollout.attempt.attempt_id)
+        return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
+
     def note(self, rollout: AttemptedRollout, resources: Mapping[str, Resource]) -> None:
         """The agent of this attempt is about to get these resources."""
-        learn_keys(resources)
         attempt, found = rollout.attempt, dict[str, _Gateway]()
         for llm in resources.values():
             if isinstance(llm, ProxyLLM):
@@ -110,18 +103,7 @@ class AttemptGateways:
     async def place(
         self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
     ) -> tuple[int, bool]:
-        """Return when the calls that came before the first of these spans are stored.
-
-        Args:
-            rollout: Whose spans they are.
-            spans: In the order of their ends.
-            at_end: The agent makes no more calls; what is stored now comes after all of them, also
-                if a gateway cannot be asked.
-
-        Returns:
-            How many of the spans may be stored now, before the next call (one more at the end, if
-            no call came after them); and whether all calls before them are stored, none after them.
-        """
+        """See ``GatewayClient.place``."""
         attempt_id = rollout.attempt.attempt_id
         count = of_all = len(spans) + at_end
         in_order = True
@@ -186,15 +168,7 @@ class AttemptGateways:
         return said["before"], said["in_order"]
 
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
-        """Return when the calls of this attempt are stored; it makes no more. May be repeated.
-
-        Args:
-            rollout: The attempt.
-            patient: Wait for a gateway that nobody finds, as it may be about to restart.
-
-        Returns:
-            Why they may not all be stored.
-        """
+        """See ``GatewayClient.end``."""
         attempt_id = rollout.attempt.attempt_id
         failure: GatewayError | None = None
         for gateway in self._gateways.get(attempt_id, {}).values():
