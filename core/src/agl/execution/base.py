@@ -63,8 +63,7 @@ class ExecutionStrategy(ABC):
         """Run to the end: returns when the algorithm has finished and the runners have stopped.
 
         When all runners have ended in order (``max_rollouts``), an algorithm that works goes on to
-        its own end; one that waits for rollouts that nobody will run sees ``event`` set, and is
-        cancelled after a grace.
+        its own end; a wait for rollouts that nobody will run raises ``RunnerCrashError`` in it.
 
         Raises:
             AlgorithmError: The algorithm raised; the runners were stopped first.

@@ -116,7 +116,7 @@ class StrategyContract:
     def test_algorithm_that_waits_for_runners_that_have_ended_is_stopped(
         self, strategy: ExecutionStrategy, memory_store: LightningStore
     ) -> None:
-        """As with ``max_rollouts``: the event is set, and after a grace the wait is cancelled."""
+        """As with ``max_rollouts``: the wait raises, and the run has come to its end."""
         assert execute(strategy, learn, serve_one, memory_store, n_runners=2) is None
         assert statuses(memory_store) == ["succeeded"] * 2 + ["queuing"] * 2
 

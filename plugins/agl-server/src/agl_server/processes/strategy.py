@@ -72,8 +72,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``; without it, it is 0 where
             all runs in this role on loopback, and 4747 where other processes must find it.
         n_runners: How many runner processes this machine gets.
-        graceful_timeout: Seconds that running rollouts get to finish at the end, and an algorithm
-            that waits when no runner is left.
+        graceful_timeout: Seconds that running rollouts get to finish at the end.
         terminate_timeout: Seconds after SIGTERM before SIGKILL.
         main_process: Which side stays in this process. ``runner``, for debugging, needs
             ``n_runners`` 1; the algorithm is then forked.
@@ -240,9 +239,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             if self.role == "runner":  # the algorithm runs elsewhere: the runners' end is the end
                 main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
             else:
-                main = run_algorithm(
-                    algorithm, reached, stop, reports.no_runners, lambda: self.graceful_timeout
-                )
+                main = run_algorithm(algorithm, reached, stop, reports.no_runners)
             task = asyncio.ensure_future(main)
 
             def terminate() -> None:
@@ -339,7 +336,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             self._close_socket()
             start_group(parent)
             client = shared if shared is not None else LightningStoreClient(url, token=token)
-            about = algorithm, client, stop, no_runners, lambda: self.graceful_timeout
+            about = algorithm, client, stop, no_runners
             run_as_process(lambda: run_algorithm(*about), teller(theirs))
 
         learner = fork.Process(target=learner_main, name="agl-algorithm")
