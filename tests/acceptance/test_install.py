@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import venv
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -79,42 +78,8 @@ def test_without_a_name_it_says_how_it_is_used() -> None:
     assert "python install.py agl-torch" in install().stderr
 
 
-@pytest.fixture
-def core_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Writes where the metadata of agl-core, which is looked for first, says that it is from."""
-
-    def write(origin: str | None) -> None:
-        folder = tmp_path / "agl_core-0.1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: agl-core\nVersion: 0.1.0\n")
-        if origin is not None:
-            (folder / "direct_url.json").write_text(json.dumps({"url": origin, "dir_info": {}}))
-        monkeypatch.syspath_prepend(tmp_path)
-        metadata.MetadataPathFinder().invalidate_caches()
-
-    return write
-
-
-@pytest.mark.parametrize("requirement", ["agl-core[jinja]", "agl-learning", "agl-apo[gepa]"])
-def test_messages_name_the_line_of_the_clone_that_the_core_is_from(core_from, requirement) -> None:
-    core_from((CLONE / "core").as_uri())
-    quoted = f"'{requirement}'" if "[" in requirement else requirement
-    assert install_line(requirement) == f"python {CLONE / 'install.py'} {quoted}"
-
-
-def test_messages_name_pip_for_what_is_not_in_the_clone(core_from) -> None:
-    core_from((CLONE / "core").as_uri())
-    assert install_line("agl-bestprompt[backend]") == "pip install 'agl-bestprompt[backend]'"
-
-
-@pytest.mark.parametrize(
-    "origin", [None, "file:///nowhere/core", "file:///wheels/agl_core-0.1.0-py3-none-any.whl"]
-)
-def test_messages_send_nobody_to_an_index_for_names_that_anybody_may_take(
-    core_from, origin
-) -> None:
+def test_messages_send_nobody_to_an_index_for_names_that_anybody_may_take() -> None:
     """Of the package itself, and of its extras, with or without options."""
-    core_from(origin)
     assert len(ALL) > 15
     for arguments in (["--force-reinstall", name] for name in ALL):
         assert install_line(*arguments) == (

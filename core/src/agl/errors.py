@@ -165,23 +165,15 @@ class RunnerStuckError(RunnerCrashError):
 
 
 def install_line(*arguments: str) -> str:
-    """How to install a package, after options of pip; ours from the clone that agl-core came from.
+    """How to install a package, after options of pip; ours from a clone.
 
     No package index has ours, so anybody could publish something under their names there.
     """
     import json
-    import re
     import shlex
-    from importlib import metadata
     from pathlib import Path
-    from urllib.request import url2pathname
 
     name = arguments[-1].partition("[")[0]
-    origin = metadata.distribution("agl-core").read_text("direct_url.json") or ""
-    for clone in map(Path, map(url2pathname, re.findall(r'"file:(.+)/core"', origin))):
-        script = clone / "install.py"
-        if script.exists() and (name == "agl-core" or any(clone.glob(f"*/{name}/pyproject.toml"))):
-            return shlex.join(["python", str(script), *arguments])
     catalogue = Path(__file__).parent / "utils/catalogue.json"
     if name not in json.loads(catalogue.read_text("utf-8"))["packages"]:
         return shlex.join(["pip", "install", *arguments])

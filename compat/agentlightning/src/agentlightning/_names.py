@@ -91,10 +91,21 @@ def refuse(module: str, name: str, why: str) -> NoReturn:
         RefusedAttributeError: Else.
     """
     from agentlightning._errors import RefusedAttributeError, RefusedImportError
-    from agl.utils.catalogue import asked_by_import
 
-    kind = RefusedImportError if asked_by_import() else RefusedAttributeError
+    kind = RefusedImportError if _asked_by_import() else RefusedAttributeError
     raise kind(f"{module}.{name} is not in agl: {why}")
+
+
+def _asked_by_import() -> bool:
+    """Whether the ``__getattr__`` that is running was called by ``from module import name``."""
+    import dis
+
+    asking = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while asking.f_code.co_name != "__getattr__" and asking.f_back is not None:
+        asking = asking.f_back
+    while asking.f_code.co_name == "__getattr__" and asking.f_back is not None:
+        asking = asking.f_back
+    return dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 
 
 def refusing(**reasons: str) -> Callable[[type[T]], type[T]]:

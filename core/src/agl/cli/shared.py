@@ -3,9 +3,8 @@
 Data goes to standard output; remarks and progress to standard error.
 """
 
-import io
 import json
-import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 GAP = 2
 """Blanks between the columns of a table."""
-NARROWEST, LONGEST_WORD = 20, 40
-"""Characters: to so many columns of long texts shrink, and longer words may be broken."""
 
 
 def _set_up_log(ctx: click.Context, param: click.Parameter, verbose: bool) -> None:
@@ -46,74 +43,37 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **how: Any) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = False
+) -> None:
     """Write rows as a table; see ``table_text``."""
-    click.echo(table_text(columns, rows, **how))
+    click.echo(table_text(columns, rows, cut=cut))
 
 
 def table_text(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    less: Sequence[str] = (),
-    cut: bool = False,
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = False
 ) -> str:
-    """Rows as a table, as wide as the terminal at most; in a pipe nothing is left out or folded.
+    """Rows as a table, a line for each; nothing is left out, unless a terminal's width is less.
 
     Args:
         columns: Their heads.
         rows: A cell for each.
-        less: Columns that are left out on a narrow terminal, the first of them first.
-        cut: Whether long texts are cut with a mark, and not folded. Ids and numbers stay whole.
+        cut: Whether a terminal gets lines of its width, with a mark where the rest is cut off.
     """
-    from rich.cells import cell_len
+    from rich.cells import cell_len, set_cell_size
 
     from agl.utils.text import printable
 
     given = [["" if x is None else printable(str(x)) for x in row] for row in (columns, *rows)]
-    if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):  # without rich, a line per row
-        given = [[" ".join(one.splitlines()).expandtabs() for one in row] for row in given]
-        wide = [max(map(cell_len, column)) for column in zip(*given, strict=True)]
-        put = [map(lambda one, n: one + " " * (n - cell_len(one)), row, wide) for row in given]
-        lines = ["  ".join(row).rstrip() for row in put]
-        lines[1:1] = ["─" * (sum(wide) + GAP * (len(wide) - 1))]
-        return "\n".join(lines if any(columns) else lines[2:])
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    page, width = io.StringIO(), Console().width
-    table = [[*map(Text, row)] for row in given]
-    wide = [max(cell.cell_len for cell in column) for column in zip(*table, strict=True)]
-    # An id that is broken in two cannot be copied; texts of several words may be.
-    soft = [
-        any(len(one) > LONGEST_WORD or (len(one) > 20 and " " in one.plain) for one in column)
-        for column in zip(*table[1:], strict=True)
-    ] or [False] * len(wide)
-    least = [min(n, NARROWEST) if may else n for n, may in zip(wide, soft, strict=True)]
-    shown = list(range(len(wide)))
-
-    def too_wide(widths: list[int]) -> bool:
-        return sum(widths[n] + GAP for n in shown) - GAP > width
-
-    for name in less:
-        if too_wide(least):
-            shown = [n for n in shown if columns[n] != name]
-    while too_wide(wide) and (may := [n for n in shown if wide[n] > least[n]]):
-        wide[max(may, key=wide.__getitem__)] -= 1
-    if out := [name for n, name in enumerate(columns) if n not in shown]:
-        them = "it" if len(out) == 1 else "them"
-        note(f"no room for {', '.join(out)}: a wider terminal or --json shows {them}")
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    made.show_header = any(columns)
-    how: Any = {"no_wrap": cut, "overflow": "ellipsis" if cut else "fold"}
-    for n in shown:
-        made.add_column(columns[n], width=wide[n], **how)
-    for row in table[1:]:
-        made.add_row(*(row[n] for n in shown))
-    Console(file=page, width=width, force_terminal=True).print(made)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+    given = [[" ".join(one.splitlines()).expandtabs() for one in row] for row in given]
+    wide = [max(map(cell_len, column)) for column in zip(*given, strict=True)]
+    put = [map(lambda one, n: one + " " * (n - cell_len(one)), row, wide) for row in given]
+    lines = ["  ".join(row).rstrip() for row in put]
+    lines[1:1] = ["─" * (sum(wide) + GAP * (len(wide) - 1))]
+    if cut and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [x if cell_len(x) <= width else set_cell_size(x, width - 1) + "…" for x in lines]
+    return "\n".join(lines if any(columns) else lines[2:])
 
 
 def note(message: str) -> None:

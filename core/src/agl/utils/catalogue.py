@@ -7,7 +7,6 @@ command; ``docs/generate.py`` writes it. ``names.json`` is kept by hand.
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -44,26 +43,11 @@ def refuse_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
 
     Raises:
         AttributeError: It names the nearest, or what to use instead of a name of 0.3.
-        ImportError: The same where ``from module import name`` asks, which would drop the words.
     """
     instead = _read("names.json")["of 0.3"].get(name)
     hint = f" It is of Agent Lightning 0.3: {instead}" if instead else did_you_mean(name, known)
     message = f"module {module!r} has no attribute {name!r}.{hint}"
-    if asked_by_import():
-        raise ImportError(message, name=module)
     raise AttributeError(message, name=name)  # with a name, Python adds no guess of its own
-
-
-def asked_by_import() -> bool:
-    """Whether the ``__getattr__`` that is running was called by ``from module import name``."""
-    import dis
-
-    asking = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while asking.f_code.co_name != "__getattr__" and asking.f_back is not None:
-        asking = asking.f_back
-    while asking.f_code.co_name == "__getattr__" and asking.f_back is not None:
-        asking = asking.f_back
-    return dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 
 
 def refuse_keywords(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -171,7 +171,7 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
     rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
     first = 0 if len(runs) > 1 else 1
     cells = [row[first:] for row in rows]
-    return table_text(["run", *COLUMNS][first:], cells, less=["excluded", "mode"])
+    return table_text(["run", *COLUMNS][first:], cells)
 
 
 def _cells(sums: Sums) -> list[object]:

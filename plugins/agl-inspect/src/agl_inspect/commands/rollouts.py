@@ -100,7 +100,6 @@ def command(
         print_table(
             list(columns),
             [[_short(row.get(column)) for column in columns] for row in rows],
-            less=["attempts", "seconds", "mode"],
             cut=True,
         )
     if found.total is not None and len(rows) < found.total:

@@ -45,7 +45,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
         print_json(rows)
         return
     cells = [[*rounded(row.values())[:-2], near(row["folder"] or "")] for row in rows]
-    print_table(COLUMNS, cells, less=["folder", "starts", "begun"], cut=True)
+    print_table(COLUMNS, cells, cut=True)
     for run, row in zip(runs, rows, strict=True):
         for said in filter(None, (run.problem, row["unread"])):
             note(f"{run.run_id}: {said}")

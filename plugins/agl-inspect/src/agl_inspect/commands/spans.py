@@ -43,7 +43,7 @@ def command(
         for span in spans
     ]
     columns = ["#", "name", "status", "seconds", "span_id", "attempt_id", "parent_id"]
-    print_table(columns, rows, less=["parent_id", "attempt_id"], cut=True)
+    print_table(columns, rows, cut=True)
 
 
 def _depths(spans: Sequence[Span]) -> dict[str, int]:
