@@ -25,7 +25,7 @@ from agl.cli.runs import runs_here
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.runs import folders
 from agl.runs.description import commit_of, options_of
-from agl.runs.differences import differences, shapes_results, what_shapes
+from agl.runs.differences import differences, options_that_shape, what_shapes
 from agl.runs.finding import open_to_read
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.threaded import LightningStoreThreaded
@@ -665,6 +665,20 @@ def test_folder_of_what_was_not_started_is_not_left(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+class Base(agl.Algorithm):
+    safe_options = frozenset({"progress"})
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        """Nothing is learned."""
+
+
+class Steps(Base):
+    growing_options = frozenset({"steps", "max_trained_tokens"})
+
+    def __init__(self, steps: int = 3, epochs: int = 1, progress: str = "bar") -> None:
+        self.steps, self.epochs, self.progress = steps, epochs, progress
+
+
 @pytest.mark.parametrize(
     ("name", "then", "now", "is_safe"),
     [
@@ -674,7 +688,7 @@ def test_folder_of_what_was_not_started_is_not_left(tmp_path: Path) -> None:
         ("algorithm.max_trained_tokens", 100, None, True),
         ("algorithm.max_trained_tokens", None, 100, False),
         ("algorithm.epochs", 1, 2, False),
-        ("algorithm.target_reward", 0.5, 0.9, True),
+        ("algorithm.progress", "bar", "lines", True),
         ("algorithm.base_url", "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", True),
         ("gateway.port", 8000, 8001, True),
         ("gateway.run_budget.calls", 7, 100, True),
@@ -691,12 +705,12 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(
 
     before = agl.Run(run_id="a", algorithm="toy", create_time=0.0, config=config(then))
     safe, unsafe = differences(
-        before, agl.RunStart(run_id="a", algorithm="toy", config=config(now))
+        before, agl.RunStart(run_id="a", algorithm="toy", config=config(now)), Steps()
     )
     assert [len(safe), len(unsafe)] == [is_safe, not is_safe]
     shown = what_shapes(agl.RunStart(run_id="a", algorithm="toy", config=config(now)))
-    assert (name in shown) == (shapes_results(name) and not name.startswith("algorithm."))
-    assert not (is_safe and shapes_results(name))
+    assert (name in shown) == (not is_safe and not name.startswith("algorithm."))
+    assert options_that_shape(Steps()) == {"epochs": 1}
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])

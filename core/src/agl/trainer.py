@@ -269,7 +269,7 @@ class Trainer:
             self._execute(agent, algorithm, datasets, Recording("", Path()))  # it runs elsewhere
             return self.result
         describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
-        with recording(self._request, self.store, describe, self._conclude) as run:
+        with recording(self._request, self.store, algorithm, describe, self._conclude) as run:
             algorithm.set_context(replace(context, **run.about))
             asyncio.run(self._make_ready(agent, algorithm, run))
             with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):  # it tells them

@@ -67,6 +67,11 @@ class Algorithm(ABC):
     publishes: ClassVar[tuple[type[Resource], ...] | None] = None
     """Kinds of resources that ``run`` gives to all rollouts besides the initial ones; None where
     nobody knows. With it, a run whose agent needs another one is refused before it starts."""
+    safe_options: ClassVar[frozenset[str]] = frozenset()
+    """Options of this class that change no result: a run goes on with other values of them. Those
+    of its base classes need not be named again."""
+    growing_options: ClassVar[frozenset[str]] = frozenset()
+    """The same of options that may become more, or lose their limit: ``steps``, say."""
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 

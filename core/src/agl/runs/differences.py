@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from agl.algorithm.base import Algorithm
+from agl.runs.description import options_of
 from agl.types import Run, RunCode, RunStart
 
 _IGNORED: Final = re.compile(
@@ -13,24 +15,28 @@ _IGNORED: Final = re.compile(
 """Where things lie; digests say whether the tasks are the same, and a name whether ``@algo`` is."""
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
+<<<<<<< HEAD
     r"|.*\.(show_progress|checkpoint_every|keep_last|eval_every|eval_copies|\w*timeout_seconds"
     r"|unresponsive_seconds|base_url|api_base|host|port)"
     r"|gateway\.run_budget(\..*)?|algorithm\.(target_reward|max_idle_steps|dry_run|check_memory"
     r"|price_per_million_tokens|poll_seconds|keep_files|keep_versions|max_deployments|capacity)"
+=======
+    r"|gateway\.run_budget(\..*)?|.*\.(\w*timeout_seconds|base_url|api_base|host|port)"
+>>>>>>> 1298c249 (Have algorithms tell which of their options may change when a run goes on)
 )
-"""What changes no result, or only where servers are, when the run ends, or how much is measured."""
-_RAISED: Final = re.compile(r"algorithm\.(steps|iterations|n_epochs|max_trained_tokens)")
-"""What may become more, or lose its limit."""
+"""Options of any component that change no result, only where servers are or when the run ends;
+algorithms tell their own."""
 _SHOWN: Final = 60
 _ABSENT: Final = object()
 
 
-def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
+def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[str], list[str]]:
     """What differs from the last start of a run.
 
     Args:
         before: As it is stored.
         now: As it is to go on.
+        algorithm: It tells which of its options are safe to change.
 
     Returns:
         What is safe to change, and what makes another run of it.
@@ -50,9 +56,9 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
         for name, old, new in changed:
             if name.startswith(tuple(retyped)) and not name.endswith(".type"):
                 continue  # an option of another type
-            more = _RAISED.fullmatch(name) and _is_more(old, new)
+            more = _is_told(name, algorithm, "growing_options") and _is_more(old, new)
             text = f"{name}: {_shown(old)} then, {_shown(new)} now"
-            (safe if more or _SAFE.fullmatch(name) else unsafe).append(text)
+            (safe if more or _is_safe(name, algorithm) else unsafe).append(text)
     for name, old in before.datasets.items():
         new = now.datasets.get(name)
         if new is None or new.digest != old.digest:
@@ -64,9 +70,25 @@ def differences(before: Run, now: RunStart) -> tuple[list[str], list[str]]:
     return safe, unsafe
 
 
-def shapes_results(name: str) -> bool:
-    """Whether a run with another value of this option, by its dotted name, is another run."""
-    return not any(one.fullmatch(name) for one in (_IGNORED, _SAFE, _RAISED))
+def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
+    """The options of an algorithm on which its results depend; as JSON gives them."""
+
+    def shapes(name: str) -> bool:
+        grows = _is_told(name, algorithm, "growing_options")
+        return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
+
+    given = options_of(algorithm).items()
+    return {name: value for name, value in given if shapes(f"algorithm.{name}")}
+
+
+def _is_safe(name: str, algorithm: Algorithm) -> bool:
+    return bool(_SAFE.fullmatch(name)) or _is_told(name, algorithm, "safe_options")
+
+
+def _is_told(name: str, algorithm: Algorithm, kind: str) -> bool:
+    block, *_, option = name.split(".")
+    told = (option in vars(one).get(kind, ()) for one in type(algorithm).__mro__)
+    return block == "algorithm" and any(told)
 
 
 def what_shapes(start: RunStart) -> dict[str, Any]:
@@ -78,7 +100,7 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
     found = {
         name: value
         for name, value in options.items()
-        if value is not None and shapes_results(name) and not name.startswith("algorithm.")
+        if not (value is None or name.startswith("algorithm.") or _SAFE.fullmatch(name))
     }
     found |= {f"{name} tasks": one.digest for name, one in start.datasets.items()}
     found |= {f"version of {name}": _series(one) for name, one in start.code.versions.items()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agl.algorithm.base import Algorithm
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
@@ -149,6 +150,7 @@ class Recording:
 def recording(
     request: RunRequest,
     store: LightningStore,
+    algorithm: Algorithm,
     describe: Callable[[], dict[str, Any]],
     conclude: Callable[[Recording], Coroutine[Any, Any, None]],
 ) -> Generator[Recording]:
@@ -157,6 +159,7 @@ def recording(
     Args:
         request: Which run.
         store: Of the trainer.
+        algorithm: What learns; it tells which of its options are safe to change.
         describe: Gives the other fields of ``RunStart``, ``algorithm`` among them.
         conclude: Called when its end is noted, unless nothing was started.
 
@@ -171,7 +174,7 @@ def recording(
     unknown = [] if now.before is None else _check_ended(now.before)
     is_made = request.makes_folder or now.folder.is_dir()
     with folders.held(now.folder) if is_named and is_made else nullcontext():
-        _begin(now, request, store, describe(), unknown)
+        _begin(now, request, store, algorithm, describe(), unknown)
         error: BaseException | None = None
         try:
             yield now
@@ -295,6 +298,7 @@ def _begin(
     now: Recording,
     request: RunRequest,
     store: LightningStore,
+    algorithm: Algorithm,
     about: dict[str, Any],
     unknown: list[str],
 ) -> None:
@@ -309,7 +313,9 @@ def _begin(
     )
     now.what_shapes = what_shapes(start)
     if now.before is not None and now.before.algorithm == start.algorithm:
-        start = start.changed(differences=_name_differences(now.before, start, request, unknown))
+        safe, unsafe = differences(now.before, start, algorithm)
+        _name_differences(now.before.run_id, [*safe, *unknown], unsafe, request)
+        start = start.changed(differences=[*safe, *unknown, *unsafe])
     try:
         if request.run_id is None:
             now.record = _ask(store, lambda: store.begin_run(start))
@@ -321,27 +327,20 @@ def _begin(
         now.generation = now.record.generations[-1].number
 
 
-def _name_differences(
-    before: Run, start: RunStart, request: RunRequest, unknown: list[str]
-) -> list[str]:
-    """What is not as it was; what would make another run of it is refused.
+def _name_differences(run_id: str, safe: list[str], unsafe: list[str], request: RunRequest) -> None:
+    """Log what is not as it was; what would make another run of it is refused.
 
     Raises:
         ConfigError: Something would, and nobody forces it.
     """
-    safe, unsafe = differences(before, start)
-    safe += unknown
-    for each in safe:
-        logger.warning("run %s goes on with a difference: %s", before.run_id, each)
     if unsafe and not request.force:
         new = "begin another run" if request.folder is None else "give another run_dir"
         raise ConfigError(
-            f"run {before.run_id!r} would go on as what it was not: {'; '.join(unsafe)}. Put that "
-            f"back, {new}, or go on all the same with force=True (agl run --force)"
+            f"cannot resume run {run_id!r}, as its results would change: {'; '.join(unsafe)}. Put "
+            f"that back, {new}, or go on all the same with force=True (agl run --force)"
         )
-    for each in unsafe:
-        logger.warning("run %s goes on as what it was not: %s", before.run_id, each)
-    return [*safe, *unsafe]
+    for each in [*safe, *unsafe]:
+        logger.warning("run %s goes on with a difference: %s", run_id, each)
 
 
 def _ask(store: LightningStore, call: Callable[[], Awaitable[T]]) -> T | None:

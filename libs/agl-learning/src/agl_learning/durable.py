@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, StoppedError
-from agl.runs.description import options_of
-from agl.runs.differences import shapes_results
+from agl.runs.differences import options_that_shape
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
 
@@ -314,12 +313,6 @@ def _give_up_from(journal: "Journal", mode: RolloutMode, after: int, why: str) -
         give_up(journal, mode, after)
     else:
         give_up_since(journal, after)
-
-
-def options_that_shape(training: "Algorithm") -> dict[str, Any]:
-    """The options of an algorithm on which depends what its steps train; as JSON gives them."""
-    given = options_of(training)
-    return {name: value for name, value in given.items() if shapes_results(f"algorithm.{name}")}
 
 
 def begin(

@@ -75,6 +75,9 @@ class FineTuning(VersionTraining):
             and where it has none a new one under ``agl-runs``.
     """
 
+    safe_options = frozenset({"eval_every"})
+    growing_options = frozenset({"iterations"})
+
     iterations: Count = 2
     tasks_per_iteration: Count | None = None
     rollouts_per_task: Count = 4

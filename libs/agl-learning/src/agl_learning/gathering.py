@@ -38,6 +38,8 @@ class GatheringTraining(InPlaceTraining):
             that sample are up to so many updates behind those that learn. 0 waits for each step.
     """
 
+    growing_options = frozenset({"steps"})
+
     steps: Count = 100
     groups_per_step: Count = 8
     group_size: Count = 8

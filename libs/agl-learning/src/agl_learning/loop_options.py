@@ -43,6 +43,8 @@ class LoopOptions:
         show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
+    safe_options = frozenset({"eval_every", "eval_copies", "show_progress", "unresponsive_seconds"})
+
     temperature: NotNegative = 1.0
     max_tokens: Count | None = None
     eval_every: Count | None = None

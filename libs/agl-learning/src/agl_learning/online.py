@@ -102,6 +102,8 @@ class OnlineTraining(GatheringTraining):
             whatever the agent asks for.
     """
 
+    safe_options = frozenset({"target_reward", "max_idle_steps", "checkpoint_every", "keep_last"})
+
     temperature: AboveZero = 1.0
     target_reward: float | None = None
     max_idle_steps: Count = 10

@@ -64,6 +64,9 @@ class PaidTraining(FineTuning):
         max_trained_tokens: Of the whole run; a training that would go over is not begun.
     """
 
+    safe_options = frozenset({"dry_run", "price_per_million_tokens"})
+    growing_options = frozenset({"max_trained_tokens"})
+
     dry_run: bool = False
     price_per_million_tokens: NotNegative | None = None
     max_trained_tokens: Count | None = None

@@ -71,6 +71,8 @@ class PromptOptions:
             ``agl-runs``.
     """
 
+    safe_options = frozenset({"unresponsive_seconds"})
+
     name: ClassVar[str] = "prompts"
     """Of the algorithm."""
 

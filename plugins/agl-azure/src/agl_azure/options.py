@@ -44,6 +44,8 @@ class AzureOptions:
         management_url: Of deployments; other clouds have others.
     """
 
+    safe_options = frozenset({"max_deployments", "keep_files", "capacity", "poll_seconds"})
+
     endpoint: str = field(kw_only=False)
     base_deployment: Name = field(kw_only=False)
     base_model: Name = field(kw_only=False)

@@ -89,6 +89,8 @@ class Tinker(PaidTraining, WeighingOptions):
         seed: Of tasks' order, of the adapter's start and of batches.
     """
 
+    safe_options = frozenset({"keep_versions"})
+
     name = "tinker"
 
     base_model: Name = field(kw_only=False)

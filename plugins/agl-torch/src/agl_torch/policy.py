@@ -85,6 +85,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         server_timeout_seconds: Until it must be ready.
     """
 
+    safe_options = frozenset({"check_memory"})
     models: ClassVar[tuple[str, ...]] = ("model",)
     """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True

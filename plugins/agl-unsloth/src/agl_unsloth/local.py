@@ -75,6 +75,8 @@ class LocalFineTuning(FineTuning):
         check_memory: Refuse a training that, by an estimate, does not fit.
     """
 
+    safe_options = frozenset({"check_memory"})
+
     method: ClassVar[Method]
     adapter_learning_rate: ClassVar[float] = 2e-4
 

@@ -61,6 +61,8 @@ class Options:
         ConfigError: A key is unknown or would have no effect, or a value is wrong.
     """
 
+    safe_options = frozenset({"unresponsive_seconds"})
+
     config: dict[str, Any] | str
     trainer_cls: Any = None
     daemon_cls: Any = None
