@@ -25,6 +25,8 @@ import agl
 
 class Learn(agl.Algorithm):
     '''Runs its tasks in each step, and stops after so many of them.'''
+    growing_options = frozenset({"steps"})
+
     def __init__(self, steps: int = 2, stop_after: int | None = None, rate: float = 0.1,
                  api_key: str | None = None):
         self.steps, self.stop_after, self.rate, self.api_key = steps, stop_after, rate, api_key

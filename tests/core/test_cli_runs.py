@@ -167,7 +167,9 @@ def test_run_that_would_be_another_is_refused_and_forced(
     before = (project / "agl-runs" / run_id / "config.yaml").read_text()
     result = agl("run", "--resume", run_id, *options)
     assert result.code == 2
-    assert re.search(f"cannot resume run '{run_id}', as its results would change: {words}.*--force", result.err)
+    assert re.search(
+        f"cannot resume run '{run_id}', as its results would change: {words}.*--force", result.err
+    )
     assert (project / "agl-runs" / run_id / "config.yaml").read_text() == before
     assert len(stored(run_id)["generations"]) == 1
     result = agl("run", "--resume", run_id, *options, "--force")

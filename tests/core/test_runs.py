@@ -710,7 +710,7 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(
     assert [len(safe), len(unsafe)] == [is_safe, not is_safe]
     shown = what_shapes(agl.RunStart(run_id="a", algorithm="toy", config=config(now)))
     assert (name in shown) == (not is_safe and not name.startswith("algorithm."))
-    assert options_that_shape(Steps()) == {"epochs": 1}
+    assert options_that_shape(Steps()) == {"type": "steps", "epochs": 1}
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])

@@ -17,7 +17,7 @@ def lines(*arguments: object, **options: object) -> list[str]:
 
 def test_cut_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     shown = lines(COLUMNS, ROWS, cut=True)
     assert max(map(len, shown)) == 80
     assert [line.split()[0] for line in shown[2:]] == ["ro-0123456789ab", "ro-ba9876543210"]

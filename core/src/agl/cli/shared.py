@@ -4,6 +4,7 @@ Data goes to standard output; remarks and progress to standard error.
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -70,7 +71,7 @@ def table_text(
     put = [map(lambda one, n: one + " " * (n - cell_len(one)), row, wide) for row in given]
     lines = ["  ".join(row).rstrip() for row in put]
     lines[1:1] = ["─" * (sum(wide) + GAP * (len(wide) - 1))]
-    if cut and sys.stdout.isatty():
+    if cut and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         width = shutil.get_terminal_size().columns
         lines = [x if cell_len(x) <= width else set_cell_size(x, width - 1) + "…" for x in lines]
     return "\n".join(lines if any(columns) else lines[2:])
