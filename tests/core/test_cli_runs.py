@@ -285,7 +285,7 @@ def test_run_of_a_file_goes_on_from_python_and_back(agl: Agl) -> None:
             asyncio.run(trainer.store.close())
 
     with pytest.raises(
-        package.errors.ConfigError, match=r"not: algorithm.rate: 0.1 then, 0.2 now."
+        package.errors.ConfigError, match=r"change: algorithm.rate: 0.1 then, 0.2 now."
     ):
         go_on(0.2)
     go_on(0.1)

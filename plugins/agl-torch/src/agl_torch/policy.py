@@ -397,5 +397,4 @@ class ClippedTraining(PolicyTraining, ClipOptions):
         """The clipped surrogate of ratios, with the bounds that are options."""
         from agl_torch.loss import clipped
 
-        bounds = (self.clip_low, self.clip_high, self.ratio_cap)
-        return clipped(log_ratio_N, advantages_N, *bounds)
+        return clipped(log_ratio_N, advantages_N, self.clip_low, self.clip_high, self.ratio_cap)
