@@ -39,7 +39,6 @@ class Baseline(FastAlgorithm):
     """
 
     publishes = ()
-    safe_options = frozenset({"span_verbosity"})
     growing_options = frozenset({"n_epochs"})
 
     def __init_subclass__(cls, **options: Any) -> None:  # its ``run`` may put some in the store

@@ -28,13 +28,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         n_runners: How many runners.
         main_thread: Which side runs in the main thread, where breakpoints work best: the first
             runner, or the algorithm.
-<<<<<<< HEAD
-        graceful_delay: Seconds that running rollouts get to finish before they are cancelled; also
-            an algorithm that waits for rollouts that nobody will run.
-=======
-        join_timeout: Seconds to wait, after cancelling, for threads to end.
         graceful_delay: Seconds that running rollouts get to finish before they are cancelled.
->>>>>>> bd2eddc6 (End a wait at once when no runner is left, and guess at no deadlock)
         managed_store: Whether a store that is not thread-safe is guarded by a lock; None reads
             ``AGL_MANAGED_STORE``, and is True without it.
     """

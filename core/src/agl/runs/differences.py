@@ -15,14 +15,7 @@ _IGNORED: Final = re.compile(
 """Where things lie; digests say whether the tasks are the same, and a name whether ``@algo`` is."""
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
-<<<<<<< HEAD
-    r"|.*\.(show_progress|checkpoint_every|keep_last|eval_every|eval_copies|\w*timeout_seconds"
-    r"|unresponsive_seconds|base_url|api_base|host|port)"
-    r"|gateway\.run_budget(\..*)?|algorithm\.(target_reward|max_idle_steps|dry_run|check_memory"
-    r"|price_per_million_tokens|poll_seconds|keep_files|keep_versions|max_deployments|capacity)"
-=======
     r"|gateway\.run_budget(\..*)?|.*\.(\w*timeout_seconds|base_url|api_base|host|port)"
->>>>>>> 1298c249 (Have algorithms tell which of their options may change when a run goes on)
 )
 """Options of any component that change no result, only where servers are or when the run ends;
 algorithms tell their own."""
