@@ -9,7 +9,7 @@ from typing import Any, get_args
 import agl
 from agl.algorithm.base import FastAlgorithm
 from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
-from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError
+from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError, RunnerCrashError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_choice, check_numbers
@@ -69,6 +69,7 @@ class Baseline(FastAlgorithm):
         self.rewards = {}
         self._num_succeeded = self._num_shown = 0
         self._outages: list[str | None] = []
+        self._no_runner: RunnerCrashError | None = None
         datasets = [each for each in (train_dataset, val_dataset) if each is not None]
         self._num_tasks = self.n_epochs * sum(map(len, datasets))
         self._mixing: Any = None
@@ -86,7 +87,7 @@ class Baseline(FastAlgorithm):
                             await self._show(known)
                             continue
                         await slots.acquire()
-                        if self.is_budget_spent():
+                        if self.is_budget_spent() or self._no_runner is not None:
                             break
                         place = {"epoch": epoch, "index": index}
                         group.create_task(self._run_one(sample, mode, place, slots))
@@ -95,6 +96,8 @@ class Baseline(FastAlgorithm):
             mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
             numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
             logger.info("Finished %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
+        if self._no_runner is not None:
+            raise self._no_runner
         if self._outages and all(self._outages) and not self.is_budget_spent():
             raise AlgorithmError(
                 f"servers or the network failed model calls of all {len(self._outages)} rollouts, "
@@ -129,6 +132,8 @@ class Baseline(FastAlgorithm):
             (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             ended = await store.get_rollout_by_id(rollout.rollout_id) or ended
             self._outages.append(await self._show(ended))
+        except RunnerCrashError as error:  # what has ended is still shown
+            self._no_runner = error
         finally:
             slots.release()
 
