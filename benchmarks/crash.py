@@ -36,9 +36,9 @@ from typing import Any
 
 import agl
 from agl.store.base import AttemptEnd
-from agl.store.tokens import with_token
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Span
 from agl_bench.server import free_port, own_command, start, wait_until_up
+from agl_http.tokens import with_token
 
 MARK = "crash.mark"
 WORKERS = 8

@@ -19,6 +19,7 @@ import yaml
 
 import agl
 from agl_http.server import bind
+from agl_http.tokens import issue_token
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.plugins
@@ -178,7 +179,7 @@ async def test_the_services_meet_in_one_store(deploy) -> None:
         deployment.wait_until_healthy("store", store)
         url = f"http://agl:{TOKENS['AGL_SERVER_TOKEN']}@127.0.0.1:{deployment.store}"
         client = agl.LightningStoreClient(url)
-        deployment.given["AGL_RUNNER_TOKEN"] = await client.issue_token("runner")
+        deployment.given["AGL_RUNNER_TOKEN"] = await issue_token(client, "runner")
         gateway = deployment.start("gateway")
         deployment.wait_until_healthy("gateway", gateway)
         runner = deployment.start("runner")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.store.tokens import model_token
 from agl_gateway import LLMProxy
 from agl_http.layers import EVENTS, JSON, send_whole
 from agl_http.server import ServerThread
+from agl_http.tokens import issue_token, model_token
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -55,12 +55,12 @@ async def main(file: Path) -> None:
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
     resources_id = (await store.add_resources({})).resources_id
-    whole = {role: await store.issue_token(role) for role in ("admin", "runner", "reader")}
+    whole = {role: await issue_token(store, role) for role in ("admin", "runner", "reader")}
     attempts: list[dict[str, Any]] = []
     for _ in range(ATTEMPTS):
         begun = await store.start_rollout("a task", worker_id="w")
         of = begun.rollout_id, begun.attempt.attempt_id
-        token = await store.issue_token("attempt", *of)
+        token = await issue_token(store, "attempt", *of)
         ids = {"rollout_id": of[0], "attempt_id": of[1], "worker_id": "w"}
         tokens = whole | {"attempt": token, "model": model_token(token)}
         attempts.append({"ids": ids | {"resources_id": resources_id}, "tokens": tokens})

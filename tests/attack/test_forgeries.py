@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 import agl
 from agl.errors import ConfigError
-from agl.store.tokens import Tokens
+from agl_http.tokens import Tokens, issue_token, tokens_of
 from agl_server import runner_tokens
 from agl_testing.otlp import request_of
 
@@ -49,9 +49,9 @@ async def test_pages_beside_the_store_are_for_admins_and_readers(open: bool) -> 
         ids = own["rollout_id"], own["attempt"]["attempt_id"]
         for path in ("/metrics", "/openapi.json", *(page.path for page in pages)):
             for role in ("runner", "attempt", "model"):
-                token = await bench.store.issue_token(role, *(ids if role != "runner" else ()))
+                token = await issue_token(bench.store, role, *(ids if role != "runner" else ()))
                 assert await status_of(bench, path, token) == (200 if open else 403), role
-            reader = await bench.store.issue_token("reader")
+            reader = await issue_token(bench.store, "reader")
             assert await status_of(bench, path, reader) == 200
 
 
@@ -74,7 +74,7 @@ async def test_a_turn_that_is_repeated_with_another_token_claims_nothing_of_the_
         claim = {"claim": {"worker_id": "mine"}}
         claimed: list[list[str]] = []
         for _ in range(2):
-            token = await bench.store.issue_token("runner", seconds=60 + 60 * len(claimed))
+            token = await issue_token(bench.store, "runner", seconds=60 + 60 * len(claimed))
             headers = {"Idempotency-Key": "1" * 32}
             headers |= {} if open else {"Authorization": f"Bearer {token}"}
             async with (
@@ -94,7 +94,7 @@ async def test_a_claims_key_gives_nothing_of_it_to_another_token(
 ) -> None:
     async with serving(open=open) as bench:
         claim = {"worker_id": "mine", "key": "known", "wait_seconds": wait_seconds}
-        one, other = [await bench.store.issue_token("runner", seconds=60 * n) for n in (1, 2)]
+        one, other = [await issue_token(bench.store, "runner", seconds=60 * n) for n in (1, 2)]
         claimed: list[str] = []
         for token in (one, one, other):
             body = {"claim": claim} if path == "turn" else claim
@@ -137,9 +137,9 @@ async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next
     forged = reward_of(
         old.model_dump(), 1.0, sequence_id=2**53, start_time=far, end_time=far, writer=writer
     )
-    token = await store.issue_token("attempt", old.rollout_id, old.attempt.attempt_id)
+    token = await issue_token(store, "attempt", old.rollout_id, old.attempt.attempt_id)
     if writer == "algorithm":
-        token = store.tokens.admin
+        token = tokens_of(store).admin
     assert (await bench.ask("POST", "spans/batch", [forged], token=token))[0] == 201
     spans = await store.query_spans(new.rollout_id)
     assert [span.late for span in spans] == [False, writer == "agent"]

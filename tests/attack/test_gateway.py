@@ -11,6 +11,7 @@ import pytest
 import agl
 from agl_http.layers import JSON, send_whole
 from agl_http.server import ServerThread
+from agl_http.tokens import tokens_of
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")
@@ -135,7 +136,7 @@ class Two:
 
     def token(self, one: agl.AttemptedRollout, role: Any = "model") -> str:
         ids = (one.rollout_id, one.attempt.attempt_id) if role in ("model", "attempt") else ()
-        return self.store.tokens.issue(role, *ids)
+        return tokens_of(self.store).issue(role, *ids)
 
     async def call(self, url: str, token: str = "", **headers: str) -> int:
         headers |= {"Authorization": f"Bearer {token}"} if token else {}

@@ -21,9 +21,9 @@ from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
 from agl.store.give_back import give_back
-from agl.store.tokens import Tokens
 from agl.types import Failure, LedgerPart
 from agl_http.roles import ALLOWED
+from agl_http.tokens import Tokens, issue_token, tokens_of
 from agl_server.calls import CALLS
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
@@ -38,7 +38,7 @@ class Bench:
 
     async def claim(self, claimed_by: str) -> Any:
         """Claim over the wire, as a runner does; the answer as it comes."""
-        token = await self.store.issue_token("runner")
+        token = await issue_token(self.store, "runner")
         body = {"worker_id": claimed_by}
         _, (claimed,) = await self.ask("POST", "queues/rollouts/dequeue", body, token=token)
         return claimed
@@ -178,7 +178,7 @@ async def test_no_token_of_another_role_does_it(attack: Attack) -> None:
         for role in ATTACKS[attack]:
             ids = (own["rollout_id"], own["attempt"]["attempt_id"])
             scoped = role in ("attempt", "model")
-            token = await bench.store.issue_token(role, *(ids if scoped else ()))  # type: ignore
+            token = await issue_token(bench.store, role, *(ids if scoped else ()))  # type: ignore
             status, answer = await attack(bench, own, other, token)
             assert (status, answer["error_type"]) == (403, "NotAllowedError"), role
         for token in ("", "Bearer", f"admin.0.0..{'a' * 32}"):
@@ -200,7 +200,7 @@ async def test_against_an_open_store_it_works(attack: Attack) -> None:
 async def test_an_admin_may_do_it(attack: Attack) -> None:
     async with serving() as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")
-        assert (await attack(bench, own, other, bench.store.tokens.admin))[0] in (200, 201)
+        assert (await attack(bench, own, other, tokens_of(bench.store).admin))[0] in (200, 201)
 
 
 # --- tokens themselves
@@ -240,7 +240,7 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
 def test_a_token_that_was_forgotten_is_known_by_its_signature_and_kept_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agl.store.tokens.MAX_KNOWN", 2)
+    monkeypatch.setattr("agl_http.tokens.MAX_KNOWN", 2)
     tokens = Tokens()
     runner = tokens.issue("runner")
     for number in range(3):
@@ -267,7 +267,14 @@ def test_a_token_that_makes_no_sense_is_not_made(role: Any, ids: tuple[str, ...]
 
 
 def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
-    by_hand = {"turn", "add_many_spans", "get_many_span_sequence_ids", "wait_for_rollouts"}
+    by_hand = {
+        "issue_token",
+        "read_token",
+        "turn",
+        "add_many_spans",
+        "get_many_span_sequence_ids",
+        "wait_for_rollouts",
+    }
     operations = {*CALLS, *by_hand, "dequeue_many_rollouts"}
     assert set().union(*ALLOWED.values()) <= operations
     admins = operations - set().union(*ALLOWED.values())
@@ -309,7 +316,7 @@ async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> 
             },
         )
         await bench.store.add_resources({"llm": llm})
-        token = await bench.store.issue_token("reader")
+        token = await issue_token(bench.store, "reader")
         seen = [
             await bench.ask("GET", path, token=token)
             for path in ("rollouts", "resources/latest", "resources", "workers")
@@ -328,7 +335,7 @@ async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> 
         assert "sk-secret" not in text
         assert "PRIV" not in text
         assert text.count("GraderError") >= 3
-        _, whole = await bench.ask("GET", "rollouts", token=bench.store.tokens.admin)
+        _, whole = await bench.ask("GET", "rollouts", token=tokens_of(bench.store).admin)
         assert whole["items"][0]["input"] == KEY
         assert "PRIV-2" in json.dumps(whole)
 
@@ -336,7 +343,7 @@ async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> 
 async def test_a_refusal_says_what_was_asked_what_may_be_and_who_may() -> None:
     async with serving() as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")
-        runner = await bench.store.issue_token("runner")
+        runner = await issue_token(bench.store, "runner")
         told: list[str] = []
         for path, body, token in (
             ("statistics", None, runner),
@@ -369,7 +376,7 @@ async def test_a_refusal_says_what_was_asked_what_may_be_and_who_may() -> None:
 
 async def test_an_old_runner_neither_writes_to_nor_puts_back_what_another_has() -> None:
     async with serving() as bench:
-        runner = await bench.store.issue_token("runner")
+        runner = await issue_token(bench.store, "runner")
         old = await bench.claim("old")
         await bench.store.update_rollout(old["rollout_id"], status="requeuing")
         await bench.claim("other")
@@ -390,7 +397,7 @@ async def test_an_old_runner_neither_writes_to_nor_puts_back_what_another_has() 
 
 async def test_a_runner_puts_back_what_it_claimed_and_will_not_run() -> None:
     async with serving() as bench:
-        token = await bench.store.issue_token("runner")
+        token = await issue_token(bench.store, "runner")
         client = agl.LightningStoreClient(bench.server.address, token=token)
         await give_back(client, await client.dequeue_many_rollouts(worker_id="w", limit=2))
         await client.close()
@@ -400,7 +407,7 @@ async def test_a_runner_puts_back_what_it_claimed_and_will_not_run() -> None:
 async def test_a_span_says_who_wrote_it_as_its_token_does() -> None:
     async with serving() as bench:
         own = await bench.claim("mine")
-        runner = await bench.store.issue_token("runner")
+        runner = await issue_token(bench.store, "runner")
         claims = own["span_token"]
         call = reward_of(own) | {"name": MODEL_CALL_SPAN}
         call["attributes"] = {ModelCallAttributes.OPERATION.value: "chat"}
@@ -415,7 +422,7 @@ async def test_a_span_says_who_wrote_it_as_its_token_does() -> None:
         assert await write(runner, writer="runner") == 201
         assert await write(runner, writer="gateway") == 403
         assert await write(runner, writer="algorithm") == 403
-        assert await write(bench.store.tokens.admin, writer="gateway") == 201
+        assert await write(tokens_of(bench.store).admin, writer="gateway") == 201
         spans = await bench.store.query_spans(own["rollout_id"])
         assert [span.writer for span in spans] == ["agent", "agent", "agent", "runner", "gateway"]
         assert [is_gateway_span(span) for span in spans] == [False] * 4 + [True]

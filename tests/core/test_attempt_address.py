@@ -4,6 +4,7 @@ import pytest
 
 from agl import InMemoryLightningStore, ProxyLLM
 from agl.errors import ConfigError
+from agl_http.tokens import issue_token, read_token
 
 
 def llm(**fields: str) -> ProxyLLM:
@@ -26,13 +27,13 @@ async def test_what_an_attempt_gets_opens_nothing_else() -> None:
     store = InMemoryLightningStore()
     rollout = await store.start_rollout(input="task")
     ids = rollout.rollout_id, rollout.attempt.attempt_id
-    token = await store.issue_token("model", *ids)
+    token = await issue_token(store, "model", *ids)
     opened = llm(api_key="the key").opened(token)
     bound = opened.with_attempted_rollout(rollout)
     assert bound.api_key == token
     assert token in bound.endpoint
     assert "the key" not in f"{bound!r} {opened.model_dump()}"
-    grant = await store.read_token(token)
+    grant = await read_token(store, token)
     assert grant is not None
     assert (grant.role, grant.rollout_id, grant.attempt_id) == ("model", *ids)
 

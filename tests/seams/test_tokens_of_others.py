@@ -11,6 +11,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError, NotAllowedError
+from agl_http.tokens import issue_token, tokens_of
 from agl_server.runner_tokens import ClaimTokens, TokenSlot
 
 
@@ -18,14 +19,14 @@ async def test_a_token_that_a_killed_server_left_is_replaced_by_the_next_ones(
     tmp_path: Path,
 ) -> None:
     slot = TokenSlot(tmp_path / "folder" / "token")
-    slot.put(agl.InMemoryLightningStore().tokens.admin)  # of the one that was killed
+    slot.put(tokens_of(agl.InMemoryLightningStore()).admin)  # of the one that was killed
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
     await server.start()
     client = agl.LightningStoreClient(server.address, token=slot)
     asked = asyncio.ensure_future(client.statistics())
     done, _ = await asyncio.wait([asked], timeout=0.5)
     assert not done
-    slot.put(server.tokens.admin)
+    slot.put(tokens_of(server).admin)
     assert (await asked).get("total_rollouts") == 0
     await client.close()
     await server.close()
@@ -39,7 +40,7 @@ async def test_a_gateway_without_the_right_to_read_tokens_does_not_start(role: s
     await server.start()
     address = server.address
     if role is not None:
-        address = address.replace("//", f"//agl:{await server.issue_token('runner')}@")
+        address = address.replace("//", f"//agl:{await issue_token(server, 'runner')}@")
     code = "from agl.cli import main; main()"
     command = [sys.executable, "-c", code, "gateway", "--port", "0", "--store", address]
     done = await asyncio.to_thread(
@@ -86,7 +87,7 @@ async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token(
     store = agl.InMemoryLightningStore()
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
-    client = agl.LightningStoreClient(server.address, token=await server.issue_token("runner"))
+    client = agl.LightningStoreClient(server.address, token=await issue_token(server, "runner"))
 
     @agl.rollout
     async def agent(task: str) -> None:

@@ -13,9 +13,9 @@ from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back
 from agl.store.sqlite import operations as ops
-from agl.store.tokens import ADMIN
 from agl_http import wire
 from agl_http.layers import GRANT
+from agl_http.tokens import ADMIN
 from agl_server.routes import StoreRoutes
 
 

@@ -10,7 +10,7 @@ import pytest
 import agl
 from agl.cli import main
 from agl.errors import UnknownComponentError
-from agl.store.tokens import without_token
+from agl_http.tokens import without_token
 from agl_server.client import LightningStoreClient
 from agl_testing.echo_llm import EchoLLM
 

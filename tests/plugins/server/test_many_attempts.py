@@ -9,6 +9,7 @@ import pytest
 
 import agl
 from agl.runner.heartbeat import Heartbeat, Running
+from agl_http.tokens import issue_token
 
 MANY = 1000
 
@@ -20,7 +21,7 @@ async def runner() -> AsyncGenerator[agl.LightningStoreClient]:
     await server.start()
     await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x")] * MANY)
     client = agl.LightningStoreClient(
-        server.endpoint, token=await store.issue_token("runner"), retry_delays=()
+        server.endpoint, token=await issue_token(store, "runner"), retry_delays=()
     )
     yield client
     await client.close()

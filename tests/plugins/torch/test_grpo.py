@@ -13,6 +13,7 @@ import agl
 import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
+from agl_http.tokens import issue_token
 from agl_learning.checkpoint import find_checkpoint
 from agl_learning.ledger import Ledger
 
@@ -237,7 +238,7 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
             await asyncio.sleep(0)
         resources = await line.store.get_resources_by_id(claimed[0].resources_id)
         ids = claimed[0].rollout_id, claimed[0].attempt.attempt_id
-        llm = resources.resources["main_llm"].opened(await line.store.issue_token("model", *ids))
+        llm = resources.resources["main_llm"].opened(await issue_token(line.store, "model", *ids))
         await ask(llm.with_attempted_rollout(claimed[0]), "one")
         return claimed[0].rollout_id
 

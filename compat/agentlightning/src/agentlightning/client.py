@@ -16,8 +16,8 @@ from agentlightning._names import rest
 from agentlightning._v01.records import RolloutLegacy, Task, TaskIfAny
 from agl import NamedResources, ResourcesUpdate
 from agl.errors import ConfigError
-from agl.store.tokens import without_token
 from agl.utils.secrets import learn
+from agl_http.tokens import without_token
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from agl import InMemoryLightningStore, LightningStore, NamedResources, Resource
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, ConfigError, StoreError
 from agl.store.rules import ENDED
-from agl.store.tokens import Tokens, token_in, with_token
 from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span, Triplet
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
+from agl_http.tokens import Tokens, token_in, with_token
 
 MOST_CLAIMS = 1_000_000
 """A task whose claim went stale is handed out again; 0.1 knew no limit."""

@@ -18,7 +18,6 @@ from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset,
 from agl.store.packed import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
 from agl.store.runs import StoreRuns
-from agl.store.tokens import IssuesTokens
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads, StoreRuns, IssuesTokens):
+class LightningStore(StoreReads, StoreRuns):
     """Where algorithm and runners meet.
 
     It holds runs, a queue of rollouts, their attempts and spans, resources, and workers. Ids are

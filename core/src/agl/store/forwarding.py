@@ -5,7 +5,6 @@ from typing import Any
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.operation_table import Operation, operation
-from agl.store.tokens import Tokens
 
 
 class ForwardingStore(LightningStore, ABC):
@@ -16,14 +15,6 @@ class ForwardingStore(LightningStore, ABC):
     def target(self) -> LightningStore:
         """The store that does the work."""
 
-    @property
-    def tokens(self) -> Tokens:
-        return self.target.tokens
-
-    @tokens.setter
-    def tokens(self, tokens: Tokens) -> None:
-        self.target.tokens = tokens
-
     def otlp_traces_endpoint(self) -> str:
         return self.target.otlp_traces_endpoint()
 
@@ -32,8 +23,6 @@ class ForwardingStore(LightningStore, ABC):
         return await operation.ask(self.target, arguments)
 
     # Those that the contract makes of others, which the target may have its own of.
-    issue_token = operation(LightningStore.issue_token)
-    read_token = operation(LightningStore.read_token)
     check_health = operation(LightningStore.check_health)
     close = operation(LightningStore.close)
     statistics = operation(LightningStore.statistics)

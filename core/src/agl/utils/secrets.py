@@ -47,7 +47,7 @@ _FORMS = (
     _TOKEN_IN_PATH,
     _PASSWORD,
     re.compile(r"\b((?:Bearer|Basic) )(?=\S{0,200}\d)[\w.~+/=-]{8,}"),
-    # Tokens of a store; see agl.store.tokens.
+    # Tokens of a store; see agl_http.tokens.
     re.compile(r"()\b[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}\b"),
 )
 

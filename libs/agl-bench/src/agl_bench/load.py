@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from agl.errors import ConfigError, StoreError
-from agl.store.tokens import without_token
 from agl_bench.payloads import (
     REWARD,
     TASK,
@@ -22,6 +21,7 @@ from agl_bench.payloads import (
 )
 from agl_bench.protocols import Claimed, Way, WayName, best_way, features_of
 from agl_bench.workloads import Script, Workload, perfect_seconds, script_of
+from agl_http.tokens import without_token
 
 RUNNERS_PER_CHECKER = 4
 """How many finished rollouts are read at once, in proportion, so that reading keeps up."""

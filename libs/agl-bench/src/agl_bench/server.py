@@ -16,8 +16,8 @@ import psutil
 
 from agl.env import LightningEnvVar
 from agl.errors import StoreError
-from agl.store.tokens import with_token
 from agl_http import wire
+from agl_http.tokens import with_token
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 from agl.types import LLM, PaginatedResult, ResourcesUpdate, Rollout
 from agl.types.records import Attempt, AttemptedRollout, public_failure, without_private
-from agl.utils.secrets import HIDDEN, hide, is_secret
+from agl.utils.secrets import HIDDEN, hide
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def _visible(answer: Any) -> Any:
         return answer if error is answer.error else answer.changed(error=error)
     if isinstance(answer, ResourcesUpdate):
         hidden = {
-            name: type(resource).model_validate(_without_keys(resource.model_dump()))
+            name: resource.model_copy(update=_without_keys(resource))
             for name, resource in answer.resources.items()
             if isinstance(resource, LLM)
         }
@@ -41,14 +41,24 @@ def _visible(answer: Any) -> Any:
     return answer
 
 
-def _without_keys(value: Any, name: str = "") -> Any:
+def _without_keys(llm: LLM) -> dict[str, Any]:
+    """The fields of a model in which keys may stand: of sampling parameters, numbers stay.
+
+    Headers and bodies of providers hold keys under any name.
+    """
+    # Who reads an attribute ``endpoint`` is told to ask for the address of an attempt.
+    endpoint = llm.model_dump(include={"endpoint"})["endpoint"]
+    return {
+        "endpoint": hide(endpoint),
+        "api_key": llm.api_key and HIDDEN,
+        "sampling_parameters": _without_texts(llm.sampling_parameters),
+    }
+
+
+def _without_texts(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
-        return {
-            key: _without_keys(one, name if is_secret(name) else key) for key, one in fields.items()
-        }
+        return {name: _without_texts(one) for name, one in fields.items()}
     if isinstance(value, list):
-        return [_without_keys(one, name) for one in cast(list[Any], value)]
-    if value is not None and not isinstance(value, bool) and is_secret(name):
-        return HIDDEN
-    return hide(value) if isinstance(value, str) else value
+        return [_without_texts(one) for one in cast(list[Any], value)]
+    return HIDDEN if isinstance(value, str) else value

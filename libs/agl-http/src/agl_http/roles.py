@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from agl.errors import NotAllowedError
-from agl.store.tokens import Grant, Role
+from agl_http.tokens import Grant, Role
 
 
 class Rule(NamedTuple):

@@ -16,6 +16,7 @@ from agl import errors
 from agl.store.base import AttemptEnd
 from agl.store.packed import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Span
+from agl_http.tokens import Role
 
 PREFIX = "/v1/agl"
 HEALTH = f"{PREFIX}/health"
@@ -72,6 +73,21 @@ class WaitBody(Body):
     timeout: float | None = None
 
 
+class TokenBody(Body):
+    """Which token to make; see ``agl_http.tokens``."""
+
+    role: Role
+    rollout_id: str = ""
+    attempt_id: str = ""
+    seconds: float | None = None
+
+
+class GivenToken(Body):
+    """A token to be read."""
+
+    token: str
+
+
 class SpanReceipt(BaseModel):
     """A span that was added, without what the sender knows already."""
 
@@ -107,7 +123,7 @@ def with_numbers(
 
 
 class Claimed(AttemptedRollout):
-    """What was claimed, with the token of its attempt; see ``agl.store.tokens``."""
+    """What was claimed, with the token of its attempt; see ``agl_http.tokens``."""
 
     span_token: str | None = None
     """Of role ``attempt``."""

@@ -231,7 +231,7 @@ def template_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         copy = {**message, "role": ROLES[role], "content": _text(message, index)}
         if calls := copy.pop("tool_calls", None):
             try:
-                copy["tool_calls"] = [_with_object(call) for call in calls]
+                copy["tool_calls"] = [_with_object(call) for call in cast("list[Any]", calls)]
             except (KeyError, TypeError, ValueError):
                 what = "expected a list of objects, each with an object 'function'"
                 raise _refused(message, index, "tool_calls", what) from None

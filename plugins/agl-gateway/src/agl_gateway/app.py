@@ -16,7 +16,6 @@ import msgspec
 from agl.errors import StoreUnavailableError
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
-from agl.store.tokens import token_in
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
 from agl_gateway.controls import Controls
@@ -34,6 +33,7 @@ from agl_gateway.upstream import Opens
 from agl_gateway.wire import JSON, Interruptible, Reply, Tracker, read_body
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
+from agl_http.tokens import token_in
 
 logger = logging.getLogger("agl.gateway")
 

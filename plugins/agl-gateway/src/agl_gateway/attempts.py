@@ -12,6 +12,7 @@ from agl.store.base import LightningStore
 from agl_gateway.errors import RefusedError
 from agl_gateway.seeds import Calls
 from agl_gateway.wire import Interruptible
+from agl_http.tokens import read_token
 
 LOOK_AGAIN_SECONDS = 5.0
 """So old what is known of an attempt may be: one that the store has ended is refused from then."""
@@ -53,7 +54,7 @@ class Attempts:
         if hmac.compare_digest(self._tokens.get(key, b""), given):
             return True
         try:
-            grant = await self._get_store().read_token(token)
+            grant = await read_token(self._get_store(), token)
         except StoreUnavailableError as error:
             why = f"the token of attempt {attempt_id!r} cannot be looked up now: {error}"
             raise RefusedError(503, why, headers={"retry-after": "1"}) from None

@@ -28,6 +28,7 @@ from agl.errors import GatewayError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, NamedResources, ProxyLLM, Span
 from agl.types.resources import Resource
+from agl_http.tokens import issue_token
 
 logger = logging.getLogger("agl.gateway")
 
@@ -83,7 +84,7 @@ class HttpGatewayClient(GatewayClient):
         }
         if not asking:
             return resources
-        token = await store.issue_token("model", rollout.rollout_id, rollout.attempt.attempt_id)
+        token = await issue_token(store, "model", rollout.rollout_id, rollout.attempt.attempt_id)
         return {**resources, **{name: one.opened(token) for name, one in asking.items()}}
 
     def note(self, rollout: AttemptedRollout, resources: Mapping[str, Resource]) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl.env import LightningEnvVar
-from agl.store.tokens import without_token
 from agl_http.commands import make_tracker, tracker_option
+from agl_http.tokens import read_token, without_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +156,7 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
 
         store = agl.LightningStoreClient(store_url)
         try:
-            await store.read_token("")
+            await read_token(store, "")
         except NotAllowedError as error:
             raise ConfigError(
                 f"--store {store.server_address}: a gateway needs an admin's address, or "

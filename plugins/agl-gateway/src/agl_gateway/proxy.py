@@ -23,6 +23,7 @@ from agl_gateway.models import Models
 from agl_gateway.wire import Tracker
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
+from agl_http.tokens import tokens_of
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -348,8 +349,8 @@ class LLMProxy(Gateway):
             return resource
         if rollout_id and attempt_id and self.api_key and self._store is not None:
             with contextlib.suppress(NotSupportedError):  # it is elsewhere; the key does as well
-                token = self._store.tokens.issue("model", rollout_id, attempt_id)
-                resource = resource.opened(token)
+                tokens = tokens_of(self._store)
+                resource = resource.opened(tokens.issue("model", rollout_id, attempt_id))
         return resource.of_attempt(rollout_id, attempt_id)
 
     def _present_store(self) -> "LightningStore":
@@ -395,6 +396,5 @@ class LLMProxy(Gateway):
 
 
 def _refuse(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value:
-            raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")
+    for name in (name for name, value in arguments.items() if value):
+        raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")

@@ -25,9 +25,9 @@ from starlette.routing import Route
 from agl.errors import StoreError, StoreUnavailableError
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.store.base import LightningStore
-from agl.store.tokens import token_in
 from agl.types import Span
 from agl_http.otlp import response_of, spans_of, status_message
+from agl_http.tokens import token_in
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.otlp_json import UNNAMED, task_of
 

@@ -6,11 +6,11 @@ import aiohttp
 import click
 
 from agl.errors import MissingPluginError, install_line
-from agl.store.tokens import Grant, Tokens, token_in, without_token
 from agl_http.commands import stop_signal
 from agl_http.layers import ROUTE, Authenticated, ErrorGuard, Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE
 from agl_http.server import ServerThread, bind
+from agl_http.tokens import Grant, Tokens, token_in, without_token
 from agl_metrics.shared_folder import registry_of_all
 
 logger = logging.getLogger("agl.metrics")

@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute, Route, Router
 
 import agl
 from agl.errors import AglError
-from agl.store.tokens import ADMIN, Grant, Tokens, token_in
 from agl_http import wire
 from agl_http.layers import (
     App,
@@ -20,6 +19,7 @@ from agl_http.layers import (
     Unpacked,
     WholeBody,
 )
+from agl_http.tokens import ADMIN, Grant, Tokens, token_in
 from agl_server.answers import error_answer
 from agl_server.dispatch import Dispatch, described
 from agl_server.grants import Reserved

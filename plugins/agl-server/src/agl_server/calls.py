@@ -184,8 +184,6 @@ _CALLS: Final = (
     Call(S.query_workers, "POST", "/workers/search", "/workers"),
     Call(S.get_worker_by_id, "GET", "/workers/{worker_id:path}"),
     Call(S.update_worker, "POST", "/workers/{worker_id:path}", may_be_empty=True),
-    Call(S.issue_token, "POST", "/tokens", status=201),
-    Call(S.read_token, "POST", "/tokens/read"),
 )
 CALLS: Final = {call.method.__name__: call for call in _CALLS}
 """By the operation's name, in the order in which paths are tried."""

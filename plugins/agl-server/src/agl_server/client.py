@@ -13,10 +13,9 @@ from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
-from agl.store.operation_table import Operation, operation, operation_of
+from agl.store.operation_table import Operation, operation
 from agl.store.packed import PackedSpan, check_span, unpacked
 from agl.store.queries import check_statuses
-from agl.store.tokens import Role, Tokens, with_token, without_token
 from agl.types import (
     UNASSIGNED,
     AttemptedRollout,
@@ -29,6 +28,7 @@ from agl.types import (
 )
 from agl.utils.secrets import learn
 from agl_http import wire
+from agl_http.tokens import Grant, Role, with_token, without_token
 from agl_server.calls import CALLS, AnyRollout
 from agl_server.runner_tokens import ClaimTokens, TokenSlot
 from agl_server.transport import RETRY_DELAYS, Transport, encode
@@ -38,8 +38,8 @@ T = TypeVar("T")
 LONG_POLL_SECONDS = 30.0
 """How long one request of a longer wait is held; a lost connection is noticed after that."""
 
-_issue_token = operation_of(LightningStore.issue_token)
 _object = TypeAdapter(dict[str, Any])
+_text, _maybe_grant = TypeAdapter(str), TypeAdapter[Grant | None](Grant | None)
 _many_claimed = TypeAdapter(list[wire.Claimed])
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _maybe_span = TypeAdapter[Span | None](Span | None)
@@ -120,12 +120,6 @@ class LightningStoreClient(LightningStore):
         """
         return f"{with_token(self.server_address, self._own_token())}{wire.TRACES}"
 
-    @property
-    def tokens(self) -> Tokens:  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise NotSupportedError(
-            f"the store at {self.server_address} makes its tokens by itself; await issue_token(...)"
-        )
-
     async def check_health(self) -> None:
         _read(await self._transport.get("/health"), _object)
 
@@ -134,7 +128,6 @@ class LightningStoreClient(LightningStore):
         await self._transport.close()
 
     statistics = operation(LightningStore.statistics)
-    read_token = operation(LightningStore.read_token)
 
     async def issue_token(
         self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
@@ -142,8 +135,12 @@ class LightningStoreClient(LightningStore):
         """Make a token; one for model calls follows from that of what was claimed here."""
         if role == "model" and (token := self._claims.model_token(rollout_id, attempt_id)):
             return token
-        arguments = {"rollout_id": rollout_id, "attempt_id": attempt_id, "seconds": seconds}
-        return await self.call(_issue_token, {"role": role, **arguments})
+        body = {"role": role, "rollout_id": rollout_id, "attempt_id": attempt_id}
+        return await self._post("/tokens", body | {"seconds": seconds}, _text)
+
+    async def read_token(self, token: str) -> Grant | None:
+        """What a token of the server allows; None for any other."""
+        return await self._post("/tokens/read", {"token": token}, _maybe_grant)
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Ask the server; see ``agl_server/calls.py``."""

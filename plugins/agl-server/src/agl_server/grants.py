@@ -9,11 +9,11 @@ from pydantic import TypeAdapter
 
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed import AnySpan, signed
-from agl.store.tokens import Grant, Tokens
 from agl.types import AttemptedRollout
 from agl_http.headers import ATTEMPTS, RECEIVED
 from agl_http.layers import GRANT, App, Receive, Scope, Send, answer, header
 from agl_http.roles import check
+from agl_http.tokens import Grant, Tokens
 
 _ATTEMPTS = RECEIVED[ATTEMPTS]
 _many_attempted = TypeAdapter(list[AttemptedRollout])

@@ -27,11 +27,11 @@ from agl.store.detached import is_json, json_of
 from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
 from agl.store.packed import PackedSpan
-from agl.store.tokens import Tokens
 from agl.types import Attempt, AttemptedRollout, Failure, Span
 from agl_http import metrics, wire
 from agl_http.layers import CLOSING
 from agl_http.readers import visible
+from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
 from agl_server.answers import Answer, json_answer, record_json
 from agl_server.calls import CALLS, AnyRollout, Call
@@ -49,6 +49,7 @@ _attempt = TypeAdapter(Attempt)
 _many_rollouts = TypeAdapter(list[AnyRollout])
 _span = TypeAdapter(Span)
 _object = TypeAdapter(dict[str, Any])
+_text, _grant = TypeAdapter(str), TypeAdapter(Grant)
 
 
 class StoreRoutes:
@@ -109,6 +110,8 @@ class StoreRoutes:
             ("spans", self.add_span, Span | None, 201, Span, packed_json.pack),
             ("spans/batch", self.add_spans, _Receipts, 201, list[Span], packed_json.pack_all),
             ("spans/next", self.next_number, dict[str, int], 200, wire.SequenceBody, None),
+            ("tokens", self.issue_token, str, 201, wire.TokenBody, None),
+            ("tokens/read", self.read_token, Grant | None, 200, wire.GivenToken, None),
         ):
             path = f"{wire.PREFIX}/{path}"
             may_be_empty = body is wire.DequeueBody
@@ -131,6 +134,17 @@ class StoreRoutes:
         return Answer(content or b"null", call.status)
 
     # --- what is not an operation
+
+    async def issue_token(self, request: Request, body: wire.TokenBody) -> Response:
+        """Make a token of fewer rights, or of as many."""
+        await self._grants.check(request, "issue_token", {})
+        token = await issue_token(self.store, **dict(body))
+        return json_answer(_text, token, 201)
+
+    async def read_token(self, request: Request, body: wire.GivenToken) -> Response:
+        """What a token allows; null for one that is not this store's, or no longer good."""
+        await self._grants.check(request, "read_token", {})
+        return json_answer(_grant, await read_token(self.store, body.token))
 
     async def health(self, request: Request | None = None, body: None = None) -> Response:
         """Whether the store keeps what it is given, and what the server can do beyond 0.3."""

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.store.tokens import model_token
+from agl_http.tokens import model_token
 
 MAX_KNOWN = 10_000
 MOST_SHOWN = 200

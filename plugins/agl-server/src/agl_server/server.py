@@ -11,11 +11,11 @@ from agl.errors import ConfigError, StoreError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.threaded import LightningStoreThreaded
-from agl.store.tokens import Tokens, with_token
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import learn
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread, address_of, bind
+from agl_http.tokens import Tokens, set_tokens, tokens_of, with_token
 from agl_http.wire import MAX_BODY_BYTES, TRACES
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class LightningStoreServer(ForwardingStore):
                 "serve on 127.0.0.1"
             )
         if token is not None:
-            store.tokens = Tokens(token)
-        self._admin = None if open else store.tokens.admin
+            set_tokens(store, Tokens(token))
+        self._admin = None if open else tokens_of(store).admin
         learn(self._admin)
         is_one = isinstance(cors_allow_origins, str)
         self._origins = [cors_allow_origins] if is_one else cors_allow_origins or ()
@@ -151,7 +151,7 @@ class LightningStoreServer(ForwardingStore):
         from agl_server.app import store_app
         from agl_server.routes import StoreRoutes
 
-        tokens = None if self._admin is None else self._store.tokens
+        tokens = None if self._admin is None else tokens_of(self._store)
         routes = StoreRoutes(self._store, tokens)
         if self._tracker is not None:
             routes.requests = self._tracker.watch_requests()

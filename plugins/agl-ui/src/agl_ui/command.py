@@ -67,8 +67,8 @@ def command(
 
     from agl.errors import ConfigError
     from agl.runs.folders import RUNS, STORE
-    from agl.store.tokens import without_token
     from agl_http.addresses import is_loopback
+    from agl_http.tokens import without_token
     from agl_learning.stores import store_file
     from agl_ui.places import Places, file_place, server_place
     from agl_ui.serving import serve

@@ -14,9 +14,9 @@ from agl.errors import AglError, ConfigError, NotSupportedError
 from agl.runs.finding import last_time, placed
 from agl.runs.folders import RUNS, STORE
 from agl.store.base import LightningStore
-from agl.store.tokens import without_token
 from agl.types import PaginatedResult, Run
 from agl_http.roles import ALLOWED
+from agl_http.tokens import without_token
 from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.run_metrics import METRICS
 from agl_ui.looking import Looking

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_http.tokens import issue_token
 
 from ..stores import apart  # noqa: TID252
 
@@ -88,7 +89,7 @@ def test_a_store_server_has_the_page_for_its_readers(page, tmp_path):
         async def fill():
             client = agl.LightningStoreClient(address)
             await client.enqueue_rollout("waits here")
-            token = await client.issue_token("reader")
+            token = await issue_token(client, "reader")
             await client.close()
             return token
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from agentlightning._v01.tasks import TaskAgent
 from agl import ClientServerExecutionStrategy, LitAgent, Tracer, Trainer
 from agl.env import DEFAULT_PORT
-from agl.store.tokens import without_token
 from agl.types import ProxyLLM, Rollout, RolloutMode
 from agl.utils.secrets import learn
+from agl_http.tokens import without_token
 
 logger = logging.getLogger("agl.compat")
 

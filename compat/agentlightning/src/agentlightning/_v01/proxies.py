@@ -8,6 +8,7 @@ attempt behind it.
 from agl import LightningStore, NamedResources, ProxyLLM, ResourcesUpdate
 from agl.types import AttemptedRollout
 from agl_gateway.client import HttpGatewayClient
+from agl_http.tokens import issue_token
 
 MARK = "~"
 """Between the ids; none of them has it."""
@@ -50,7 +51,7 @@ class Proxies:
         self._gateways.note(rollout, behind)
         for name, one in behind.items():
             if one.asks_for_token:
-                one = one.opened(await self.store.issue_token("model", ids[0], ids[1]))
+                one = one.opened(await issue_token(self.store, "model", ids[0], ids[1]))
             opened[name] = one.of_attempt(ids[0], ids[1])
         return update.model_copy(update={"resources_id": resources_id, "resources": opened})
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._names import refusing, rest
 from agl import LitAgent, NamedResources
 from agl.errors import ConfigError
-from agl.store.tokens import without_token
 from agl.types import Dataset
+from agl_http.tokens import without_token
 
 if TYPE_CHECKING:
     from agentlightning._v01.records import LitRollout

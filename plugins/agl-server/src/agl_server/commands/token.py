@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from agl.store.tokens import Role
+    from agl_http.tokens import Role
 
 
 @click.command("token")
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def command(role: "Role", url: str, hours: float | None) -> None:
     """Make a token of ROLE, and print the address with it."""
     from agl.cli.shared import read_and_close
-    from agl.store.tokens import with_token
+    from agl_http.tokens import issue_token, with_token
     from agl_server.client import LightningStoreClient
 
     client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     seconds = None if hours is None else hours * 3600
-    token = read_and_close(client, lambda store: store.issue_token(role, seconds=seconds))
+    token = read_and_close(client, lambda store: issue_token(store, role, seconds=seconds))
     click.echo(with_token(client.server_address, token))

@@ -27,10 +27,10 @@ from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.execution.family import start_group
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
-from agl.store.tokens import check_admin
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
+from agl_http.tokens import check_admin, issue_token, tokens_of
 from agl_server.client import LightningStoreClient
 from agl_server.processes.asking import AskingElsewhere
 from agl_server.processes.at_work import StoreAtWork
@@ -287,7 +287,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             client = LightningStoreClient(self._url(), token=self.token or self._left_token())
             try:
                 try:
-                    token = await client.issue_token("runner")
+                    token = await issue_token(client, "runner")
                 except StoreError as error:
                     if is_away(error):
                         raise
@@ -301,12 +301,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             server = LightningStoreServer(
                 store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
             )
-            self._runner_token.put(await server.issue_token("runner"))
+            self._runner_token.put(await issue_token(server, "runner"))
             if self._learner_token is not None:
-                self._learner_token.put(server.tokens.admin)
+                self._learner_token.put(tokens_of(server).admin)
             left = self._left_token() if self.role == "algorithm" and not self.token else None
             if left is not None:
-                left.put(server.tokens.admin)
+                left.put(tokens_of(server).admin)
             await server.start()
             logger.info("The store is served at %s", server.address)
             try:

@@ -8,10 +8,13 @@ import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from hashlib import blake2b
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, NotSupportedError
+from agl.store.base import LightningStore
+from agl.store.forwarding import ForwardingStore
 
 Role = Literal["admin", "runner", "attempt", "model", "reader"]
 """``admin``: everything, as an algorithm needs. ``runner``: claim, and work on what it claimed.
@@ -215,37 +218,65 @@ def token_in(authorization: bytes) -> str:
     return ""
 
 
-class IssuesTokens:
-    """Makes the tokens of a store, in the process that owns it."""
+_made: WeakKeyDictionary[LightningStore, Tokens] = WeakKeyDictionary()
+"""The tokens of stores of this process."""
 
-    _tokens: Tokens | None = None
 
-    @property
-    def tokens(self) -> Tokens:
-        """Knows the secret."""
-        # Made when first asked for: processes that were forked before do not have the secret.
-        return self._tokens or vars(self).setdefault("_tokens", Tokens())
+def tokens_of(store: LightningStore) -> Tokens:
+    """What makes the tokens of a store, in the process that owns it.
 
-    @tokens.setter
-    def tokens(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    Made when first asked for: processes that were forked before do not have the secret.
+
+    Raises:
+        NotSupportedError: The store is elsewhere; ``issue_token`` asks there.
+    """
+    owner = _owner_of(store)
+    if isinstance(owner, IssuesTokens):
+        raise NotSupportedError(
+            "the store is in another process, which makes its tokens; use issue_token(store, ...)"
+        )
+    return _made.get(owner) or _made.setdefault(owner, Tokens())
+
+
+def set_tokens(store: LightningStore, tokens: Tokens) -> None:
+    """Have ``tokens_of`` return these."""
+    _made[_owner_of(store)] = tokens
+
+
+async def issue_token(
+    store: LightningStore,
+    role: Role,
+    rollout_id: str = "",
+    attempt_id: str = "",
+    seconds: float | None = None,
+) -> str:
+    """Make a token of a store, wherever that is; see ``Tokens.issue``."""
+    owner = _owner_of(store)
+    if isinstance(owner, IssuesTokens):
+        return await owner.issue_token(role, rollout_id, attempt_id, seconds)
+    return tokens_of(owner).issue(role, rollout_id, attempt_id, seconds=seconds)
+
+
+async def read_token(store: LightningStore, token: str) -> Grant | None:
+    """What a token of a store allows, wherever that is; None for any other token."""
+    owner = _owner_of(store)
+    if isinstance(owner, IssuesTokens):
+        return await owner.read_token(token)
+    return tokens_of(owner).read(token)
+
+
+@runtime_checkable
+class IssuesTokens(Protocol):
+    """A store in another process, which makes the tokens."""
 
     async def issue_token(
         self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
-    ) -> str:
-        """Make a token.
+    ) -> str: ...
 
-        Args:
-            role: What it allows; see ``agl_http.roles``.
-            rollout_id: Of roles ``attempt`` and ``model``, which need both ids.
-            attempt_id: The same.
-            seconds: How long it is good for; None for as long as the store is there.
+    async def read_token(self, token: str) -> Grant | None: ...
 
-        Raises:
-            ConfigError: No such role, or ids where none belong, or none where they do.
-        """
-        return self.tokens.issue(role, rollout_id, attempt_id, seconds=seconds)
 
-    async def read_token(self, token: str) -> Grant | None:
-        """What a token of this store allows; None for any other."""
-        return self.tokens.read(token)
+def _owner_of(store: LightningStore) -> LightningStore:
+    while isinstance(store, ForwardingStore):
+        store = store.target
+    return store
