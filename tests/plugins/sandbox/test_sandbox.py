@@ -12,7 +12,7 @@ import pytest
 import agl
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.runner import LitAgentRunner
-from agl.runner.result import SandboxedAgentError
+from agl.runner.report import SandboxedAgentError
 from agl_sandbox.forker import Forker
 from agl_sandbox.sandbox import JsonSandbox, OnMessage, run_attempt
 

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
-from agl.runner.result import Outcome, ReadResult
+from agl.runner.report import Outcome, ReadResult, name_of
+from agl.types import Attempt
 from agl.utils.text import describe
 from agl.utils.tracebacks import place_of
 
@@ -148,7 +149,7 @@ class AgentCall:
         timeout: Seconds from ``began`` until it is stopped; None for no limit.
         began: When the attempt began, by ``time.monotonic()``; the store counts from then, too.
         agent_loop: Gives the loop for a coroutine; None runs it on the caller's loop.
-        what: The attempt, for messages.
+        attempt: What it is called for.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class AgentCall:
         timeout: float | None,
         began: float,
         agent_loop: Callable[[], AgentLoop] | None,
-        what: str,
+        attempt: Attempt,
     ) -> None:
         self.is_coroutine = inspect.iscoroutinefunction(method)
         self._method = method
@@ -170,15 +171,13 @@ class AgentCall:
         self._deadline = math.inf if timeout is None else began + timeout
         self._find_loop = agent_loop
         self._shared: AgentLoop | None = None
-        self._what = what
+        self._attempt = attempt
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
         self._stopped: asyncio.Future[tuple[Literal["cancelled", "lost"], str]]
         self._stopped = self._loop.create_future()
         self._task: asyncio.Task[Outcome] | None = None
         self._cancel_arrived = False
-        self.was_interrupted = False
-        """The caller itself was cancelled; it should say so once the attempt is recorded."""
 
     def stop(self, why: Literal["cancelled", "lost"], reason: str = "") -> None:
         """End the call; from any thread.
@@ -201,27 +200,27 @@ class AgentCall:
             if self._stopped.done():
                 why, reason = self._stopped.result()
         except (OSError, RuntimeError) as error:  # no more threads, or no more descriptors
-            message = f"{self._what} was lost: its agent could not be started: {describe(error)}"
+            what = name_of(self._attempt)
+            message = f"{what} was lost: its agent could not be started: {describe(error)}"
             return Outcome(error=RolloutCancelledError(message), boundary="lost", stuck=True)
         except asyncio.CancelledError:
-            self.was_interrupted, why = True, "cancelled"
+            why = "cancelled"  # the caller says so, once the attempt is recorded
         finally:
             if self._shared is not None:
                 self._shared.calls.discard(self)
         if self._ended.done():
             return self._ended.result()
+        what = name_of(self._attempt)
         if why == "lost":
-            error = RolloutCancelledError(f"{self._what} was lost: {reason}")
+            error = RolloutCancelledError(f"{what} was lost: {reason}")
             return Outcome(error=error, boundary="lost")
         if self.is_coroutine:
             await self._cancel()
         stuck = not self._ended.done()
         if why == "cancelled":
-            error = RolloutCancelledError(f"{self._what} was cancelled while its agent ran")
+            error = RolloutCancelledError(f"{what} was cancelled while its agent ran")
             return Outcome(error=error, boundary="cancelled", stuck=stuck)
-        error = RolloutTimeoutError(
-            f"{self._what} ran longer than timeout_seconds={self._timeout:g}"
-        )
+        error = RolloutTimeoutError(f"{what} ran longer than timeout_seconds={self._timeout:g}")
         return Outcome(error=error, boundary="timeout", stuck=stuck)
 
     def _start(self) -> None:

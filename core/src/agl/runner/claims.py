@@ -1,4 +1,4 @@
-"""What a runner claims: how much, and what becomes of what it will not run."""
+"""Claim: how much a runner asks the store for, and what becomes of what it will not run."""
 
 import asyncio
 import time

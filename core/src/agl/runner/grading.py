@@ -17,7 +17,7 @@ from agl.emitter import reward_attributes
 from agl.errors import AglError, ConfigError, install_line
 from agl.plugins import registry
 from agl.runner.agent_call import RolloutCancelledError
-from agl.runner.result import Artefact, Outcome
+from agl.runner.report import Artefact, Outcome
 from agl.semconv import LightningSpanAttributes as Key
 from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
 from agl.utils.text import clean, describe

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agl.agent.base import LitAgent
 from agl.errors import StoreError
-from agl.runner.held_spans import HeldSpans
+from agl.runner.report import AttemptStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources
 
@@ -59,8 +59,8 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    def call(self, held: HeldSpans) -> SandboxedCall:
-        """One attempt; its spans go to ``held``. Cancelled, it ends all that it started."""
+    def call(self, store: AttemptStore) -> SandboxedCall:
+        """One attempt; its spans go to ``store``. Cancelled, it ends all that it started."""
 
     @abstractmethod
     def close(self) -> None:

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 
 from agl.agent.base import LitAgent
 from agl.errors import InvalidRecordError, StoreError, TracerError
-from agl.runner.held_spans import HeldSpans
-from agl.runner.result import Artefact, Outcome, SandboxedAgentError, read_result
+from agl.runner.report import Artefact, AttemptStore, Outcome, SandboxedAgentError, read_result
 from agl.runner.sandbox import Sandbox
 from agl.semconv import LightningSpanAttributes as Key
 from agl.store.base import LightningStore
@@ -36,9 +35,9 @@ _RESOURCES = TypeAdapter[NamedResources](NamedResources)
 class JsonSandbox(Sandbox):
     """A sandbox whose two ends talk JSON."""
 
-    def call(self, held: HeldSpans) -> "JsonCall":
+    def call(self, store: AttemptStore) -> "JsonCall":
         """See ``Sandbox.call``."""
-        return JsonCall(self, held)
+        return JsonCall(self, store)
 
     @abstractmethod
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
@@ -69,12 +68,12 @@ class JsonCall:
 
     Args:
         sandbox: Runs the attempt.
-        held: Where its spans go.
+        store: Where its spans go.
     """
 
-    def __init__(self, sandbox: JsonSandbox, held: HeldSpans) -> None:
+    def __init__(self, sandbox: JsonSandbox, store: AttemptStore) -> None:
         self._sandbox = sandbox
-        self._held = held
+        self._spans = store
         self.store_error: StoreError | None = None
 
     async def rollout_async(
@@ -105,10 +104,10 @@ class JsonCall:
 
     async def _store(self, spans: list[Span]) -> dict[str, Any]:
         try:
-            added = unpacked(await self._held.add_many_spans(spans))
+            added = unpacked(await self._spans.add_many_spans(spans))
         except InvalidRecordError as error:
             return {"refused": str(error)}
-        self._held.received += added
+        self._spans.received += added
         return {"numbers": {span.span_id: span.sequence_id for span in added}}
 
 

@@ -1,10 +1,11 @@
-"""What an agent call came to: its outcome, the spans in its result, the failure to store."""
+"""Report: what a call of an agent came to, its spans, and the end of its attempt in the store."""
 
 import inspect
 import json
+import logging
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -12,17 +13,33 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
-from agl.errors import AgentResultError, AglError
-from agl.semconv import AGL_ANNOTATION
-from agl.store.base import AttemptEnd
-from agl.store.packed import storable
-from agl.types import UNASSIGNED, Attempt, Attributes, Failure, Span, SpanCoreFields
+from agl.errors import (
+    AgentResultError,
+    AglError,
+    InvalidTransitionError,
+)
+from agl.runner.claims import Claims
+from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
+from agl.store.base import AttemptEnd, LightningStore, Turn
+from agl.store.forwarding import StandInStore
+from agl.store.packed import add_accepted, is_refusal, storable
+from agl.types import (
+    UNASSIGNED,
+    Attempt,
+    AttemptedRollout,
+    Attributes,
+    Failure,
+    Span,
+    SpanCoreFields,
+)
 from agl.types.records import Boundary
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, parse_json, shorten
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
+logger = logging.getLogger(__name__)
 
 MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
 """Of the JSON of what an agent returns for its grader."""
@@ -209,3 +226,112 @@ def _from_readable(span: "ReadableSpan", ids: dict[str, str]) -> Span:
 def _describe(value: Any) -> str:
     hint = "; did you forget await?" if inspect.iscoroutine(value) else ""
     return f"{shorten(clean(repr(value)))} ({type(value).__qualname__}){hint}"
+
+
+class AttemptStore(StandInStore):
+    """The store as the tracer of one attempt sees it; it also stores the end of the attempt.
+
+    Spans go to the store in order with the model calls of the attempt. After ``hold`` they are
+    kept, to go with the final status.
+
+    Args:
+        store: The store.
+        rollout: As claimed.
+        place: See ``GatewayClient.place``.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        rollout: AttemptedRollout,
+        place: Callable[..., Awaitable[tuple[int, bool]]],
+    ) -> None:
+        super().__init__(store)
+        self._attempt = rollout.attempt
+        self._place = place
+        self._held: list[Span] = []
+        """Those that are to be stored yet, in their order."""
+        self.received: list[Span] = []
+        """Those that came from a sandbox; no tracer of this process knows them."""
+
+    def hold(self) -> None:
+        """Keep the spans that come from now on."""
+        self.is_holding = True
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        spans = [one if one.writer else one.changed(writer="agent") for one in spans]
+        if self.is_holding:
+            self._held += spans
+            return spans
+        added: list[Span] = []
+        while spans:
+            count, in_order = await self._place(spans)
+            added += await self._store.add_many_spans(_placed(spans[:count], in_order))
+            spans = spans[count:]
+        return added
+
+    add_span = LightningStore.add_span
+    add_otel_span = LightningStore.add_otel_span
+
+    async def add_before_calls(self, outcome: Outcome) -> Outcome:
+        """Store the last spans that came before a model call; the others go with the status."""
+        while self._held:
+            count, in_order = await self._place(self._held, at_end=True)
+            self._held[:count] = _placed(self._held[:count], in_order)
+            if count > len(self._held):
+                break
+            _, outcome = await self._add(self._held[:count], outcome)
+            del self._held[:count]
+        return outcome
+
+    async def add_held(self, outcome: Outcome) -> tuple[list[Span], Outcome]:
+        """Store the spans that are kept; also how the attempt went if the store refused some."""
+        held, self._held = self._held, []
+        return await self._add(held, outcome)
+
+    async def _add(self, spans: list[Span], outcome: Outcome) -> tuple[list[Span], Outcome]:
+        """Store those spans that the store takes; of a success, a refusal makes a failure."""
+        added, refused = await add_accepted(self._store.add_many_spans, spans)
+        if refused and not outcome.error:
+            outcome = Outcome(error=refused[0], boundary="store")
+        return added, outcome
+
+    async def end(self, outcome: Outcome, claims: Claims, *, more: bool) -> tuple[Turn, Outcome]:
+        """Store the last spans and the final status, and claim the next rollout.
+
+        Returns:
+            What the store answers; and how the attempt went, also if the store refused a span.
+        """
+        attempt = self._attempt
+        try:
+            try:
+                return await claims.turn(self._held, outcome.end(attempt), more=more), outcome
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+            added, outcome = await self.add_held(outcome)
+            done = await claims.turn([], outcome.end(attempt), more=more)
+            return done._replace(spans=added), outcome
+        except InvalidTransitionError as error:
+            # Its deadline passed in the store, say; what stands there stays.
+            logger.warning("%s: its result comes too late: %s", name_of(attempt), error)
+            added, _ = await self.add_held(outcome)
+            attempts = await self._store.query_attempts(attempt.rollout_id)
+            found = next((a for a in attempts if a.attempt_id == attempt.attempt_id), attempt)
+            return Turn(added, found, []), outcome
+
+
+def _placed(spans: list[Span], in_order: bool) -> list[Span]:
+    """The spans; if their place among the calls is not known, their rewards say so."""
+    return spans if in_order else [_unordered(span) for span in spans]
+
+
+def _unordered(span: Span) -> Span:
+    if not any(name.startswith(f"{Key.REWARD}.") for name in span.attributes):
+        return span
+    return span.model_copy(update={"attributes": {**span.attributes, Key.UNORDERED: True}})
+
+
+def name_of(attempt: Attempt) -> str:
+    """What messages begin with."""
+    return f"rollout {attempt.rollout_id!r}, attempt {attempt.attempt_id!r}"
