@@ -89,7 +89,7 @@ def agent(task: str, llm: agl.LLM) -> float:
 
 OF_RUNNER = "runner|agl-(?!store-reader)"
 ENQUEUE = Walk(
-    "Baseline.run", "_WatchedStore.wait_for_rollouts", "Main|agl-store-writer", with_callers=True
+    "Baseline.run", "_WaitingStore.wait_for_rollouts", "Main|agl-store-writer", with_callers=True
 )
 CLAIM = Walk("Claims.wait", "agent", OF_RUNNER, with_callers=True)
 REWARD = Walk("emit_reward", "Tables.insert_spans", OF_RUNNER)
