@@ -72,9 +72,8 @@ def main() -> int:
     rows, failed = [], False
     with tempfile.TemporaryDirectory(prefix="agl-bench-") as folder:
         store = Path(folder, "store.db")
-        agl = Path(sys.executable).with_name("agl")
-        fill = [agl, "bench", "fill", store, "--rollouts", "40000", "--long-trace", "2000"]
-        subprocess.run(fill, check=True, capture_output=True)
+        size = ["--rollouts", "40000", "--long-trace", "2000"]
+        subprocess.run([sys.executable, HERE / "filling", store, *size], check=True)
         peer = Path(options.peer)
         words = {"peer": peer, "peer_agl": peer.with_name("agl"), "store": store}
         for line in COMMANDS.strip().splitlines():
