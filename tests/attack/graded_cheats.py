@@ -167,9 +167,9 @@ def asks_the_store(task: Any, rollout: Any) -> Any:
 
 
 def patches_the_runner(task: Any, rollout: Any) -> Any:
-    import agl.runner.grading
+    import agl_sandbox.grading
 
-    agl.runner.grading._attributes = lambda reward: agl.emitter.reward_attributes(1.0)  # type: ignore[assignment]
+    agl_sandbox.grading._attributes = lambda reward: agl.emitter.reward_attributes(1.0)  # type: ignore[assignment]
     return WRONG
 
 

@@ -24,7 +24,7 @@ from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, AgentLoop, RolloutCancelledError
 from agl.runner.claims import Claims
-from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError, question_of
+from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError
 from agl.runner.heartbeat import Running
 from agl.runner.report import Artefact, AttemptStore, Outcome, name_of, read_result
 from agl.runner.sandbox import Sandbox
@@ -134,7 +134,7 @@ class AttemptRunner:
         store = AttemptStore(self._store, rollout, partial(self._place, rollout))
         try:
             await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
-            question = "" if self._grader is None else question_of(task)
+            question = "" if self._grader is None else self._grader.question(task)
             outcome = await self._trace(rollout, store, apart, began)
             outcome = await store.add_before_calls(outcome)
             if self._gateways is not None:
@@ -284,8 +284,8 @@ class AttemptRunner:
         if limit is not None:
             seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
         what = name_of(rollout.attempt)
-        call = GradeCall(self._grader, question, artefact, seconds=seconds, what=what)
-        outcome = await self._work(rollout, call)
+        grading = self._grader.grade(question, artefact, seconds)
+        outcome = await self._work(rollout, GradeCall(grading, what))
         if isinstance(outcome.error, GraderGoneError):
             self._is_stuck(f"{what}: {outcome.error}")
         return outcome

@@ -1,26 +1,23 @@
-"""Graders: what an agent returned is graded where no agent's code ever ran; the runner's side.
+"""Graders: the contract of what says how well an agent did, where no agent's code ever ran.
 
-Where that is, is a component of the group ``agl.graders``: the fresh processes of agl-sandbox.
+A grader is a component of the group ``agl.graders``: the fresh processes of agl-sandbox.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Any, Final, Literal, cast
+from collections.abc import Coroutine
+from typing import Any, Final, Literal
 
 from agl.agent.base import LitAgent
-from agl.emitter import reward_attributes
 from agl.errors import AglError, ConfigError, install_line
 from agl.plugins import registry
 from agl.runner.agent_call import RolloutCancelledError
 from agl.runner.report import Artefact, Outcome
-from agl.semconv import LightningSpanAttributes as Key
-from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
-from agl.utils.text import clean, describe
+from agl.types import TaskInput
 
 GROUP: Final = registry.GROUPS["grader"]
 KIND: Final = "process"
@@ -38,16 +35,21 @@ class Grader(ABC):
     """Grades results of one agent; one for all runners of this process."""
 
     @abstractmethod
-    async def grade(self, question: dict[str, Any], result: Any, seconds: float) -> GradeResult:
-        """The reward.
-
-        Args:
-            question: ``task`` and ``private``; JSON.
-            result: What the agent returned; JSON.
-            seconds: So long it may take.
+    def question(self, input: TaskInput) -> str:
+        """What it gets beside the result, as JSON; taken before the agent can change its task.
 
         Raises:
-            GraderError: There is none.
+            GraderError: The input is none that JSON can hold.
+        """
+
+    @abstractmethod
+    async def grade(self, question: str, artefact: Artefact, seconds: float) -> Outcome:
+        """The attributes of a span that has what was graded and its reward, or why there is none.
+
+        Args:
+            question: Of ``question``.
+            artefact: What the agent returned.
+            seconds: So long it may take.
         """
 
     @abstractmethod
@@ -90,39 +92,19 @@ def _forget(key: tuple[int, int]) -> None:
         _graders.pop(key).close()
 
 
-def question_of(input: TaskInput) -> str:
-    """What a grader gets beside the result, before the agent can change its task.
-
-    Raises:
-        GraderError: The input is none that JSON can hold.
-    """
-    try:
-        parts = {"task": without_private(input), "private": private_of(input)}
-        return json.dumps(parts, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise GraderError(f"a task that is graded must be JSON: {describe(error)}") from None
-
-
 class GradeCall:
     """A grading, which can be stopped; see ``agl.runner.heartbeat.Call``.
 
     Args:
-        grader: The grader.
-        question: See ``question_of``.
-        artefact: What the agent returned.
-        seconds: So long it may take.
+        grading: Of ``Grader.grade``.
         what: The attempt, for messages.
     """
 
     is_coroutine = True
 
-    def __init__(
-        self, grader: Grader, question: str, artefact: Artefact, *, seconds: float, what: str
-    ) -> None:
-        self._artefact = artefact
+    def __init__(self, grading: Coroutine[Any, Any, Outcome], what: str) -> None:
         self._what = what
         self._loop = asyncio.get_running_loop()
-        grading = grader.grade(json.loads(question), json.loads(artefact.text), seconds)
         self._task = self._loop.create_task(grading)
 
     def stop(self, why: Literal["cancelled"]) -> None:
@@ -131,7 +113,7 @@ class GradeCall:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def run(self) -> Outcome:
-        """What came of it: the attributes of a span that has what was graded, and its reward."""
+        """What came of it."""
         try:
             await asyncio.wait([self._task])
         finally:
@@ -140,23 +122,4 @@ class GradeCall:
         if self._task.cancelled():
             error = RolloutCancelledError(f"{self._what} was cancelled while it was graded")
             return Outcome(error=error, boundary="cancelled")
-        value = json.loads(self._artefact.text)
-        graded: Attributes = {
-            Key.GRADED: True,
-            Key.OBJECT_TYPE: type(value).__name__,
-            Key.OBJECT_JSON: clean(json.dumps(value, ensure_ascii=False)),
-        }
-        try:
-            return Outcome(result={**graded, **_attributes(self._task.result())})
-        except GraderError as error:
-            return Outcome(result=graded, error=error, boundary="evaluator")
-
-
-def _attributes(reward: Any) -> Attributes:
-    if reward is None:
-        return {}
-    try:
-        primary = next(iter(cast(Any, reward))) if isinstance(reward, dict) else None
-        return reward_attributes(cast(Any, reward), primary)
-    except (TypeError, ValueError, StopIteration) as error:
-        raise GraderError(f"the grader's process gave no reward: {describe(error)}") from None
+        return self._task.result()

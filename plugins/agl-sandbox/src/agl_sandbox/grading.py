@@ -7,6 +7,7 @@ grader. It starts in an empty folder of its own, which is gone afterwards.
 
 import asyncio
 import inspect
+import json
 import os
 import sys
 import tempfile
@@ -14,11 +15,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from agl.agent.base import LitAgent
-from agl.emitter import reward_value
+from agl.emitter import reward_attributes, reward_value
 from agl.errors import ConfigError
 from agl.runner.agent_call import awaited
 from agl.runner.grading import Grader, GraderError, GraderGoneError
-from agl.types import GradeResult
+from agl.runner.report import Artefact, Outcome
+from agl.semconv import LightningSpanAttributes as Key
+from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
+from agl.utils.text import clean, describe
 from agl_sandbox.forked import FrameError
 from agl_sandbox.forker import CallFailedError, Forker, ForkerGoneError
 
@@ -42,12 +46,32 @@ class ProcessGrader(Grader):
         method = agent.grade_method()
         self.forker = Forker(lambda payload, ask: _grade(method, payload))
 
-    async def grade(self, question: dict[str, Any], result: Any, seconds: float) -> GradeResult:
+    def question(self, input: TaskInput) -> str:
+        """See ``Grader.question``."""
+        try:
+            parts = {"task": without_private(input), "private": private_of(input)}
+            return json.dumps(parts, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GraderError(f"a task that is graded must be JSON: {describe(error)}") from None
+
+    async def grade(self, question: str, artefact: Artefact, seconds: float) -> Outcome:
         """See ``Grader.grade``."""
+        result = json.loads(artefact.text)
+        graded: Attributes = {
+            Key.GRADED: True,
+            Key.OBJECT_TYPE: type(result).__name__,
+            Key.OBJECT_JSON: clean(json.dumps(result, ensure_ascii=False)),
+        }
+        try:
+            reward = await self._ask({**json.loads(question), "result": result}, seconds)
+            return Outcome(result={**graded, **_attributes(reward)})
+        except GraderError as error:
+            return Outcome(result=graded, error=error, boundary="evaluator")
+
+    async def _ask(self, question: dict[str, Any], seconds: float) -> GradeResult:
         with tempfile.TemporaryDirectory(prefix="agl-grade-", ignore_cleanup_errors=True) as folder:
-            payload = {**question, "result": result, "folder": folder}
             try:
-                return await self.forker.call(payload, timeout=seconds)
+                return await self.forker.call({**question, "folder": folder}, timeout=seconds)
             except TimeoutError:
                 raise GraderError(
                     f"the grader took longer than {seconds:.3g} seconds (the runner's "
@@ -66,6 +90,16 @@ class ProcessGrader(Grader):
     def close(self) -> None:
         """See ``Grader.close``."""
         self.forker.close()
+
+
+def _attributes(reward: Any) -> Attributes:
+    if reward is None:
+        return {}
+    try:
+        primary = next(iter(cast(Any, reward))) if isinstance(reward, dict) else None
+        return reward_attributes(cast(Any, reward), primary)
+    except (TypeError, ValueError, StopIteration) as error:
+        raise GraderError(f"the grader's process gave no reward: {describe(error)}") from None
 
 
 # --- in the grader's process ----------------------------------------------------------------------
