@@ -72,7 +72,11 @@ class AgentLoop:
         except RuntimeError:
             self._runner.close()
             raise
-        self._watching = asyncio.create_task(self._watch())
+        # Without the context of the attempt that came first.
+        runners_loop = asyncio.get_running_loop()
+        self._watching = runners_loop.create_task(
+            self._watch(runners_loop), context=contextvars.Context()
+        )
 
     def _run(self) -> None:
         # What an agent broke, or left behind, must not reach this thread's end as an exception.
@@ -86,8 +90,7 @@ class AgentLoop:
                 except Exception as error:
                     self.give_up(f"an agent broke their event loop: {describe(error)}")
 
-    async def _watch(self) -> None:
-        runners_loop = asyncio.get_running_loop()
+    async def _watch(self, runners_loop: asyncio.AbstractEventLoop) -> None:
         while not self.is_lost:
             await asyncio.sleep(LOOK_SECONDS)
             answered, first, place, level = asyncio.Event(), "", "", logging.DEBUG
@@ -106,6 +109,7 @@ class AgentLoop:
                 level = logging.WARNING if len(self.calls) > 1 else level
                 if looks * HOLD_SECONDS >= BLOCKED_SECONDS and len(self.calls) > 1:
                     self.give_up()
+                if self.is_lost:
                     break
             if place and level > self._logged:
                 self._logged = level
