@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
-from agl.execution.family import describe_exit
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
+from agl_processes.tree import describe_exit
 from agl_sandbox import probe, shipping
 from agl_sandbox.forked import encode
 from agl_sandbox.forker import CallFailedError, ClosedError, converse

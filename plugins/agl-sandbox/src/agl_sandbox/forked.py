@@ -36,15 +36,15 @@ from typing import Any, NoReturn, cast
 import psutil
 
 from agl.errors import AglError
-from agl.execution.family import (
+from agl.utils.text import capped, clean, describe, full_name_of, parse_json
+from agl_processes.tree import (
     KILL_SECONDS,
     PARENT_LOOK_SECONDS,
     adopt_orphans,
-    end_family,
-    end_group,
+    kill_descendants,
+    kill_group,
     status_of,
 )
-from agl.utils.text import capped, clean, describe, full_name_of, parse_json
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Of one message in either direction."""
@@ -210,7 +210,7 @@ def serve(
         _reap(lifelines, selector, has_keepers=enclose is None)
     for pid in lifelines:
         _end(pid)
-    end_family(psutil.Process())
+    kill_descendants(psutil.Process())
     _reap(lifelines, selector, has_keepers=False)  # which tells the callers
     os._exit(0)
 
@@ -252,7 +252,7 @@ def _hand_out(sock: socket.socket, sockets: Sequence[socket.socket]) -> None:
 def _end(pid: int) -> None:
     """Kill a child and its group, which it may not lead yet."""
     os.kill(pid, signal.SIGKILL)
-    end_group(pid)
+    kill_group(pid)
 
 
 def _reap(
@@ -264,7 +264,7 @@ def _reap(
             pid = ended.si_pid
             lifeline = lifelines.pop(pid, None)
             if lifeline is not None:
-                end_group(pid)  # until it is waited for, no other process gets its number
+                kill_group(pid)  # until it is waited for, no other process gets its number
             _, status = os.waitpid(pid, 0)
             if lifeline is None:
                 continue
@@ -292,7 +292,7 @@ def _end_strangers(keepers: Collection[int]) -> None:
         if not strangers:
             return
         for stranger in strangers:
-            end_family(stranger, itself=True)
+            kill_descendants(stranger, itself=True)
 
 
 # --- the two processes of a call --------------------------------------------------------------
@@ -318,7 +318,7 @@ def _bury(worker: int) -> int:
                 code = os.waitstatus_to_exitcode(status)
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-        end_family(psutil.Process())
+        kill_descendants(psutil.Process())
     except ChildProcessError:
         pass
     return 1 if code is None else code if code >= 0 else 128 - code

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, BinaryIO, NoReturn, cast
 
 from agl.errors import AglError
-from agl.execution.family import describe_exit
+from agl_processes.tree import describe_exit
 from agl_sandbox.forked import (
     HEADER_BYTES,
     MAX_SOCKETS,

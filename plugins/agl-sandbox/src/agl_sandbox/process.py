@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
-from agl.execution.family import MARK
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
+from agl_processes.tree import MARK
 from agl_sandbox import probe, shipping, syscalls, view
 from agl_sandbox.forked import MAX_SOCKETS, encode, receive
 from agl_sandbox.forker import CallFailedError, ForkerClient, ForkerGoneError

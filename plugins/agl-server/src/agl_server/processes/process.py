@@ -11,7 +11,7 @@ from multiprocessing import connection
 from typing import Any
 
 from agl.errors import AlgorithmError, RunnerStuckError, StoppedError, StoreUnavailableError
-from agl.execution.family import describe_exit
+from agl_processes.tree import describe_exit
 
 logger = logging.getLogger("agl.server")
 

@@ -24,13 +24,13 @@ from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
-from agl.execution.family import start_group
 from agl.store.base import LightningStore
 from agl.store.patience import is_away
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
+from agl_processes.tree import start_group
 from agl_server.client import LightningStoreClient
 from agl_server.processes.asking import AskingElsewhere
 from agl_server.processes.at_work import StoreAtWork

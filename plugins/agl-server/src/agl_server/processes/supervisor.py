@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from agl.execution.events import ExecutionEvent
-from agl.execution.family import (
+from agl_processes.tree import (
     adopt_orphans,
-    bury_orphans,
     describe_exit,
-    end_family,
-    end_group,
-    end_marked,
+    kill_descendants,
+    kill_group,
+    kill_marked,
+    reap_orphans,
     start_group,
     status_of,
 )
@@ -195,9 +195,9 @@ class Supervisor:
         """End the runners of a supervisor that ended before them, and report their death."""
         message = f"the supervisor of the runners died: {how}"
         for worker_id, runner in self._runners.items():
-            end_family(runner, itself=True)
+            kill_descendants(runner, itself=True)
             self._on_report(RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True))
-        end_marked(self._mark)  # a runner may have died first, and nobody adopted its children
+        kill_marked(self._mark)  # a runner may have died first, and nobody adopted its children
         self._on_report(AllEnded(message))
 
 
@@ -252,7 +252,7 @@ class _Supervision:
             self._reap(replace=not self.stop.is_set())
             self._end_the_slow()
         self._tell(AllEnded(self.because))
-        end_family(psutil.Process())
+        kill_descendants(psutil.Process())
 
     def _hear(self) -> None:
         if os.getppid() == self.parent_pid:
@@ -357,7 +357,7 @@ class _Supervision:
             self._tell(RunnerDied(worker_id, process.pid or 0, exit_code, message, given_up, away))
             if replace and not given_up:
                 self._spawn(worker_id)
-        bury_orphans({process.pid or 0 for process in self._processes()})
+        reap_orphans({process.pid or 0 for process in self._processes()})
 
     def _tell(self, report: Report) -> None:
         # Without a parent there is nobody to tell.
@@ -390,7 +390,7 @@ class _Slot:
         if process is None:
             return None
         if status_of(self._handle) == psutil.STATUS_ZOMBIE:
-            end_group(self._handle.pid)  # what its agents left behind
+            kill_group(self._handle.pid)  # what its agents left behind
         if process.exitcode is None:
             return None
         self.process = None

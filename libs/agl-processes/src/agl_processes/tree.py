@@ -29,7 +29,7 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def bury_orphans(own: Collection[int]) -> None:
+def reap_orphans(own: Collection[int]) -> None:
     """Wait for adopted processes that have ended, so that they do not stay as zombies.
 
     Args:
@@ -43,7 +43,7 @@ def bury_orphans(own: Collection[int]) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
-def end_family(root: psutil.Process, *, itself: bool = False) -> None:
+def kill_descendants(root: psutil.Process, *, itself: bool = False) -> None:
     """Kill every descendant of ``root``, and the descendants that they make meanwhile.
 
     Args:
@@ -64,7 +64,7 @@ def end_family(root: psutil.Process, *, itself: bool = False) -> None:
         time.sleep(0.01)
 
 
-def end_marked(mark: str) -> None:
+def kill_marked(mark: str) -> None:
     """Kill the programs that were started with ``mark`` in their environment, wherever they are."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended, or belongs to somebody else
@@ -84,7 +84,7 @@ def start_group(parent: int, mark: str | None = None) -> None:
 
     Args:
         parent: The parent of this process; it may have died by now.
-        mark: By which ``end_marked`` finds programs that this process and its children start.
+        mark: By which ``kill_marked`` finds programs that this process and its children start.
     """
     os.setpgid(0, 0)
     if mark is not None:
@@ -93,13 +93,13 @@ def start_group(parent: int, mark: str | None = None) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_LOOK_SECONDS)
-        end_family(psutil.Process())
-        end_group(0)
+        kill_descendants(psutil.Process())
+        kill_group(0)
 
     threading.Thread(target=watch, name="agl-parent", daemon=True).start()
 
 
-def end_group(leader: int) -> None:
+def kill_group(leader: int) -> None:
     """Kill what is left of a process group.
 
     Args:

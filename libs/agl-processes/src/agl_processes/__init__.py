@@ -1,0 +1,1 @@
+"""agl-processes: the tree of processes below one of ours; see ``tree``."""
