@@ -19,6 +19,11 @@ MAX_REWARD = 1e12
 _LAST, GRADES = (1 << 54) - 1, 2 << 54  # a reward without a number; where grades begin
 
 
+_AGENTOPS = ("agentops.task.output", "agentops.entity.output")
+_MARKS = frozenset((f"{Key.REWARD}.0.value", *_AGENTOPS))
+"""A span without any of these attributes has no reward, unless it is an annotation of 0.3."""
+
+
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
     """All rewards of a span, the primary one first; empty when it has none that can be read.
 
@@ -42,6 +47,9 @@ def reward_problem(span: SpanLike) -> str | None:
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes: Mapping[str, Any] = (not getattr(span, "late", False) and span.attributes) or {}
+    # Nearly every span has none, and stores ask it of each that they add.
+    if span.name != AGL_ANNOTATION and _MARKS.isdisjoint(attributes):
+        return []
     values: list[tuple[str, Any]] = []
     while (value := attributes.get(f"{Key.REWARD}.{len(values)}.value")) is not None:
         name = attributes.get(f"{Key.REWARD}.{len(values)}.name", PRIMARY_REWARD)
@@ -69,7 +77,7 @@ def _checked_reward(name: str, value: Any) -> float:
 
 
 def _agentops_reward(attributes: Mapping[str, Any]) -> Any:
-    for key in ("agentops.task.output", "agentops.entity.output"):
+    for key in _AGENTOPS:
         text = attributes.get(key)
         if not isinstance(text, str):
             continue
