@@ -129,6 +129,7 @@ class AttemptRunner:
         self, rollout: AttemptedRollout, claims: Claims, apart: bool
     ) -> tuple[Outcome, AttemptedRollout | None]:
         began, task, spans = time.monotonic(), rollout.input, list[Span]()
+        was_cancelled = False
         if self._grader is not None:
             rollout = rollout.changed(input=without_private(task))
         store = AttemptStore(self._store, rollout, partial(self._place, rollout))
@@ -150,6 +151,7 @@ class AttemptRunner:
         except GraderError as error:  # the agent did not run
             outcome = Outcome(error=error, boundary="evaluator")
         except asyncio.CancelledError:
+            was_cancelled = True
             error = RolloutCancelledError(f"{name_of(rollout.attempt)} was cancelled")
             outcome = Outcome(error=error, boundary="cancelled")
             if self._gateways is not None:
@@ -158,16 +160,17 @@ class AttemptRunner:
             if self._hooks.listens("on_rollout_end"):
                 outcome = await self._call_before_end(rollout, store, outcome, spans)
         except asyncio.CancelledError:
-            pass  # said at the end
+            was_cancelled = True
         finally:
-            more = self.stuck is None and not _is_cancelled()
+            was_cancelled = was_cancelled or _is_cancelled()
+            more = self.stuck is None and not was_cancelled
             done, outcome = await store.end(outcome, claims, more=more)
             self._log(rollout, outcome)
         attempt = done.attempt or rollout.attempt
         await self._hooks.call(
             "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.error, **self._context
         )
-        if _is_cancelled():
+        if was_cancelled:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
 
