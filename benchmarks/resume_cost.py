@@ -51,9 +51,9 @@ def measure_shares(out: Path, steps: int, deterministic: bool) -> None:
     sys.path.insert(0, str(QUICKSTART))
     import quickstart
 
-    from agl.runs import recording
     from agl_learning import online
     from agl_learning.journal import Journal
+    from agl_runs import recording
 
     seconds = Counter[str]()
     timed(seconds, "journal", Journal, "append")

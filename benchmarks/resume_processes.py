@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 from resume_scenes import Scene
 
-from agl.runs.folders import known_run
 from agl_http.server import bind
+from agl_runs.folders import known_run
 from agl_testing.echo_llm import EchoLLM
 
 AGL = (sys.executable, "-c", "from agl.cli import main; main()")

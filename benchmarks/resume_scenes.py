@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.runs.folders import known_run
 from agl_learning.ledger_tables import as_json, read_accounts
+from agl_runs.folders import known_run
 
 SEAMS = Path(__file__).parents[1] / "tests/seams"
 OURS = ("algorithm", "runner", "supervisor")

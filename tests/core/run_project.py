@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agl.cli.runs import one_of, runs_here
-from agl.runs.folders import shown_status
+from agl_runs.folders import shown_status
+from agl_runs.known import one_of, runs_here
 
 AGENT = """
 import agl

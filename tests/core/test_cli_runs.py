@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agl.cli.runs import runs_here, runs_in
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart
+from agl_runs.known import runs_here, runs_in
 
 from .run_project import AGENT, LEARN, Agl, begin, make_project, stored  # noqa: F401
 
@@ -182,11 +182,11 @@ def test_other_versions_are_named_and_patches_are_let_through(
     agl: Agl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = begin(agl)
-    monkeypatch.setattr("agl.runs.description.__version__", "0.1.9")
+    monkeypatch.setattr("agl_runs.description.__version__", "0.1.9")
     result = agl("run", "--resume", run_id)
     assert result.code == 0, result.err
     assert "agl-core: version 0.1.0 then, 0.1.9 now" in result.err
-    monkeypatch.setattr("agl.runs.description.__version__", "0.2.0")
+    monkeypatch.setattr("agl_runs.description.__version__", "0.2.0")
     result = agl("run", "--resume", run_id)
     assert result.code == 2
     assert "agl-core: version 0.1.9 then, 0.2.0 now" in result.err

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl.config.file import CheckedConfig, check_config, load_config
-from agl.config.overrides import apply_overrides, parse_yaml
 from agl.errors import (
     BrokenComponentError,
     ConfigError,
@@ -19,6 +17,8 @@ from agl.errors import (
 )
 from agl.plugins.build import build_component, plan_component
 from agl.plugins.secrets import redact
+from agl_runs.config.file import CheckedConfig, check_config, load_config
+from agl_runs.config.overrides import apply_overrides, parse_yaml
 
 
 class Learn(agl.Algorithm):

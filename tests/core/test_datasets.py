@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agl.config.datasets import load_dataset
 from agl.errors import DatasetError
+from agl_runs.config.datasets import load_dataset
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_methods_that_a_hook_does_not_override_are_no_implementations() -> None:
     class OnlySteps(agl.Hook):
         def on_step_end(self) -> None: ...
 
-    caller = HookCaller([OnlySteps()])
+    caller = HookCaller([OnlySteps()], manager=HookManager())
     assert [name for name in caller.manager.arguments if caller.listens(name)] == ["on_step_end"]
 
 

@@ -352,3 +352,18 @@ def test_on_run_end_is_called_although_on_run_start_raised(
     with pytest.raises(AlgorithmError):
         _fit(agl.Baseline(), Tracker(), Bad())
     assert told == ["start", "end"]
+
+
+def test_run_summary_changes_what_is_said_of_a_run() -> None:
+    class Says:
+        def run_summary(self, store: Any, result: agl.RunResult, lines: list[str]) -> None:
+            lines[:] = [f"{len(lines) >= 1} {result.mean_reward}"]
+
+    trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[Says()])
+    trainer.fit(run_summary_agent, [1, 2])
+    assert trainer.result.summary.splitlines()[-1] == "True 1.0"
+
+
+@agl.rollout
+def run_summary_agent(task: int) -> float:
+    return 1.0

@@ -22,8 +22,8 @@ from agl.errors import (
     install_line,
 )
 from agl.plugins import registry
-from agl.runs.description import name_of
 from agl.utils.logs import stdout_to_stderr
+from agl_runs.description import name_of
 
 ALGORITHM = """
     import agl
@@ -193,9 +193,9 @@ def test_check_says_what_is_wrong_with_a_component_before_anybody_names_it(
 
 
 def test_command_that_the_core_hides_is_shown_as_such(install: Any) -> None:
-    install("agl-x", {}, {"agl.commands": {"run": "x:X"}})
-    assert states()["command", "run"] == [
-        ("hidden", "'agl run' is the core's; choose another name"),
+    install("agl-x", {}, {"agl.commands": {"plugins": "x:X"}})
+    assert states()["command", "plugins"] == [
+        ("hidden", "'agl plugins' is the core's; choose another name"),
     ]
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from agl.runs.result import result_of
-from agl.runs.rollouts import LEFT_OVER, cancel_leftovers
 from agl.store.memory import InMemoryLightningStore
 from agl.types import PaginatedResult, Rollout
+from agl_runs.result import result_of
+from agl_runs.rollouts import LEFT_OVER, cancel_leftovers
 
 
 async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it() -> None:

@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli.runs import runs_here
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
-from agl.runs import folders
-from agl.runs.description import commit_of, options_of
-from agl.runs.differences import differences, options_that_shape, what_shapes
-from agl.runs.finding import open_to_read
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.threaded import LightningStoreThreaded
 from agl.types.runs import RunGeneration
 from agl.utils.lockfile import LockFile
+from agl_runs import folders
+from agl_runs.description import commit_of, options_of
+from agl_runs.differences import differences, options_that_shape, what_shapes
+from agl_runs.finding import open_to_read
+from agl_runs.known import runs_here
 
 
 @agl.rollout
@@ -405,7 +405,7 @@ agl.Trainer(algorithm=die, run="k", strategy="shm").fit(agent)
 
 HOLDING = """
 from pathlib import Path
-from agl.runs import folders
+from agl_runs import folders
 with folders.held(Path("held")):
     print("here", flush=True)
     input()

@@ -95,7 +95,7 @@ def test_class_without_a_constructor_has_no_options() -> None:
 
 
 def test_dataclass_fields_are_documented_by_the_text_under_them() -> None:
-    from agl.config.file import RunConfig
+    from agl_runs.config.file import RunConfig
 
     options = {option.name: option for option in schema_of(RunConfig).options}
     assert options["agent"].required

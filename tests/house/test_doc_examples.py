@@ -195,7 +195,7 @@ def run_python(source: str, folder: Path, page_blocks: list[Block]) -> None:
 
 def check_yaml(source: str, folder: Path, page_blocks: list[Block]) -> None:
     """Check a configuration, or a part of one, as ``agl run`` does before it starts anything."""
-    from agl.config.file import check_config, load_config
+    from agl_runs.config.file import check_config, load_config
 
     write_files(folder, page_blocks)
     values = yaml.safe_load(source)

@@ -12,9 +12,9 @@ from urllib.request import urlopen
 
 import agl
 from agl import errors, semconv
-from agl.config.file import RunConfig
 from agl.env import LightningEnvVar
 from agl.types import ExclusionReason, Failure
+from agl_runs.config.file import RunConfig
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -17,6 +17,7 @@ import pytest
 
 import agl
 import agl_http
+import agl_runs
 import agl_server
 from agl.runner.heartbeat import Heartbeat
 from agl.store.sqlite import SqliteLightningStore
@@ -25,7 +26,7 @@ from agl_server.processes.at_work import StoreAtWork
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = {  # installed, or in this checkout
     f"{Path(package.__file__).parent}/": "" if package is agl else f"{package.__name__}/"
-    for package in (agl, agl_http, agl_server)
+    for package in (agl, agl_http, agl_runs, agl_server)
 }
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"

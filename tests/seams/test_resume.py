@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.runs.rollouts import cancel_leftovers
 from agl.types import LedgerPart
 from agl_learning.checkpoint import Progress, making
 from agl_learning.generations import (
@@ -26,6 +25,7 @@ from agl_learning.generations import (
 )
 from agl_learning.ledger_tables import Accounts, as_json, read_accounts
 from agl_learning.report import Report
+from agl_runs.rollouts import cancel_leftovers
 
 pytest.importorskip("torch")
 

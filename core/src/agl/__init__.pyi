@@ -37,6 +37,7 @@ from .algorithm.base import (
 )
 from .algorithm.baseline import Baseline as Baseline
 from .algorithm.gateway import Gateway as Gateway, ModelConfig as ModelConfig
+from .algorithm.run_result import FailureCause as FailureCause, RunResult as RunResult
 from .emitter import (
     emit_annotation as emit_annotation,
     emit_choice as emit_choice,
@@ -71,7 +72,6 @@ from .plugins.build import build_component as build_component
 from .plugins.hooks import Hook as Hook
 from .plugins.hookspecs import hookimpl as hookimpl, hookspec as hookspec
 from .runner import LitAgentRunner as LitAgentRunner
-from .runs.result import FailureCause as FailureCause, RunResult as RunResult
 from .store.base import (
     UNSET as UNSET,
     LightningStore as LightningStore,

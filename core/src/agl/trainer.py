@@ -14,6 +14,7 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
+from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError, StoppedError
 from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
@@ -22,13 +23,9 @@ from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
+from agl.recorder import Recording, RunRequest, RunSubject, find_recorder
 from agl.runner.grading import grader_of
 from agl.runner.plan import plan_runner, plan_strategy
-from agl.runs.description import describe_run
-from agl.runs.recording import Recording, recording
-from agl.runs.request import RunRequest
-from agl.runs.result import RunResult, sum_up
-from agl.runs.rollouts import OfRunStore
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
@@ -137,7 +134,8 @@ class Trainer:
         self.strategy = self._build_strategy(strategy, n_runners, port)
         folder = self.algorithm.folder_of_options(self.run_dir) if self.algorithm else self.run_dir
         self._request = RunRequest(run, resume, folder, force, folder == self.run_dir)
-        self._request.check()
+        self._recorder = find_recorder()
+        self._recorder.check(self._request)
         if store is not None:
             self.store = _build_store(store)
         self._run_config = run_config
@@ -152,7 +150,8 @@ class Trainer:
     @cached_property
     def store(self) -> LightningStore:
         """Where all meet; one that nobody gave is made when it is asked for."""
-        return _build_store(self._request.default_store(self.strategy.runs_algorithm))
+        is_here = self.strategy.runs_algorithm
+        return _build_store(self._recorder.default_store(self._request) if is_here else "memory")
 
     @refuse_keywords("Trainer.fit")
     def fit(
@@ -226,7 +225,7 @@ class Trainer:
         """
         if (algorithm := self.algorithm) is None:
             raise ConfigError("Trainer.replay needs an algorithm")
-        folder = self._request.folder_of_begun()
+        folder = self._recorder.folder_of_begun(self._request)
         adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
         context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
         algorithm.set_context(context)
@@ -266,20 +265,22 @@ class Trainer:
         self.strategy.ask_to_stop = once(algorithm.ask_to_stop)
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
-            self._execute(agent, algorithm, datasets, Recording("", Path()))  # it runs elsewhere
+            self._execute(agent, algorithm, datasets, Recording())  # it runs elsewhere
             return self.result
-        describe = partial(describe_run, agent, algorithm, *datasets, self._run_config)
-        with recording(self._request, self.store, algorithm, describe, self._conclude) as run:
-            algorithm.set_context(replace(context, **run.about))
-            asyncio.run(self._make_ready(agent, algorithm, run))
-            with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):  # it tells them
-                self._execute(agent, algorithm, datasets, run)
+        about = RunSubject(agent, algorithm, *datasets, self._run_config, self._hook_caller)
+        run = Recording()
+        try:
+            with self._recorder.recording(self._request, self.store, about) as run:
+                algorithm.set_context(replace(context, **run.about))
+                asyncio.run(self._make_ready(agent, algorithm, run))
+                # A baseline logs each attempt itself.
+                with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):
+                    self._execute(agent, algorithm, datasets, run)
+        finally:
+            self.result = run.result
+            if self.shows_result and self.result.summary and logger.isEnabledFor(logging.INFO):
+                tell(self.result.summary)
         return self.result
-
-    async def _conclude(self, run: Recording) -> None:
-        self.result = await sum_up(self.store, run.run_id, run.folder, run.record)
-        if self.shows_result and logger.isEnabledFor(logging.INFO):
-            tell(self.result.summary)
 
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
@@ -310,7 +311,7 @@ class Trainer:
         store: LightningStore,
         event: ExecutionEvent,
     ) -> None:
-        store = OfRunStore(store, run.run_id, run.generation)
+        store = run.store_of_algorithm(store)
         algorithm.set_store(store)
         gateway, error = self.llm_proxy, None
         about = {"agent": agent, "algorithm": algorithm, "store": store}
@@ -334,8 +335,9 @@ class Trainer:
         except BaseException as raised:
             # Without a budget nothing more can be learned, and what was learned is there.
             is_failure = gateway is None or gateway.spent_budget() is None
-            if store.refusal is not None and isinstance(raised, Exception):
-                run.note_replaced(store.refusal)
+            refusal = run.replaced()
+            if refusal is not None and isinstance(raised, Exception):
+                run.note_replaced(refusal)
             elif is_failure or not isinstance(raised, Exception):
                 error = raised
                 raise

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import agl
-from agl.runs.finding import open_to_read
 from agl.store.queries import Filter, make_query
 from agl.store.sqlite.lookups import SqliteLookups
+from agl_runs.finding import open_to_read
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
-from agl.runs.finding import open_to_read
 from agl.store.base import AttemptEnd
 from agl.store.patience import PATIENCE_SECONDS
 from agl.store.sqlite import (
@@ -30,6 +29,7 @@ from agl.store.sqlite import (
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.tables import Tables
 from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
+from agl_runs.finding import open_to_read
 
 
 def span_of(rollout, **attributes):

@@ -8,12 +8,12 @@ import pytest
 
 import agl
 from agl.emitter import find_final_reward, reward_attributes
-from agl.runs.result import result_of
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes as Key
 from agl.store.forwarding import ForwardingStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.final_rewards import FinalReward, final_rewards, reward_text
 from agl_learning.prompt_runs import PromptRuns
+from agl_runs.result import result_of
 
 pytestmark = pytest.mark.plugins
 

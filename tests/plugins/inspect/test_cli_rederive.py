@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.digests import digests
 
-from agl.cli.runs import runs_in
 from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import RunStart, Span
+from agl_runs.known import runs_in
 
 Agl = Callable[..., tuple[object, str, str]]
 RUN = "first-run"

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 import agl
+from agl.algorithm.run_result import RunResult
 from agl.errors import AlgorithmError, NotSupportedError, StoreDiskError
-from agl.runs.result import RunResult
-from agl.runs.rollouts import OfRunStore
 from agl.types import RunStart
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
@@ -19,6 +18,7 @@ from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import begin_generation
 from agl_learning.report import Report
 from agl_learning.run_facts import HeldOut, RunFacts, run_facts
+from agl_runs.rollouts import OfRunStore
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 

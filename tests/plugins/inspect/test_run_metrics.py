@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.runs.result import RunResult
+from agl.algorithm.run_result import RunResult
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Run
 from agl_inspect.report.page import page

@@ -3,7 +3,7 @@
 A hook is a function of one of these names, marked with ``agl.hookimpl`` in a module or class that
 the entry point group ``agl.plugins`` names, or a method of an ``agl.Hook`` given to
 ``Trainer(hooks=[...])`` or ``run_context(hooks=[...])``. Implementations take the arguments they
-need, by name, and may be coroutines. Those that watch (``on_...``) return nothing; the other two
+need, by name, and may be coroutines. Those that watch (``on_...``) return nothing; the others
 add to what there is.
 """
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agl.agent.base import LitAgent, Runner
     from agl.algorithm.base import Algorithm
+    from agl.algorithm.run_result import RunResult
     from agl.store.base import LightningStore
     from agl.tracer.base import Tracer
     from agl.types import Attempt, ResourcesUpdate, Rollout, Span
@@ -242,6 +243,22 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
 
     Returns:
         Routes of starlette. The store's own paths come first, and its token and limits hold.
+    """
+
+
+@hookspec
+def run_summary(store: "LightningStore", result: "RunResult", lines: "list[str]") -> None:
+    """Change what is said of a run that has ended.
+
+    Called: in the algorithm's process, once per run, when its end is recorded; plugins are called
+    in the order of their names.
+    If it raises: logged once with the plugin's name and counted; nothing more is said.
+    Used by: the tests; libs/agl-learning/src/agl_learning; plugins/agl-inspect/src/agl_inspect.
+
+    Args:
+        store: Of the run.
+        result: What the run came to.
+        lines: What will be said; the first is that of ``result``. Change it in place.
     """
 
 

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "sandbox": "agl.sandboxes",
         "grader": "agl.graders",
         "metrics": "agl.metrics",
+        "recorder": "agl.recorders",
         "command": "agl.commands",
         "hook": "agl.hooks",
         "plugin": "agl.plugins",

@@ -84,7 +84,7 @@ def check_dataset(where: str, dataset: Any) -> None:
     if dataset is None:
         return
     if isinstance(dataset, str | bytes):
-        found = f"{dataset!r}. The tasks of a file are agl.config.datasets.load_dataset(path)"
+        found = f"{dataset!r}. The tasks of a file are agl_runs.config.datasets.load_dataset(path)"
     elif isinstance(dataset, Mapping):
         keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
         found = f"a {kind.__name__} with the keys {keys}. Give one of its values"

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, StoppedError
-from agl.runs.differences import options_that_shape
 from agl.types import RolloutMode
 from agl_learning.tasks import digest
+from agl_runs.differences import options_that_shape
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

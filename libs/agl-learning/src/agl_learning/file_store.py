@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agl.errors import AglError, NotSupportedError, StoreUnavailableError
-from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
@@ -18,6 +17,7 @@ from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.file import MEMORY, unreadable
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Rollout
+from agl_runs.finding import open_to_read
 
 T = TypeVar("T")
 CACHE_KIB = 64 * 1024

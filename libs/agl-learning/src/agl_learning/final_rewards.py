@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agl.runs.result import with_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, SpanLike
 from agl.utils.rewards import GRADES, place_of_reward
+from agl_runs.result import with_reward
 
 Span_ = TypeVar("Span_", bound=SpanLike)
 

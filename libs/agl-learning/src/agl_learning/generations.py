@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl.runs.folders import FILE
-from agl.runs.rollouts import cancel_leftovers
 from agl.store.base import LightningStore
 from agl.types import LedgerPart
 from agl.utils.files import make_private_folder, write_whole
 from agl.utils.lockfile import HeldError, LockFile
 from agl_learning.ledger import each_part
+from agl_runs.folders import FILE
+from agl_runs.rollouts import cancel_leftovers
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from agl.errors import ConfigError
-from agl.runs.folders import FILE
 from agl_learning.generations import Generation, hold_run, read_generation, write_generation
+from agl_runs.folders import FILE
 
 logger = logging.getLogger("agl.learning")
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from agl.errors import LedgerError
-from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.store.sqlite.lookups import SQL
@@ -34,6 +33,7 @@ from agl.types import (
 )
 from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall, TrainingRow
+from agl_runs.finding import open_to_read
 
 
 class Ledger:

@@ -14,13 +14,13 @@ from importlib.resources import files
 from typing import Any, Final, Literal
 
 from agl.errors import InvalidQueryError
-from agl.runs.finding import open_to_read
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.file_store import file_of
 from agl_learning.paging import page_behind
+from agl_runs.finding import open_to_read
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000

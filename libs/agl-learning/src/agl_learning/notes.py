@@ -4,7 +4,7 @@ import sqlite3
 from importlib.resources import files
 from typing import Final
 
-from agl.runs.result import NOTE
+from agl_runs.result import NOTE
 
 MOST_LOOKED_AT: Final = 20_000
 """Rollouts without a mode, the newest, among which there may be notes."""

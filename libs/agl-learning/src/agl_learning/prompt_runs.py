@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from agl.runs.result import NOTE, with_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collected import COUNTED
+from agl_runs.result import NOTE, with_reward
 
 FIELD: Final = "prompts"
 """Key in the metadata of every rollout of a run."""

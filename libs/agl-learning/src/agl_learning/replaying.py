@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
-from agl_learning.durable import collected_under, options_that_shape
+from agl_learning.durable import collected_under
 from agl_learning.ledger import each_part, ledger_parts
 from agl_learning.replay import Compared, Replay
+from agl_runs.differences import options_that_shape
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

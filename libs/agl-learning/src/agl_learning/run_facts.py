@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
-from agl.runs.folders import shown_status
-from agl.runs.result import RunResult, known_of, result_of, summary_in
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
@@ -21,6 +20,8 @@ from agl_learning.findings import Finding, read_findings
 from agl_learning.ledger_tables import Sums, excluded, read_accounts
 from agl_learning.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
 from agl_learning.run_time import seconds_of
+from agl_runs.folders import shown_status
+from agl_runs.result import known_of, result_of, summary_in
 
 
 @dataclass(frozen=True)

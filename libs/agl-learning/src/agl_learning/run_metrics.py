@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agl.runs.result import RunResult, known_of
+from agl.algorithm.run_result import RunResult
 from agl.types import Run
 from agl_learning.json_lines import JsonLines, is_number, read_json_lines
+from agl_runs.result import known_of
 
 METRICS: Final = "metrics.jsonl"
 """A JSON object per step or evaluation, each with ``step``."""

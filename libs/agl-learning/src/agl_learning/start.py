@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, install_line
-from agl.runs.folders import default_folder, new_run_id
 from agl_learning.checkpoint import Progress, find_checkpoint, home_of
 from agl_learning.generations import check_algorithm, read_generation
+from agl_runs.folders import default_folder, new_run_id
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

@@ -58,9 +58,9 @@ def store_file(path: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from agl.cli.runs import one_of, runs_here
     from agl.errors import ConfigError
-    from agl.runs.folders import STORE
+    from agl_runs.folders import STORE
+    from agl_runs.known import one_of, runs_here
 
     file = path / STORE if path.is_dir() else path
     if not file.is_file() and str(path) == path.stem:
@@ -76,10 +76,10 @@ def store_of(run: "Run") -> Path:
     Raises:
         ConfigError: It is not where it was.
     """
-    from agl.cli.runs import runs_here
     from agl.errors import ConfigError
-    from agl.runs.finding import stores_here
-    from agl.runs.folders import STORE
+    from agl_runs.finding import stores_here
+    from agl_runs.folders import STORE
+    from agl_runs.known import runs_here
 
     for file in (Path(run.folder or "") / STORE, *stores_here()):
         if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
@@ -94,7 +94,7 @@ def newest_store() -> Path:
         ConfigError: There is none.
     """
     from agl.errors import ConfigError
-    from agl.runs.finding import stores_here
+    from agl_runs.finding import stores_here
 
     files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
     if not files:

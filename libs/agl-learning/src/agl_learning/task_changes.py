@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Wanted, listed
+from agl_runs.result import NOTE
 
 
 @dataclass(frozen=True)

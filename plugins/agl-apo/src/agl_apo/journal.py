@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
-from agl.runs.folders import is_alive
-from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.types import Failure
 from agl.utils.secrets import hide
 from agl.utils.text import shorten
 from agl_learning.prompt_runs import EVALUATION, FIELD
+from agl_runs.folders import is_alive
+from agl_runs.result import NOTE
 
 
 class StoreJournal:

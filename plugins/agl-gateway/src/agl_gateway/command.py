@@ -203,10 +203,10 @@ def _greeting(proxy: "LLMProxy", store_url: str | None) -> str:
 
 def _read(path: "Path") -> dict[str, Any]:
     """The options in a file, checked against the constructor."""
-    from agl.config.overrides import parse_yaml
     from agl.errors import ConfigError
     from agl.plugins.schema import validate
     from agl_gateway.proxy import LLMProxy
+    from agl_runs.config.overrides import parse_yaml
 
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"), f"--config {path}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, NotSupportedError
 from agl.plugins.secrets import redact
-from agl.runs.description import name_of, options_of
 from agl.types import AttemptedRollout, Rollout, public_failure, without_private
 from agl.utils.attributes import to_json_text
 from agl.utils.secrets import hide
@@ -17,6 +16,7 @@ from agl.utils.text import capped
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
 from agl_learning.final_rewards import FinalReward
+from agl_runs.description import name_of, options_of
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

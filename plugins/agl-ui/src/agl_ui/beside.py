@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import agl
 from agl.cli.shared import note
-from agl.runs.folders import STORE
 from agl.utils.checks import check_numbers
+from agl_runs.folders import STORE
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

@@ -66,10 +66,10 @@ def command(
     import asyncio
 
     from agl.errors import ConfigError
-    from agl.runs.folders import RUNS, STORE
     from agl_http.addresses import is_loopback
     from agl_http.tokens import without_token
     from agl_learning.stores import store_file
+    from agl_runs.folders import RUNS, STORE
     from agl_ui.places import Places, file_place, server_place
     from agl_ui.serving import serve
 

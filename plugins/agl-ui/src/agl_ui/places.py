@@ -11,14 +11,14 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from agl.errors import AglError, ConfigError, NotSupportedError
-from agl.runs.finding import last_time, placed
-from agl.runs.folders import RUNS, STORE
 from agl.store.base import LightningStore
 from agl.types import PaginatedResult, Run
 from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
 from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.run_metrics import METRICS
+from agl_runs.finding import last_time, placed
+from agl_runs.folders import RUNS, STORE
 from agl_ui.looking import Looking
 
 logger = logging.getLogger("agl.ui")

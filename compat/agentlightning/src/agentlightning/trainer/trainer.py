@@ -20,9 +20,9 @@ from agl import (
     Trainer as _Trainer,
 )
 from agl.algorithm.adapter import TraceAdapter, TraceToTripletBase
+from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError
 from agl.plugins.build import build_adapter
-from agl.runs.result import RunResult
 from agl.trainer import Datasets
 from agl.types import Dataset
 from agl.utils.checks import one_of

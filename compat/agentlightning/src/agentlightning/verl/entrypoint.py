@@ -45,7 +45,7 @@ def config_of(arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: One is no ``key=value``.
     """
-    from agl.config.overrides import apply_overrides
+    from agl_runs.config.overrides import apply_overrides
 
     config: dict[str, Any] = {}
     apply_overrides(config, [argument.lstrip("+") for argument in arguments])
@@ -98,7 +98,7 @@ def serve_tasks_of(algorithm: Algorithm, tasks: Any, checks: Any, *, port: int) 
 
 
 def _tasks(files: str | list[str]) -> list[Any]:
-    from agl.config.datasets import load_dataset
+    from agl_runs.config.datasets import load_dataset
 
     return [
         task

@@ -10,12 +10,12 @@ import click
 from rich.console import Console
 
 from agl.cli.shared import note, print_json, print_table
-from agl.config.file import load_config
 from agl.utils.logs import setup_module_logging
 from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
 from agl_inspect.doctor.grades import USES
 from agl_inspect.doctor.machine import machine
 from agl_inspect.doctor.trial import try_once
+from agl_runs.config.file import load_config
 
 DEFAULT = Path("agl.yaml")
 

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl.cli.shared import note, print_json, print_table, read_and_close
-from agl.cli.training import RunToBe, new_run
-from agl.config.file import CheckedConfig, ConfigFile, check_config, load_config, load_config_of_run
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
-from agl.runs.result import with_reward
 from agl_inspect.runs.known import find_run
 from agl_learning.stores import each_rollout
+from agl_runs.config.file import (
+    CheckedConfig,
+    ConfigFile,
+    check_config,
+    load_config,
+    load_config_of_run,
+)
+from agl_runs.result import with_reward
+from agl_runs.training import RunToBe, new_run
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl.cli.runs import folder_here
 from agl.cli.shared import note, print_json, print_table
-from agl.config.file import check_config, load_config, load_config_of_run
 from agl.errors import ConfigError
-from agl.runs.folders import CONFIG
 from agl_inspect.runs.known import Where, copy_store, file_of, find_run
 from agl_learning.stores import open_store, store_options
+from agl_runs.config.file import check_config, load_config, load_config_of_run
+from agl_runs.folders import CONFIG
+from agl_runs.known import folder_here
 
 if TYPE_CHECKING:
-    from agl.config.file import ConfigFile
     from agl.types import Run
     from agl_learning.replay import Compared, Replay
+    from agl_runs.config.file import ConfigFile
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""

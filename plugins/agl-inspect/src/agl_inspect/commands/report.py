@@ -8,11 +8,11 @@ import click
 
 from agl.cli.shared import print_json
 from agl.errors import ConfigError
-from agl.runs.finding import last_time
 from agl_inspect.report.ending import write_report
 from agl_inspect.report.text import summary_text
 from agl_inspect.runs.known import file_of, find_run, known_runs, read_store_of
 from agl_learning.run_facts import run_facts
+from agl_runs.finding import last_time
 
 
 @click.command("report")

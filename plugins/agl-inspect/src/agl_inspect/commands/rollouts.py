@@ -9,7 +9,6 @@ from typing import Any, cast, get_args
 
 import click
 
-from agl.cli.runs import one_of
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import DamagedRecordError
 from agl.plugins.hooks import HookCaller
@@ -20,6 +19,7 @@ from agl_inspect.runs.known import file_of, find_run
 from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
+from agl_runs.known import one_of
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 LAST = 20

@@ -6,7 +6,6 @@ from typing import Any, get_args
 import click
 
 from agl.cli.shared import note, print_json, print_table
-from agl.runs.folders import shown_status
 from agl.types import RolloutMode, Run
 from agl_inspect.report.text import near
 from agl_inspect.runs.comparing import MOST_TASKS, OfStep, compared, print_comparison
@@ -25,6 +24,7 @@ from agl_inspect.runs.known import (
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import store_options
 from agl_learning.task_changes import task_changes, task_text
+from agl_runs.folders import shown_status
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

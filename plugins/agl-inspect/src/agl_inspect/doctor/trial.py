@@ -19,7 +19,6 @@ from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.baseline import Baseline
-from agl.config.file import CheckedConfig, ConfigFile, check_config
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
@@ -27,7 +26,6 @@ from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
 from agl.plugins.schema import schema_of
 from agl.runner import LitAgentRunner, agent_call
-from agl.runs.result import NOTE
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
@@ -37,6 +35,8 @@ from agl_inspect.doctor.prompts import constant_prompts
 from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, ran, silent
 from agl_learning.records import TrainedModel
+from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
+from agl_runs.result import NOTE
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""

@@ -20,7 +20,6 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.emitter import find_final_reward, is_reward_span, reward_attributes
 from agl.errors import AglError, ConfigError, DamagedRecordError
 from agl.plugins.build import build_component, import_attribute
-from agl.runs.description import installed_versions
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
 from agl.types import GradeResult, Rollout, Run, RunSource, RunStart, Span, private_of
@@ -34,6 +33,7 @@ from agl_learning.ledger import load_parts
 from agl_learning.rows import RowsAdapter
 from agl_learning.stores import each_rollout
 from agl_learning.tasks import digest
+from agl_runs.description import installed_versions
 
 ALGORITHM: Final = "rederive"
 Component = str | dict[str, Any]

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from agl.runs.result import RunResult
+from agl.algorithm.run_result import RunResult
 from agl.store.base import LightningStore
 from agl.utils.files import write_whole
 from agl_inspect.doctor.prompts import constant_prompts

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from agl.algorithm.run_result import FailureCause
 from agl.plugins.registry import names_in
-from agl.runs.folders import RUNS, STORE
-from agl.runs.result import FailureCause
 from agl.utils.text import printable
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_learning.run_facts import HeldOut, RunFacts
+from agl_runs.folders import RUNS, STORE
 
 LABEL = 13
 """Columns of the names at the left."""

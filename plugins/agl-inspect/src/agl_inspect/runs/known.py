@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 import click
 
-from agl.cli.runs import one_of, runs_here, runs_in
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
-from agl.runs.differences import flat
-from agl.runs.finding import open_to_read
-from agl.runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl.store.base import LightningStore
 from agl.types import Run
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import open_store, store_file, store_of
+from agl_runs.differences import flat
+from agl_runs.finding import open_to_read
+from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
+from agl_runs.known import one_of, runs_here, runs_in
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl.runs.differences import flat
+from agl_runs.differences import flat
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.places import Places
 

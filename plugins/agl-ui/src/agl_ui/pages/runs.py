@@ -7,9 +7,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from agl.errors import AglError, ConfigError
-from agl.runs.folders import shown_status
 from agl.types import Run
 from agl_learning.run_metrics import RunMetrics, metrics_of
+from agl_runs.folders import shown_status
 from agl_ui.charts import Chart, chart
 from agl_ui.counts import Mean, mean_reward
 from agl_ui.pages.page import Page, steps_of
@@ -105,7 +105,7 @@ async def compare(request: Request, places: Places) -> Page:
 
 def _options(runs: list[Run]) -> list[tuple[str, list[Any]]]:
     """Options that are not the same in all."""
-    from agl.runs.differences import flat
+    from agl_runs.differences import flat
 
     flats = [{"algorithm": run.algorithm, "seed": run.seed, **flat(run.config)} for run in runs]
     names = dict.fromkeys(name for one in flats for name in one)

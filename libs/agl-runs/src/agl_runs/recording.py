@@ -6,13 +6,12 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agl.algorithm.base import Algorithm
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
@@ -20,13 +19,16 @@ from agl.errors import (
     PluginError,
     ReplacedError,
     RunError,
-    StoppedError,
 )
-from agl.runs import folders
-from agl.runs.differences import differences, what_shapes
-from agl.runs.finding import placed
-from agl.runs.request import RunRequest
-from agl.runs.rollouts import cancel_leftovers
+from agl_runs import folders
+from agl_runs.differences import differences, what_shapes
+from agl_runs.finding import placed, stores_here
+from agl_runs.result import sum_up
+from agl_runs.rollouts import OfRunStore, cancel_leftovers
+from agl_runs.description import describe_run
+from agl.plugins.build import Given
+from agl.recorder import Recorder, Recording, RunRequest, RunSubject
+from agl.utils.files import make_private_folder
 from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
@@ -42,41 +44,48 @@ LAST_WORD_SECONDS = 10.0
 
 
 @dataclass
-class Recording:
-    """One start of a run, while it is under way."""
+class RecordedStart(Recording):
+    """One start of a run that has a record."""
 
-    run_id: str
-    folder: Path
+    run_id: str = ""
     generation: int = 1
     before: Run | None = None
     """As it was stored."""
     record: Run | None = None
     """As it was begun, and at its end as it ended; None where the store keeps none."""
-    reason: str | None = None
-    """Why it ended before its end, at a point from which it can go on."""
-    stopped: StoppedError | None = None
-    """That the algorithm has ended there, for who waits for the run."""
     is_kept: bool = True
     """Whether the store outlives this process."""
     what_shapes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """See ``agl.runs.differences``."""
+    """See ``agl_runs.differences``."""
     _pid: int = field(default_factory=os.getpid)
+    _store: OfRunStore | None = None
+
+    @property
+    def place(self) -> Path:
+        """Its folder."""
+        assert self.folder is not None
+        return self.folder
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the algorithm is told of it: fields of ``RunContext``."""
         names = "folder", "run_id", "generation", "what_shapes"
         return {name: getattr(self, name) for name in names}
 
+    def store_of_algorithm(self, store: LightningStore) -> LightningStore:
+        self._store = OfRunStore(store, self.run_id, self.generation)
+        return self._store
+
+    def replaced(self) -> ReplacedError | None:
+        return None if self._store is None else self._store.refusal
+
     @property
     def is_forked(self) -> bool:
-        """Whether this is not the process that began the run, and notes its end."""
         return os.getpid() != self._pid
 
     @property
     def can_go_on(self) -> bool:
         """Whether there is something to go on with after this process."""
-        return self.is_kept or folders.known_run(self.folder) is not None
+        return self.is_kept or folders.known_run(self.place) is not None
 
     @property
     def how_to_go_on(self) -> str:
@@ -96,23 +105,8 @@ class Recording:
         return f"go on with Trainer(run={self.run_id!r}, resume=True{own}) and what else it had"
 
     async def cancel_leftovers(self, store: LightningStore) -> None:
-        """Cancel what earlier starts of the run left queued or under way, if there were any."""
         if self.generation > 1:
             await cancel_leftovers(store, self.run_id)
-
-    def note_stopped(self, error: StoppedError) -> None:
-        """The algorithm has stopped at a point from which it can go on; ``error`` says why."""
-        text = f"the run has stopped before its end, {error}; {self.how_to_go_on}"
-        self.reason, self.stopped = str(error), StoppedError(text)
-
-    def note_replaced(self, error: ReplacedError) -> None:
-        """The store refuses what this start writes."""
-        self.reason, self.stopped = str(error), StoppedError(str(error))
-
-    def note_spent(self, budget: str) -> None:
-        """The gateway has refused model calls, or would; ``budget`` is the limit."""
-        self.reason = self.reason or f"the budget of the run is spent ({budget})"
-        logger.warning("%s: it ends with what it has; %s", self.reason, self.how_to_go_on)
 
     async def end(self, store: LightningStore, raised: BaseException | None) -> None:
         """Note how this start ended, by its ``reason``, and by what was raised.
@@ -146,49 +140,79 @@ class Recording:
             )
 
 
-@contextmanager
-def recording(
-    request: RunRequest,
-    store: LightningStore,
-    algorithm: Algorithm,
-    describe: Callable[[], dict[str, Any]],
-    conclude: Callable[[Recording], Coroutine[Any, Any, None]],
-) -> Generator[Recording]:
-    """A block that is one start of a run; how it ends is noted.
+class RunRecorder(Recorder):
+    """Records runs in their stores, and in folders under ``agl-runs``."""
 
-    Args:
-        request: Which run.
-        store: Of the trainer.
-        algorithm: What learns; it tells which of its options are safe to change.
-        describe: Gives the other fields of ``RunStart``, ``algorithm`` among them.
-        conclude: Called when its end is noted, unless nothing was started.
+    def check(self, request: RunRequest) -> None:
+        if request.run_id is not None:
+            folders.check_run_id(request.run_id)
+        elif request.resume:
+            raise ConfigError(
+                "resume=True needs the id of the run: Trainer(run=..., resume=True). See: agl runs"
+            )
 
-    Raises:
-        ConfigError: There is such a run already, or no such run, or another process has it, or it
-            is not what it was; the message says which there are, and what differs. Or this thread
-            runs an event loop.
-    """
-    _check_no_loop()
-    now = _find(request, store)
-    is_named = request.run_id is not None or request.folder is not None
-    unknown = [] if now.before is None else _check_ended(now.before)
-    is_made = request.makes_folder or now.folder.is_dir()
-    with folders.held(now.folder) if is_named and is_made else nullcontext():
-        _begin(now, request, store, algorithm, describe(), unknown)
-        error: BaseException | None = None
-        try:
-            yield now
-        except BaseException as raised:
-            error = raised
-            if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
-                raised.add_note(f"What it has is kept: {now.how_to_go_on}")
-            raise
-        finally:
-            asyncio.run(now.end(store, error))
-            if not isinstance(error, ConfigError | PluginError):
-                asyncio.run(conclude(now))
-        if now.stopped is not None:
-            raise now.stopped
+    def default_store(self, request: RunRequest) -> Given[LightningStore]:
+        """Where the run has an id, the file in its folder.
+
+        Raises:
+            ConfigError: The run is to go on, and has no such file.
+        """
+        self.check(request)
+        if request.run_id is None:
+            return "memory"
+        folder = request.folder or folders.default_folder(request.run_id)
+        path = folder / folders.STORE
+        if request.resume and not path.is_file():
+            known = [each.parent.name for each in stores_here()]
+            raise ConfigError(
+                f"no run {request.run_id!r} to go on with: there is no {path}. Give its store or "
+                "its run_dir, or leave resume out to begin it. Runs here: "
+                f"{', '.join(known) or 'none'}"
+            )
+        make_private_folder(folder)
+        return {"type": "sqlite", "path": str(path)}
+
+    def folder_of_begun(self, request: RunRequest) -> Path:
+        folder = request.folder or (request.run_id and folders.default_folder(request.run_id))
+        if not folder or not folder.is_dir():
+            named = f"there is no run in {str(folder)!r}" if folder else "give run or run_dir"
+            raise ConfigError(f"Trainer.replay: {named}. See: agl runs")
+        return folder
+
+    @contextmanager
+    def recording(
+        self, request: RunRequest, store: LightningStore, subject: RunSubject
+    ) -> Generator[RecordedStart]:
+        """A block that is one start of a run; how it ends is noted, and its result is made.
+
+        Raises:
+            ConfigError: There is such a run already, or no such run, or another process has it, or
+                its results would change; the message says which there are, and what differs. Or
+                this thread runs an event loop.
+        """
+        _check_no_loop()
+        self.check(request)
+        now = _find(request, store)
+        is_named = request.run_id is not None or request.folder is not None
+        unknown = [] if now.before is None else _check_ended(now.before)
+        is_made = request.makes_folder or now.place.is_dir()
+        with folders.held(now.place) if is_named and is_made else nullcontext():
+            _begin(now, request, store, subject, unknown)
+            error: BaseException | None = None
+            try:
+                yield now
+            except BaseException as raised:
+                error = raised
+                if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
+                    raised.add_note(f"What it has is kept: {now.how_to_go_on}")
+                raise
+            finally:
+                asyncio.run(now.end(store, error))
+                if not isinstance(error, ConfigError | PluginError):
+                    summed = sum_up(store, now.run_id, now.place, now.record, subject.hooks)
+                    now.result = asyncio.run(summed)
+            if now.stopped is not None:
+                raise now.stopped
 
 
 def _check_no_loop() -> None:
@@ -202,9 +226,8 @@ def _check_no_loop() -> None:
     )
 
 
-def _find(request: RunRequest, store: LightningStore) -> Recording:
+def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
     """The run that is asked for, and where it has its folder; nothing is changed."""
-    request.check()
     known = folders.known_run(request.folder) if request.folder is not None else None
     if request.run_id is None:
         run_id = known[0] if known is not None else folders.new_run_id()
@@ -235,7 +258,9 @@ def _find(request: RunRequest, store: LightningStore) -> Recording:
             "not have it. Give the store that it had, resume=True to go on without, or another id"
         )
     number = 1 if known is None else known[1] + 1
-    return Recording(run_id, folder, number, before, is_kept=_is_kept(store))
+    return RecordedStart(
+        folder, run_id=run_id, generation=number, before=before, is_kept=_is_kept(store)
+    )
 
 
 def _innermost(store: LightningStore) -> LightningStore:
@@ -295,11 +320,10 @@ def _check_ended(before: Run) -> list[str]:
 
 
 def _begin(
-    now: Recording,
+    now: RecordedStart,
     request: RunRequest,
     store: LightningStore,
-    algorithm: Algorithm,
-    about: dict[str, Any],
+    subject: RunSubject,
     unknown: list[str],
 ) -> None:
     start = RunStart(
@@ -309,11 +333,11 @@ def _begin(
         host=platform.node(),
         begun_before=now.generation - 1,
         key=secrets.token_hex(8),
-        **about,
+        **describe_run(subject),
     )
     now.what_shapes = what_shapes(start)
     if now.before is not None and now.before.algorithm == start.algorithm:
-        safe, unsafe = differences(now.before, start, algorithm)
+        safe, unsafe = differences(now.before, start, subject.algorithm)
         _name_differences(now.before.run_id, [*safe, *unknown], unsafe, request)
         start = start.changed(differences=[*safe, *unknown, *unsafe])
     try:

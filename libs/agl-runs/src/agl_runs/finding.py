@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agl.errors import StoreUnavailableError
-from agl.runs.folders import CONFIG, RUNS, STORE, known_run
+from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 from agl.store.sqlite.file import check_schema, unavailable
 from agl.types import Run
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +18,7 @@ from agl.algorithm.base import Algorithm
 from agl.plugins.registry import components
 from agl.plugins.schema import schema_of
 from agl.plugins.secrets import redact
+from agl.recorder import RunSubject
 from agl.types import Dataset, DatasetDigest, RunCode
 from agl.utils.attributes import to_json_text
 from agl.utils.text import full_name_of
@@ -31,29 +32,16 @@ _MODELS_RUN_ON: Final = ("torch", "transformers", "trl", "vllm", "litellm", "ver
 """With another version of one of these, the same run may come to other numbers."""
 
 
-def describe_run(
-    agent: "LitAgent[Any]",
-    algorithm: Algorithm,
-    train: Dataset[Any] | None,
-    val: Dataset[Any] | None,
-    config: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The fields of ``RunStart`` that say what is run.
-
-    Args:
-        agent: The agent.
-        algorithm: What learns.
-        train: To learn from.
-        val: To measure with.
-        config: Of the run, without secrets; None takes the options of the algorithm.
-    """
+def describe_run(subject: RunSubject) -> dict[str, Any]:
+    """The fields of ``RunStart`` that say what is run."""
+    algorithm, config = subject.algorithm, subject.config
     seed = getattr(algorithm, "seed", None)
     return {
         "algorithm": name_of(algorithm),
         "seed": seed if isinstance(seed, int) else None,
         "config": {"algorithm": options_of(algorithm)} if config is None else dict(config),
-        "code": code_of(agent),
-        "datasets": digests_of(train, val),
+        "code": code_of(subject.agent),
+        "datasets": digests_of(subject.train, subject.val),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from agl.algorithm.base import Algorithm
-from agl.runs.description import options_of
+from agl_runs.description import options_of
 from agl.types import Run, RunCode, RunStart
 
 _IGNORED: Final = re.compile(

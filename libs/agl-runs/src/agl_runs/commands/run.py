@@ -25,7 +25,7 @@ def command(
     file: Path | None, overrides: tuple[str, ...], resume: str | None, **given: bool
 ) -> None:
     """Train what FILE says, with overrides such as algorithm.beam_width=4."""
-    from agl.cli.training import resume_run, train
+    from agl_runs.training import resume_run, train
 
     # What follows --resume may be FILE, and what stands in its place an override.
     if file is not None and "=" in file.name:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
-from agl.runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
+from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import make_private_folder, write_whole
 
 if TYPE_CHECKING:
-    from agl.config.file import CheckedConfig, ConfigFile, RunConfig
-    from agl.runs.result import RunResult
+    from agl_runs.config.file import CheckedConfig, ConfigFile, RunConfig
+    from agl.algorithm.run_result import RunResult
     from agl.store.base import LightningStore
     from agl.trainer import Trainer
     from agl.types import Run
@@ -46,7 +46,7 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool, **given: Any) -> N
         PluginError: A component is unknown or does not load; nothing was started or written.
         RunError: The run failed, or no rollout succeeded.
     """
-    from agl.config.file import load_config
+    from agl_runs.config.file import load_config
 
     file = load_config(path, overrides)
     run = replace(new_run(file.config), **given)
@@ -68,8 +68,8 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: 
         ConfigError: There is no such run, or it is another one now; nothing was started.
         RunError: The run failed, or no rollout succeeded.
     """
-    from agl.cli.runs import folder_here
-    from agl.config.file import load_config, load_config_of_run
+    from agl_runs.known import folder_here
+    from agl_runs.config.file import load_config, load_config_of_run
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
@@ -89,9 +89,9 @@ def _enter(run: "Run") -> None:
 
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
-    from agl.cli.runs import one_of, runs_here
-    from agl.config.file import RunConfig
-    from agl.runs.folders import shown_status
+    from agl_runs.known import one_of, runs_here
+    from agl_runs.config.file import RunConfig
+    from agl_runs.folders import shown_status
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
@@ -117,9 +117,9 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
 
 
 def _runs_of_store(file: "ConfigFile") -> "list[Run]":
-    from agl.cli.runs import runs_here, runs_in
+    from agl_runs.known import runs_here, runs_in
     from agl.plugins.build import build_component
-    from agl.runs.finding import last_time
+    from agl_runs.finding import last_time
     from agl.store.base import LightningStore
 
     spec = file.config.store
@@ -135,7 +135,7 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
 
 
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
-    from agl.config.file import check_config
+    from agl_runs.config.file import check_config
 
     checked = check_config(file, run_dir=run.folder, dry=dry)
     components = {

@@ -13,6 +13,6 @@ from agl.cli.shared import verbose_option
 @verbose_option
 def command(file: Path, overrides: tuple[str, ...]) -> None:
     """Dry-run what FILE says: every task once, with Baseline in the algorithm's place."""
-    from agl.cli.training import train
+    from agl_runs.training import train
 
     train(file, overrides, dry=True)

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 from agl.errors import ConfigError, DamagedRecordError, StoreError
-from agl.runs.finding import last_time, open_to_read, placed, stores_here
-from agl.runs.folders import FILE, STORE, known_run
+from agl_runs.finding import last_time, open_to_read, placed, stores_here
+from agl_runs.folders import FILE, STORE, known_run
 from agl.store.queries import make_query
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Run

@@ -1,0 +1,160 @@
+"""The seam to what records runs: ``agl_runs``, which is found by its entry point.
+
+A trainer hands a ``RunRequest`` to a ``Recorder`` and gets a ``Recording``, one start of a run,
+which leaves a ``RunResult``. The classes of this module keep nothing: they serve where agl-runs is
+not installed.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.algorithm.run_result import RunResult
+from agl.errors import ReplacedError, StoppedError
+from agl.plugins import registry
+from agl.plugins.build import Given
+from agl.types import Dataset
+
+if TYPE_CHECKING:
+    from agl.agent.base import LitAgent
+    from agl.algorithm.base import Algorithm
+    from agl.plugins.hooks import HookCaller
+    from agl.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+GROUP = registry.GROUPS["recorder"]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Which run is asked for."""
+
+    run_id: str | None = None
+    """None is a new one, or the one in the folder."""
+    resume: bool = False
+    """Whether that run goes on; else it must be new."""
+    folder: Path | None = None
+    """That it is to have; None takes that of the record, or one under ``agl-runs``."""
+    force: bool = False
+    """Whether it goes on although its results would change."""
+    makes_folder: bool = True
+    """Whether a folder that is not there is made; an algorithm that names it may make it itself."""
+
+
+@dataclass(frozen=True)
+class RunSubject:
+    """What is run."""
+
+    agent: "LitAgent[Any]"
+    algorithm: "Algorithm"
+    train: Dataset[Any] | None
+    val: Dataset[Any] | None
+    config: Mapping[str, Any] | None
+    """For the record, without secrets; None takes the options of the algorithm."""
+    hooks: "HookCaller"
+
+
+@dataclass
+class Recording:
+    """One start of a run, while it is under way."""
+
+    folder: Path | None = None
+    """Of the run, for what the algorithm writes."""
+    reason: str | None = None
+    """Why it ended before its end, at a point from which it can go on."""
+    stopped: StoppedError | None = None
+    """That the algorithm has ended there, for who waits for the run."""
+    result: RunResult = field(default_factory=RunResult)
+    """What it came to, once it has ended."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the algorithm is told of it: fields of ``RunContext``."""
+        return {"folder": self.folder}
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is not the process that began the run, and notes its end."""
+        return False
+
+    @property
+    def how_to_go_on(self) -> str:
+        """For messages."""
+        return "it cannot be resumed: agl-runs, which keeps records of runs, is not installed"
+
+    def store_of_algorithm(self, store: "LightningStore") -> "LightningStore":
+        """The store with which its algorithm works."""
+        return store
+
+    def replaced(self) -> ReplacedError | None:
+        """What the store has said if another start of the run has taken over."""
+
+    async def cancel_leftovers(self, store: "LightningStore") -> None:
+        """Cancel what earlier starts of the run left queued or under way, if there were any."""
+
+    def note_stopped(self, error: StoppedError) -> None:
+        """The algorithm has stopped at a point from which it can go on; ``error`` says why."""
+        text = f"the run has stopped before its end, {error}; {self.how_to_go_on}"
+        self.reason, self.stopped = str(error), StoppedError(text)
+
+    def note_replaced(self, error: ReplacedError) -> None:
+        """The store refuses what this start writes."""
+        self.reason, self.stopped = str(error), StoppedError(str(error))
+
+    def note_spent(self, budget: str) -> None:
+        """The gateway has refused model calls, or would; ``budget`` is the limit."""
+        self.reason = self.reason or f"the budget of the run is spent ({budget})"
+        logger.warning("%s: it ends with what it has; %s", self.reason, self.how_to_go_on)
+
+    async def end(self, store: "LightningStore", raised: BaseException | None) -> None:
+        """Note how this start ended, by its ``reason``, and by what was raised."""
+
+
+class Recorder:
+    """Records runs; this one keeps nothing, and refuses to resume."""
+
+    def check(self, request: RunRequest) -> None:
+        """Refuse a request that makes no sense.
+
+        Raises:
+            ConfigError: It does not.
+            MissingPluginError: It needs agl-runs.
+        """
+        if request.run_id is not None or request.resume or request.force:
+            registry.find(GROUP, "runs")
+
+    def default_store(self, request: RunRequest) -> "Given[LightningStore]":
+        """The store of a run that is given none."""
+        return "memory"
+
+    def folder_of_begun(self, request: RunRequest) -> Path:
+        """The folder of a run that has begun.
+
+        Raises:
+            ConfigError: None is named, or it has not.
+        """
+        return registry.load(GROUP, "runs")().folder_of_begun(request)
+
+    @contextmanager
+    def recording(
+        self, request: RunRequest, store: "LightningStore", subject: RunSubject
+    ) -> Generator[Recording]:
+        """A block that is one start of a run; how it ends is noted.
+
+        Raises:
+            ConfigError: The run cannot be begun or resumed; nothing was started.
+        """
+        yield (run := Recording(request.folder))
+        if run.stopped is not None:
+            raise run.stopped
+
+
+def find_recorder() -> Recorder:
+    """The recorder that is installed."""
+    names = registry.names_in(GROUP)
+    make: Callable[[], Recorder] = registry.load(GROUP, names[0]) if names else Recorder
+    return make()

@@ -1,1 +1,0 @@
-"""Runs: their names and folders, what is written down of them, and going on with one."""
