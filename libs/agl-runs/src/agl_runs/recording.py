@@ -35,7 +35,7 @@ from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
 from agl.utils.secrets import hide
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.runs")
 
 T = TypeVar("T")
 

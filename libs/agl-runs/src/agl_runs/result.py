@@ -18,7 +18,7 @@ from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, Run, public_failure
 from agl.utils.tracebacks import place_of
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.runs")
 
 SUMMARY: Final = "summary.json"
 """In a run's folder: what a training says of itself at its end."""
