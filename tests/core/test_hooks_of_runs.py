@@ -21,7 +21,7 @@ from starlette.routing import Route
 import agl
 from agl.algorithm.base import RunContext
 from agl.errors import AlgorithmError, ConfigError
-from agl.plugins.hooks import HookCaller, routes_of
+from agl.plugins.hooks import HookCaller, HookManager, routes_of
 
 
 class Watcher:
@@ -255,7 +255,7 @@ async def test_store_routes_that_are_none_are_the_plugins_failure_and_left_out_w
         def store_routes(self) -> Any:
             return [good]
 
-    caller = HookCaller([Wrong(), Right()])
+    caller = HookCaller([Wrong(), Right()], manager=HookManager())
     assert await routes_of(caller, agl.InMemoryLightningStore()) == [good]
     assert sum(caller.failures.values()) == 1
     assert re.search(f"Wrong': store_routes raised TypeError: {message}", caplog.text)

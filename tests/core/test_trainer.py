@@ -13,9 +13,11 @@ from agl.errors import (
     AlgorithmError,
     ConfigError,
     DatasetError,
+    MissingPluginError,
     RunnerCrashError,
     UnknownComponentError,
 )
+from agl.plugins import registry
 
 
 @agl.rollout
@@ -373,3 +375,24 @@ def test_part_of_an_argument_is_answered_with_the_whole() -> None:
     arguments: dict[str, Any] = {"resources": {}}
     with pytest.raises(ConfigError, match=r"'resources'. Did you mean 'initial_resources'\?"):
         agl.Trainer(**arguments)
+
+
+def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scan = registry._scan
+    monkeypatch.setattr(
+        registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.kind != "recorder")
+    )
+    store = agl.InMemoryLightningStore()
+    result = agl.Trainer(strategy="shm", store=store).dev(without_runs, [1, 2])
+    assert result == agl.RunResult()
+    rollouts = asyncio.run(store.query_rollouts())
+    assert [rollout.status for rollout in rollouts] == ["succeeded"] * 2
+    with pytest.raises(MissingPluginError, match="recorder 'runs' lives in agl-runs"):
+        agl.Trainer(run="a", strategy="shm")
+
+
+@agl.rollout
+def without_runs(task: int) -> float:
+    return 1.0

@@ -159,7 +159,7 @@ def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
     with caplog.at_level("INFO", "agl"):
         result = trainer.dev(agent, ["works"])
     assert dict(result.rollouts) == {"succeeded": 1}
-    assert "ledger_summary of the run failed: NotSupportedError" in caplog.text
+    assert "hook plugin 'learning': run_summary raised NotSupportedError" in caplog.text
     assert "1 succeeded" in capsys.readouterr().err
 
 

@@ -23,7 +23,7 @@ from . import screen_project
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 120)
-OURS = ("agl-core", "agl-adapters", "agl-inspect", "agl-apo")
+OURS = ("agl-core", "agl-adapters", "agl-inspect", "agl-apo", "agl-learning", "agl-runs")
 """The packages that listings show: others would change them."""
 COMMANDS = {
     "help": "--help",
