@@ -171,16 +171,6 @@ class Wrapper:
         yield
 
 
-class PlainMisspelt:
-    def on_rollout_end(self) -> None: ...
-
-    def on_steps_end(self) -> None: ...
-
-
-class Routes(agl.Hook):
-    def store_route(self) -> None: ...
-
-
 def module(*functions: Any) -> ModuleType:
     made = ModuleType(__name__)
     vars(made).update({function.__name__: function for function in functions})
@@ -188,9 +178,6 @@ def module(*functions: Any) -> ModuleType:
 
 
 def rollout_column() -> None: ...
-
-
-def on_rollout_end() -> None: ...
 
 
 class MarkedMisspelt:
@@ -204,9 +191,7 @@ class MarkedMisspelt:
     ("hook", "message"),
     [
         (Misspelt(), "no hook 'on_trace_ended'; .* Did you mean 'on_trace_end'?"),
-        (PlainMisspelt(), "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
-        (Routes(), "no hook 'store_route'; .* Did you mean 'store_routes'?"),
-        (module(on_rollout_end, rollout_column), "'rollout_column'; .* mean 'rollout_columns'?"),
+        (module(rollout_column), "has none of the hooks .* Did you mean 'rollout_columns'?"),
         (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
         (Wrapper(), "on_rollout_end is a wrapper"),
         (MarkedMisspelt(), "no hook 'on_rollout_begin'"),

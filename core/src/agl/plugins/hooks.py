@@ -8,7 +8,6 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
@@ -85,11 +84,8 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        # Only an agl.Hook promises that each of its on_* methods is one of ours. Elsewhere a name
-        # is a mistake if nearer than for a hint: `routes` and `columns` are names of helpers.
-        is_meant = isinstance(plugin, Hook) and name.startswith("on_")
-        if not is_meant and not name.startswith("_"):
-            is_meant = bool(get_close_matches(name, self.arguments, n=1, cutoff=0.9))
+        # Only an agl.Hook promises that each of its on_* methods is one of ours.
+        is_meant = name in self.arguments or (isinstance(plugin, Hook) and name.startswith("on_"))
         if options is None and not is_meant:
             return None
         function: Any = getattr(plugin, name)
@@ -144,7 +140,9 @@ class HookManager(pluggy.PluginManager):
             super().register(plugin, label)
             if not self.get_hookcallers(plugin) and not isinstance(plugin, Hook):
                 self.unregister(plugin)
-                raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}")
+                near = (did_you_mean(n, self.arguments) for n in dir(plugin) if n.isidentifier())
+                hint = next(filter(None, near), "")
+                raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}.{hint}")
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"hook plugin {label!r}: {error}") from None
         return label
