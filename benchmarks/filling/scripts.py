@@ -136,7 +136,7 @@ def _call(
     begin: float,
     end: float,
 ) -> Piece:
-    from agl.store.detached import json_of
+    from agl.utils.json_values import json_of
 
     num_given = sum(len(str(one.get("content") or "").split()) + 3 for one in messages)
     num_sampled = len(str(answer.get("content")).split()) + 4 * len(answer.get("tool_calls", ()))

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agl.store.detached import json_of
 from agl.types import LedgerPart, Span
+from agl.utils.json_values import json_of
 
 
 class Holes:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl.errors import ConfigError
-from agl.store.packed import PackedSpan
+from agl.store.engine.tables import StoredAttempt
+from agl.store.packed_span import PackedSpan
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import StoredAttempt
-from agl.store.sqlite.tables import Tables
+from agl.store.sqlite.tables import SqliteTables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig, RunStart
 from agl.utils.rewards import place_of_reward
 from filling.accounts import account
@@ -119,7 +119,7 @@ class _Filler:
         first: float,
         folder: Path,
     ) -> None:
-        self._connection, self._tables = connection, Tables(connection)
+        self._connection, self._tables = connection, SqliteTables(connection)
         self._shape, self._run_ids, self._first = shape, run_ids, first
         self._draw = random.Random(shape.seed + 1)
         self._metrics = [Metrics(folder / run_id) for run_id in run_ids]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agl.store.base import LightningStore
+from agl.store.engine import operations
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore, operations
-from agl.store.threaded import LightningStoreThreaded
+from agl.store.sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
 SCAN_SECONDS = 0.05
@@ -27,32 +27,7 @@ def sqlite_without_file(folder: Path) -> LightningStore:
     return SqliteLightningStore(":memory:", scan_interval_seconds=SCAN_SECONDS)
 
 
-def threaded(folder: Path) -> LightningStore:
-    return LightningStoreThreaded(in_memory(folder))
-
-
-class OneThreadStore(InMemoryLightningStore):
-    """Says that it is not thread-safe, and sees to it that nobody treats it otherwise."""
-
-    home: int | None = None
-
-    @property
-    def capabilities(self):
-        return {"async_safe": True}
-
-    async def _write(self, operation, *args, **kwargs):
-        import threading
-
-        self.home = self.home or threading.get_ident()
-        assert threading.get_ident() == self.home
-        return await super()._write(operation, *args, **kwargs)
-
-
-def guarded(folder: Path) -> LightningStore:
-    return LightningStoreThreaded(OneThreadStore(scan_interval_seconds=SCAN_SECONDS))
-
-
-@pytest.fixture(params=[in_memory, sqlite, sqlite_without_file, threaded, guarded])
+@pytest.fixture(params=[in_memory, sqlite, sqlite_without_file])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncGenerator[LightningStore, None]:

@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import SpanContext
 
 from agl.errors import InvalidRecordError
-from agl.store.packed import add_accepted
+from agl.store.span_checks import add_accepted
 from agl.types import Span
 
 

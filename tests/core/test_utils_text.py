@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agl.utils.attributes import DEEPEST_KEY, from_attributes
-from agl.utils.text import DEEPEST_JSON, parse_json
+from agl.utils.json_values import DEEPEST_JSON, parse_json
 
 
 def nested(levels: int, unit: str = '{"a": [', end: str = "]}") -> str:

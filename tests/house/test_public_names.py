@@ -31,7 +31,6 @@ GUIDE_NAMES = [
     "LightningStore",
     "LightningStoreClient",
     "LightningStoreServer",
-    "LightningStoreThreaded",
     "LitAgent",
     "LitAgentRunner",
     "NamedResources",

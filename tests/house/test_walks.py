@@ -30,7 +30,7 @@ PACKAGES = {  # installed, or in this checkout
 }
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
-    r"|store/(detached|overdue|patience|queries|waiting)"
+    r"|store/(overdue|packed_span|queries|retry|waiting)"
     r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
@@ -93,7 +93,7 @@ ENQUEUE = Walk(
     "Baseline.run", "_WaitingStore.wait_for_rollouts", "Main|agl-store-writer", with_callers=True
 )
 CLAIM = Walk("Claims.wait", "agent", OF_RUNNER, with_callers=True)
-REWARD = Walk("emit_reward", "Tables.insert_spans", OF_RUNNER)
+REWARD = Walk("emit_reward", "SqliteTables.insert_spans", OF_RUNNER)
 
 
 def look(frame: FrameType, event: str, argument: object) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+import agentlightning
 import agl
 from agl.execution.events import ExecutionEvent
 from agl.types import Attributes, Span
@@ -248,7 +249,7 @@ def test_s11_proxy_without_a_port_has_an_address_before_it_starts() -> None:
     assert port > 0
 
 
-class StoreOf03(agl.LightningStore):
+class StoreOf03(agentlightning.LightningStore):
     """As a script of 0.3 has it: a part of the methods, no capabilities, no lock."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.store.packed import MAX_SEQUENCE_ID
+from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl_testing.otlp import request_of
 
 

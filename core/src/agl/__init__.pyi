@@ -1,5 +1,6 @@
 """What ``agl`` offers: the one list, read by type checkers and by ``lazy_loader``."""
 
+import agentlightning.store.threading
 import agl_adapters
 import agl_apo
 import agl_gateway
@@ -80,7 +81,6 @@ from .store.base import (
 )
 from .store.memory import InMemoryLightningStore as InMemoryLightningStore
 from .store.sqlite import SqliteLightningStore as SqliteLightningStore
-from .store.threaded import LightningStoreThreaded as LightningStoreThreaded
 from .tracer.base import (
     DummyTracer as DummyTracer,
     SpanRecordingContext as SpanRecordingContext,
@@ -170,6 +170,7 @@ TrainingRow = agl_learning.records.TrainingRow
 ClientServerExecutionStrategy = agl_server.processes.ClientServerExecutionStrategy
 LightningStoreClient = agl_server.client.LightningStoreClient
 LightningStoreServer = agl_server.server.LightningStoreServer
+LightningStoreThreaded = agentlightning.store.threading.LightningStoreThreaded
 GRPO = agl_torch.GRPO
 AgentOpsTracer = agl_tracers.agentops.AgentOpsTracer
 WeaveTracer = agl_tracers.weave.WeaveTracer

@@ -26,7 +26,8 @@ from agl.tracer.base import recording_tracer
 from agl.tracer.operation import OperationContext as OperationContext, operation as operation
 from agl.types import Attributes, SpanCoreFields, SpanLike
 from agl.types.spans import OK
-from agl.utils.attributes import to_attributes, to_json_text
+from agl.utils.attributes import to_attributes
+from agl.utils.json_values import parse_json, to_json_text
 from agl.utils.otel import make_link_attributes
 from agl.utils.rewards import (
     PRIMARY_REWARD as PRIMARY_REWARD,
@@ -36,7 +37,6 @@ from agl.utils.rewards import (
     get_rewards_from_span as get_rewards_from_span,
     is_reward_span as is_reward_span,
 )
-from agl.utils.text import parse_json
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ class LightningEnvVar(StrEnum):
     """Every environment variable that agl reads."""
 
     AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
-    """0: the trainer's store is used as it is, and not served or wrapped."""
+    """0: the trainer's store is used as it is, and not served."""
     AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
     """``algorithm``, ``runner`` or ``both``: what this process does under strategy ``cs``."""
     AGL_SERVER_HOST = "AGL_SERVER_HOST"

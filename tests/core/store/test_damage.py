@@ -8,7 +8,7 @@ import pytest
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RolloutConfig, Span
+from agl.types import Span
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 
@@ -52,44 +52,6 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
     store = SqliteLightningStore(path)
     with pytest.raises(StoreError, match=f"{path.name}.*read"):
         await store.query_rollouts()
-    await store.close()
-
-
-@pytest.mark.parametrize(("change"), [b"\xff", b'"'])
-async def test_a_task_that_cannot_be_read_fails_and_holds_up_no_other(
-    path: Path, change: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = SqliteLightningStore(path)
-    queued = [(await store.enqueue_rollout({"word": n})).rollout_id for n in range(5)]
-    await store.close()
-    overwrite(path, '{"word":2', change)
-    store = SqliteLightningStore(path)
-    for read in (store.query_rollouts(), store.get_rollout_by_id_json(queued[2])):
-        with pytest.raises(DamagedRecordError, match=f"{path.name}.*rollout '{queued[2]}'"):
-            await read
-    claimed = await store.dequeue_many_rollouts(limit=9)
-    assert [one.rollout_id for one in claimed] == [*queued[:2], *queued[3:]]
-    assert f"rollout '{queued[2]}': " in caplog.text
-    assert (await store.query_rollouts(status_in=["queuing"])).total == 0
-    assert not store._has_queued()
-    await store.close()
-
-
-@pytest.mark.parametrize("text", ['"word":2', '"about":2'])
-async def test_an_attempt_that_cannot_be_read_fails_and_others_time_out(
-    path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    store, config = SqliteLightningStore(path), RolloutConfig(timeout_seconds=0.1)
-    ids = [(await store.start_rollout({"word": n}, config=config)).rollout_id for n in (2, 3)]
-    for number, rollout_id in enumerate(ids, 2):
-        await store.update_attempt(rollout_id, "latest", metadata={"about": number})
-    await store.close()
-    overwrite(path, text, b'"')
-    store = SqliteLightningStore(path, scan_interval_seconds=0.05)
-    (ended,) = await store.wait_for_rollouts(rollout_ids=ids[1:], timeout=30)
-    assert ended.status == "failed"
-    assert (await store.query_rollouts(status_in=["preparing", "running"])).total == 0
-    assert f"of rollout '{ids[0]}' cannot be read, and has failed" in caplog.text
     await store.close()
 
 

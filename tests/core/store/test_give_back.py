@@ -11,8 +11,8 @@ from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
 from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
+from agl.store.engine import operations as ops
 from agl.store.give_back import give_back
-from agl.store.sqlite import operations as ops
 from agl_http import wire
 from agl_http.layers import GRANT
 from agl_http.tokens import ADMIN
@@ -125,7 +125,7 @@ async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(
         else agl.SqliteLightningStore(tmp_path / "agl.db")
     )
     claimed = await two_claimed(store)
-    await store._write(ops.return_claims, claimed)
+    await store._write(lambda tables, now: ops.return_claims(tables, now, claimed))
     await check_given_back(store)
     await store.close()
 

@@ -100,10 +100,9 @@ async def test_a_refused_change_leaves_the_input(memory_store: agl.LightningStor
 async def test_an_interrupt_between_two_steps_of_a_call_leaves_a_working_store(
     memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (connection,) = (value for value in vars(memory_store).values() if hasattr(value, "cursor"))
-    connection.execute("BEGIN")  # as an interrupt right after it leaves it
-    await memory_store.enqueue_rollout(1)
     tables = vars(memory_store)["_tables"]
+    tables.connection.execute("BEGIN")  # as an interrupt right after it leaves it
+    await memory_store.enqueue_rollout(1)
 
     def interrupted() -> None:
         monkeypatch.undo()

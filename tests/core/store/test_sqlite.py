@@ -20,14 +20,11 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.base import AttemptEnd
-from agl.store.patience import PATIENCE_SECONDS
-from agl.store.sqlite import (
-    SqliteLightningStore,
-    operations as ops,
-    writer as sqlite_writer,
-)
+from agl.store.engine import operations as ops
+from agl.store.retry import RETRY_SECONDS
+from agl.store.sqlite import SqliteLightningStore, writer as sqlite_writer
 from agl.store.sqlite.claim_keys import ClaimKeys
-from agl.store.sqlite.tables import Tables
+from agl.store.sqlite.tables import SqliteTables
 from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
 from agl_runs.finding import open_to_read
 
@@ -55,14 +52,14 @@ async def test_writer_that_fails_says_so_to_all_and_hangs_nobody(path, monkeypat
 
     monkeypatch.setattr(SqliteLightningStore, "_publish", publish)
     store = SqliteLightningStore(path)
-    patience = PATIENCE_SECONDS.set(0.0)
+    patience = RETRY_SECONDS.set(0.0)
     async with asyncio.timeout(60):
         await store.enqueue_rollout("stored")
         for call in (store.enqueue_rollout("too late"), store.check_health()):
             with pytest.raises(StoreUnavailableError, match=r"can't start new thread.*open it"):
                 await call
         await store.close()
-    PATIENCE_SECONDS.reset(patience)
+    RETRY_SECONDS.reset(patience)
     assert "its writer has failed" in caplog.text
     monkeypatch.undo()
     again = SqliteLightningStore(path)
@@ -287,7 +284,7 @@ async def test_refusal_costs_the_store_nothing_that_it_knows(path, monkeypatch, 
     await store.update_attempt(*ids, status="succeeded")
     late = AttemptEnd(rollout_id=ids[0], attempt_id=ids[1], status="failed")
     reloads = []
-    monkeypatch.setattr(Tables, "reload", lambda self: reloads.append(refusal))
+    monkeypatch.setattr(SqliteTables, "reload", lambda self: reloads.append(refusal))
     call = {
         "late report": lambda: store.update_attempt(*ids, status="failed"),
         "late turn": lambda: store.turn([span_of(ended)], finish=late),
@@ -345,7 +342,7 @@ async def until_failing(store):
 
 
 async def test_full_disk_is_reported_and_the_store_goes_on(path):
-    PATIENCE_SECONDS.set(0.2)
+    RETRY_SECONDS.set(0.2)
     store = SqliteLightningStore(path)
     await store.enqueue_rollout("before")
     make_space = fill(store)
@@ -360,7 +357,7 @@ async def test_full_disk_is_reported_and_the_store_goes_on(path):
 
 
 async def test_full_disk_for_one_call_leaves_its_neighbours_alone(path):
-    PATIENCE_SECONDS.set(0.0)
+    RETRY_SECONDS.set(0.0)
     store = SqliteLightningStore(path)
     await store.enqueue_rollout("before")
     fill(store)
@@ -395,7 +392,7 @@ async def test_call_waits_for_space_on_the_disk(path):
 
 
 async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, monkeypatch):
-    PATIENCE_SECONDS.set(0.2)
+    RETRY_SECONDS.set(0.2)
     store = SqliteLightningStore(path)
     fill(store)
     submit, tries = store._submit_once, []
@@ -410,7 +407,7 @@ async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, m
 
 
 async def test_disk_that_fails_again_has_a_patience_of_its_own(path, monkeypatch, caplog):
-    PATIENCE_SECONDS.set(0.0)
+    RETRY_SECONDS.set(0.0)
     clock = [0.0]
     monkeypatch.setattr(sqlite_writer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     store = SqliteLightningStore(path)
@@ -428,7 +425,7 @@ async def test_disk_that_fails_again_has_a_patience_of_its_own(path, monkeypatch
 
 
 async def test_store_is_not_well_until_something_can_be_written_again(path):
-    PATIENCE_SECONDS.set(0.0)
+    RETRY_SECONDS.set(0.0)
     store = SqliteLightningStore(path)
     make_space = fill(store)
     with pytest.raises(StoreDiskError):
@@ -445,7 +442,7 @@ async def test_store_is_not_well_until_something_can_be_written_again(path):
 
 
 async def test_claim_that_a_failing_disk_refused_is_free_for_the_next(path):
-    PATIENCE_SECONDS.set(0.0)
+    RETRY_SECONDS.set(0.0)
     store = SqliteLightningStore(path)
     rollout = await store.enqueue_rollout("task")
     connection = store._parts.writer.connection

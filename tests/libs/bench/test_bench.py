@@ -12,7 +12,7 @@ import agl
 from agl.cli import main
 from agl.errors import ConfigError
 from agl.store.base import Turn
-from agl.store.packed import unpacked
+from agl.store.packed_span import unpacked
 from agl.types import EnqueueRolloutRequest, Rollout, Span
 from agl_bench.load import LoadProgram, Tally
 from agl_bench.measure import report_of

@@ -14,7 +14,6 @@ from hypothesis import given, settings, strategies as st
 import agl
 from agl.errors import InvalidTransitionError, UnknownRecordError
 from agl.store.base import LightningStore, Turn
-from agl.store.operation_table import operation
 from agl.types import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Span, Worker
 from agl_http import wire
 from agl_server.app import store_app
@@ -32,8 +31,6 @@ WORKER = Worker(worker_id="w", status="busy")
 class Canned(LightningStore):
     """Notes what it is asked; answers one record of the right kind, none, or an error."""
 
-    turn = operation(LightningStore.turn)
-
     def __init__(self, fate: str) -> None:
         self.fate = fate
         self.asked: list[Any] = []
@@ -43,13 +40,11 @@ class Canned(LightningStore):
         self.asked.append((operation.name, shown))
         if self.fate == "refuses":
             raise InvalidTransitionError("no")
-        if self.fate == "knows nothing" and operation.name == "get_rollout_by_id":
-            return None
         if self.fate == "knows nothing":
             raise UnknownRecordError("no")
         name = operation.name
         if name == "turn":
-            return Turn(arguments["spans"], ATTEMPT, [ROLLOUT])
+            return Turn(arguments.get("spans", ()), ATTEMPT, [ROLLOUT])
         if name == "get_many_span_sequence_ids":
             return [7]
         if name == "add_ledger_parts":

@@ -226,16 +226,6 @@ async def test_a_turn_revives_and_ends_what_was_held_lost(store):
     assert len(done.spans) == 1
 
 
-async def test_a_turn_by_steps_is_the_same(store):
-    """The default of the contract, which a store that has no turn of its own inherits."""
-    await store.enqueue_rollout(2)
-    rollout = await store.start_rollout(1)
-    done = await LightningStore.turn(store, [make_span(rollout)], finish=end_of(rollout))
-    assert [span.sequence_id for span in done.spans] == [1]
-    assert done.attempt.status == "succeeded"
-    assert [each.input for each in done.claimed] == [2]
-
-
 # --- what is refused, and leaves nothing
 
 

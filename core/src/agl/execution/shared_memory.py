@@ -6,7 +6,6 @@ import logging
 import signal
 from typing import Literal
 
-from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.asking import asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
@@ -29,8 +28,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         main_thread: Which side runs in the main thread, where breakpoints work best: the first
             runner, or the algorithm.
         graceful_delay: Seconds that running rollouts get to finish before they are cancelled.
-        managed_store: Whether a store that is not thread-safe is guarded by a lock; None reads
-            ``AGL_MANAGED_STORE``, and is True without it.
     """
 
     def __init__(
@@ -38,25 +35,17 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         n_runners: int = 1,
         main_thread: Literal["algorithm", "runner"] = "runner",
         graceful_delay: float = 5.0,
-        managed_store: bool | None = None,
     ) -> None:
         if n_runners < 1:
             raise ConfigError(f"strategy 'shm': n_runners must be at least 1; got {n_runners}")
         self.n_runners = n_runners
         self.main_thread = main_thread
         self.graceful_delay = graceful_delay
-        self.managed_store = resolve_bool_env_var(
-            LightningEnvVar.AGL_MANAGED_STORE, managed_store, True
-        )
 
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         """Run both sides to the end; see ``ExecutionStrategy.execute``."""
-        if self.managed_store and not store.capabilities.get("thread_safe"):
-            from agl.store.threaded import LightningStoreThreaded
-
-            store = LightningStoreThreaded(store)
         asyncio.run(self._run(algorithm, runner, store))
 
     async def _run(

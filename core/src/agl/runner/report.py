@@ -22,7 +22,7 @@ from agl.runner.claims import Claims
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.forwarding import StandInStore
-from agl.store.packed import add_accepted, is_refusal, storable
+from agl.store.span_checks import add_accepted, is_refusal, storable
 from agl.types import (
     UNASSIGNED,
     Attempt,
@@ -33,8 +33,9 @@ from agl.types import (
     SpanCoreFields,
 )
 from agl.types.records import Boundary
+from agl.utils.json_values import parse_json
 from agl.utils.secrets import hide
-from agl.utils.text import capped, clean, describe, full_name_of, parse_json, shorten
+from agl.utils.text import capped, clean, describe, full_name_of, shorten
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

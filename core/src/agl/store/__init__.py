@@ -1,6 +1,6 @@
 """The store: its contract (``base``), its ``rules``, and one implementation (``sqlite``).
 
-``memory`` is that one without a file; ``forwarding`` and ``threaded`` stand before another store.
+``memory`` is that one without a file; ``forwarding`` stands before another store.
 """
 
 from agl.store.base import LightningStore as LightningStore

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from pydantic import ConfigDict
 
-from agl.store.packed import AnySpan
+from agl.store.packed_span import AnySpan
 from agl.types import Attempt, AttemptedRollout, Failure
 from agl.types.records import Record
 

@@ -4,6 +4,7 @@ Implementations hold data and apply ``store/rules.py``; they call no hooks. Any 
 from any thread and any event loop. Records are returned as they were right after the operation.
 """
 
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from agl.store.answers import (
     Turn as Turn,
 )
 from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
-from agl.store.packed import AnySpan, unpacked
+from agl.store.packed_span import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
 from agl.store.runs import StoreRuns
 from agl.types import (
@@ -47,12 +48,13 @@ class LightningStore(StoreReads, StoreRuns):
     strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds. What only
     asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
 
+    A store writes the methods that are an ``@operation``; all others are made of those, and a store
+    may have faster ones of its own.
+
     A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
     arguments, and the JSON of the answer, whole or in pieces, or None. A server asks that one.
 
-    A store may leave methods out that nobody calls; each raises a ``NotSupportedError``. One that
-    can be called from any thread says so in ``capabilities``; any other gets one call at a time
-    (see ``LightningStoreThreaded``).
+    A store may leave methods out that nobody calls; each raises a ``NotSupportedError``.
     """
 
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
@@ -72,8 +74,8 @@ class LightningStore(StoreReads, StoreRuns):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What this store can do; nothing, until its author says so."""
-        return {"thread_safe": False, "async_safe": False, "zero_copy": False, "otlp_traces": False}
+        """What this store can do; any thread and any event loop may call any store."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
     def otlp_traces_endpoint(self) -> str:
         """Address that takes OTLP/HTTP traces for this store.
@@ -143,12 +145,12 @@ class LightningStore(StoreReads, StoreRuns):
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
         """Claim one rollout, or None; see ``dequeue_many_rollouts``."""
-        claimed = await self.dequeue_many_rollouts(
-            limit=1, worker_id=worker_id, **_if_given(wait_seconds=wait_seconds)
-        )
+        given: dict[str, Any] = {"limit": 1, "worker_id": worker_id}
+        if wait_seconds:  # which 0.3 did not know
+            given["wait_seconds"] = wait_seconds
+        claimed = await self.dequeue_many_rollouts(**given)
         return claimed[0] if claimed else None
 
-    @operation
     async def dequeue_many_rollouts(
         self,
         *,
@@ -171,7 +173,8 @@ class LightningStore(StoreReads, StoreRuns):
         Returns:
             What was claimed, possibly nothing. No rollout is ever handed out twice for one attempt.
         """
-        ...
+        done = await self.turn(limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key)
+        return done.claimed
 
     @operation
     async def start_rollout(
@@ -217,7 +220,6 @@ class LightningStore(StoreReads, StoreRuns):
         added = await self.add_many_spans([span])
         return added[0] if added else None
 
-    @operation
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans, all or none.
 
@@ -235,7 +237,7 @@ class LightningStore(StoreReads, StoreRuns):
             UnknownRecordError: An attempt does not exist.
             InvalidRecordError: A span holds what no store keeps: a number that is not finite, say.
         """
-        ...
+        return unpacked((await self.turn(spans, limit=0)).spans)
 
     async def add_otel_span(
         self,
@@ -311,6 +313,7 @@ class LightningStore(StoreReads, StoreRuns):
 
     # --- a runner's whole turn
 
+    @operation
     async def turn(
         self,
         spans: Sequence[AnySpan] = (),
@@ -323,36 +326,21 @@ class LightningStore(StoreReads, StoreRuns):
     ) -> Turn:
         """Store the spans of an attempt, end it, and claim the next rollouts, in this order.
 
-        It is what ``add_many_spans``, ``update_attempt`` and ``dequeue_many_rollouts`` do, and
-        raises what they raise. A store may do all of it at once, all or nothing; one that does not
-        keeps the spans where the end is refused. A turn may be repeated: spans that are stored are
-        skipped, and an end that is recorded is accepted.
+        All or nothing: if the end is refused, no span is stored and nothing is claimed. A turn may
+        be repeated: spans that are stored are skipped, and an end that is recorded is accepted. See
+        ``add_many_spans``, ``update_attempt`` and ``dequeue_many_rollouts`` for each part, and for
+        what it raises.
 
         Args:
             spans: Packed or not; those that come back may be either.
             finish: How the attempt ended.
             limit: Claim at most so many; 0 claims nothing.
             worker_id: Who claims.
-            wait_seconds: While the queue is empty, wait up to so long for the first one.
+            wait_seconds: While the queue is empty, wait up to so long for the first one. By then
+                the spans and the end are stored.
             key: Unique name of this claim; see ``dequeue_many_rollouts``.
         """
-        added: Sequence[AnySpan] = ()
-        if spans:
-            added = await self.add_many_spans(unpacked(spans))
-        attempt = None
-        if finish is not None:
-            attempt = await self.update_attempt(
-                finish.rollout_id,
-                finish.attempt_id,
-                status=finish.status,
-                **_if_given(error=finish.error),
-            )
-        claimed: Sequence[AttemptedRollout] = ()
-        if limit > 0:
-            claimed = await self.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, **_if_given(wait_seconds=wait_seconds, key=key)
-            )
-        return Turn(added, attempt, claimed)
+        ...
 
     # --- the ledger
 
@@ -372,10 +360,9 @@ class LightningStore(StoreReads, StoreRuns):
 
     # --- resources
 
-    @operation
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         """Store a new snapshot, which becomes the latest."""
-        ...
+        return await self.update_resources(f"rs-{secrets.token_hex(8)}", resources)
 
     @operation
     async def update_resources(
@@ -392,8 +379,3 @@ class LightningStore(StoreReads, StoreRuns):
     ) -> Worker:
         """Note a heartbeat; an unknown worker is made."""
         ...
-
-
-def _if_given(**options: Any) -> dict[str, Any]:
-    """Options that a store written for 0.3 does not know; it can do without most of the time."""
-    return {name: value for name, value in options.items() if value}

@@ -28,10 +28,18 @@ class ForwardingStore(LightningStore, ABC):
     statistics = operation(LightningStore.statistics)
     enqueue_rollout = operation(LightningStore.enqueue_rollout)
     dequeue_rollout = operation(LightningStore.dequeue_rollout)
+    dequeue_many_rollouts = operation(LightningStore.dequeue_many_rollouts)
     add_span = operation(LightningStore.add_span)
+    add_many_spans = operation(LightningStore.add_many_spans)
     add_otel_span = operation(LightningStore.add_otel_span)
     get_next_span_sequence_id = operation(LightningStore.get_next_span_sequence_id)
-    turn = operation(LightningStore.turn)
+    get_rollout_by_id = operation(LightningStore.get_rollout_by_id)
+    get_latest_attempt = operation(LightningStore.get_latest_attempt)
+    add_resources = operation(LightningStore.add_resources)
+    get_resources_by_id = operation(LightningStore.get_resources_by_id)
+    get_latest_resources = operation(LightningStore.get_latest_resources)
+    get_worker_by_id = operation(LightningStore.get_worker_by_id)
+    get_run_by_id = operation(LightningStore.get_run_by_id)
 
 
 class StandInStore(ForwardingStore):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agl.errors import InvalidTransitionError, StoreError
 from agl.store.base import LightningStore
-from agl.store.patience import is_away
+from agl.store.retry import is_away
 from agl.store.rules import CLAIM_ABANDONED, ENDED
 from agl.types import AttemptedRollout
 

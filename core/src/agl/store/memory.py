@@ -8,16 +8,14 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar, cast
 
-from agl.errors import AglError, InvalidRecordError
+from agl.errors import InvalidRecordError
 from agl.store.answers import Turn
-from agl.store.detached import detached, is_json, json_of
-from agl.store.sqlite import operations as ops
+from agl.store.engine import operations as ops
 from agl.store.sqlite.file import MEMORY, failure_of, named, prepare
-from agl.store.sqlite.local import LocalLightningStore
-from agl.store.sqlite.lookups import SqliteLookups
-from agl.store.sqlite.tables import Tables
-from agl.store.waiting import Effects
+from agl.store.sqlite.json_answers import JsonAnswers
+from agl.store.sqlite.tables import SqliteTables
 from agl.types import PaginatedResult, Rollout
+from agl.utils.json_values import copy_of, is_json, json_of
 
 T = TypeVar("T")
 
@@ -31,7 +29,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class _MemoryTables(Tables):
+class _MemoryTables(SqliteTables):
     """Tables that also keep, as they are, inputs that JSON would change."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -43,24 +41,38 @@ class _MemoryTables(Tables):
 
     def input_json(self, rollout: Rollout, what: str) -> str:
         if is_json(rollout.input):
-            self._changes.append((rollout.rollout_id, None))
             return super().input_json(rollout, what)
-        self._changes.append((rollout.rollout_id, detached(rollout.input)))
         with contextlib.suppress(InvalidRecordError):
             return super().input_json(rollout, what)
         return json_of(ascii(rollout.input), what)
 
-    def end_transaction(self, *, committed: bool) -> None:
-        """Keep the inputs of a transaction, or forget them."""
-        for rollout_id, given in self._changes if committed else ():
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
+        super().insert_rollout(rollout, key)
+        self._note_input(rollout)
+
+    def edit_rollout(self, rollout: Rollout) -> None:
+        super().edit_rollout(rollout)
+        self._note_input(rollout)
+
+    def _note_input(self, rollout: Rollout) -> None:
+        given = None if is_json(rollout.input) else copy_of(rollout.input)
+        self._changes.append((rollout.rollout_id, given))
+
+    def commit(self) -> None:
+        super().commit()
+        for rollout_id, given in self._changes:
             self._inputs.pop(rollout_id, None)
             if given is not None:
                 self._inputs[rollout_id] = given
         self._changes.clear()
 
+    def roll_back(self) -> None:
+        self._changes.clear()
+        super().roll_back()
+
     def own(self, rollout: Rollout) -> Rollout:
         # The input is restored when it is handed out.
-        return super().own(rollout.changed(input=None)).changed(input=detached(rollout.input))
+        return super().own(rollout.changed(input=None)).changed(input=copy_of(rollout.input))
 
     def restored(self, answer: Any) -> Any:
         """What an operation or a lookup answers, with inputs as they were given."""
@@ -68,7 +80,7 @@ class _MemoryTables(Tables):
             return answer
         match answer:
             case Rollout() if answer.rollout_id in self._inputs:
-                return answer.changed(input=detached(self._inputs[answer.rollout_id]))
+                return answer.changed(input=copy_of(self._inputs[answer.rollout_id]))
             case Turn():
                 return answer._replace(claimed=self.restored(answer.claimed))
             case PaginatedResult():
@@ -80,7 +92,7 @@ class _MemoryTables(Tables):
                 return answer
 
 
-class InMemoryLightningStore(LocalLightningStore):
+class InMemoryLightningStore(JsonAnswers):
     """Keeps everything in memory, and forgets nothing while it lives.
 
     In this process an input may be any object; who reads it over HTTP gets what JSON makes of it.
@@ -100,58 +112,33 @@ class InMemoryLightningStore(LocalLightningStore):
             weakref.finalize(self, connection.close).atexit = False
             connection.execute("PRAGMA synchronous=OFF")
             prepare(connection, MEMORY)
-            self._connection, self._tables = connection, _MemoryTables(connection)
-        self._num_queued = 0
+            self._tables = _MemoryTables(connection)
 
     async def _write(
-        self, operation: Callable[..., T], *args: Any, claimed_of: Any = None, **kwargs: Any
+        self, operation: Callable[[_MemoryTables, float], T], claimed_of: object = None
     ) -> T:
-        return self._run(operation, *args, **kwargs)  # nothing waits, so no caller is gone
+        return self._run(operation)  # nothing waits, so no caller is gone
 
-    async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
+    async def _read(self, lookup: Callable[[_MemoryTables], T]) -> T:
         with _LOCK, _errors("it could not be read"):
             return self._tables.restored(lookup(self._tables))
 
     def _has_queued(self) -> bool:
-        return self._num_queued > 0
+        with _LOCK:
+            return self._tables.first_queued() is not None
 
     def _scan(self) -> None:
         self._run(ops.expire)
 
-    def _run(self, operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def _run(self, operation: Callable[[_MemoryTables, float], T]) -> T:
         """Run an operation in the caller's thread: there is no disk to wait for."""
         with _LOCK, _errors("nothing of this call was stored"):
-            effects = self._tables.effects = Effects()
-            if self._connection.in_transaction:  # an interrupt came between two steps of a call
-                self._undo()
-            num_changes = self._tables.num_changes
-            try:
-                self._connection.execute("BEGIN")
-                result = operation(self._tables, self._clock.now(), *args, **kwargs)
-                self._tables.flush()
-                self._connection.execute("COMMIT")
-                self._tables.end_transaction(committed=True)
-                self._num_queued += effects.queued - effects.dequeued
-                result = self._tables.restored(result)
-            except AglError:
-                self._tables.end_transaction(committed=False)
-                if self._tables.num_changes != num_changes:
-                    self._undo()
-                else:
-                    self._connection.execute("ROLLBACK")  # refused before anything was changed
-                raise
-            except BaseException:
-                self._undo()
-                raise
+            (outcome,), effects = ops.run_all(self._tables, [operation], self._clock.now)
+            result = self._tables.restored(outcome.result)
+        if outcome.error is not None:
+            raise outcome.error
         self._publish(effects)
         return result
-
-    def _undo(self) -> None:
-        self._tables.end_transaction(committed=False)
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        self._tables.reload()
-        self._num_queued = self._tables.one("num_queued")[0]
 
 
 @contextlib.contextmanager

@@ -158,22 +158,26 @@ def make_query(
     )
 
 
-def query_of(operation: Operation, arguments: dict[str, Any]) -> Query:
-    """Take the query out of the arguments of an operation that looks for something.
+def query_of(operation: Operation, given: dict[str, Any]) -> Query:
+    """The query that the arguments of an operation ask for; its ids are no part of it.
 
     What names a field is a filter on it: ``..._in`` on what lies within, ``..._contains`` on a part
     of a text, ``..._below`` and ``..._above`` on a number, a plain name on the very value.
 
     Raises:
+        TypeError: The operation has no such parameter.
         InvalidQueryError: As ``make_query`` does.
     """
     assert operation.kind is not None
+    for name in given.keys() - operation.parameters:
+        raise TypeError(f"{operation.name}() got an unexpected keyword argument {name!r}")
+    arguments = operation.complete(given)
     filters: list[Filter] = []
     for name, kind, field in _filters(operation):
-        value = arguments.pop(name)
+        value = arguments[name]
         if value is not None:
             filters.append(Filter(field, kind, tuple(value) if kind == "within" else value))
-    page = {name: arguments.pop(name) for name in _PAGING if name in arguments}
+    page = {name: arguments[name] for name in _PAGING if name in arguments}
     return make_query(operation.kind, filters, **page)
 
 

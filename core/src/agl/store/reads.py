@@ -1,9 +1,10 @@
 """The contract of a store, as far as it is asked; the rest is in ``base``."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar
 
 from agl.store.operation_table import operation
+from agl.store.rules import IMPORTED
 from agl.types import (
     Attempt,
     LedgerPart,
@@ -21,6 +22,8 @@ from agl.types import (
 
 SortOrder = Literal["asc", "desc"]
 FilterLogic = Literal["and", "or"]
+
+T = TypeVar("T")
 
 
 class StoreReads:
@@ -91,10 +94,9 @@ class StoreReads:
         """
         ...
 
-    @operation
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """The rollout (an ``AttemptedRollout`` once it has an attempt), or None."""
-        ...
+        return _first(await self.query_rollouts(rollout_id_in=[rollout_id]))
 
     @operation
     async def query_attempts(
@@ -109,10 +111,10 @@ class StoreReads:
         """Attempts of a rollout; empty for an unknown one."""
         ...
 
-    @operation
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """The newest attempt, or None."""
-        ...
+        found = await self.query_attempts(rollout_id, sort_order="desc", limit=1)
+        return _first(found)
 
     @operation
     async def wait_for_rollouts(
@@ -150,15 +152,14 @@ class StoreReads:
         """
         ...
 
-    @operation
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         """The snapshot, or None."""
-        ...
+        return _first(await self.query_resources(resources_id=resources_id))
 
-    @operation
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         """The snapshot that was added or replaced last, or None."""
-        ...
+        found = await self.query_resources(sort_by="update_time", sort_order="desc")
+        return _first(each for each in found if not each.resources_id.startswith(IMPORTED))
 
     @operation
     async def query_resources(
@@ -189,10 +190,10 @@ class StoreReads:
         """Workers; default order: as first seen."""
         ...
 
-    @operation
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """The worker, or None."""
-        ...
+        found = await self.query_workers(worker_id_contains=worker_id)
+        return _first(each for each in found if each.worker_id == worker_id)
 
     @operation
     async def query_runs(
@@ -214,7 +215,11 @@ class StoreReads:
         """
         ...
 
-    @operation
     async def get_run_by_id(self, run_id: str) -> Run | None:
         """The run, or None."""
-        ...
+        found = await self.query_runs(run_id_contains=run_id)
+        return _first(each for each in found if each.run_id == run_id)
+
+
+def _first(found: Iterable[T]) -> T | None:
+    return next(iter(found), None)

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
 from agl.store.forwarding import StandInStore
-from agl.store.packed import add_accepted, storable
+from agl.store.span_checks import add_accepted, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
 from agl.types import UNASSIGNED, Event, Span, TraceStatus

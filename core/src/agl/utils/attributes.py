@@ -3,16 +3,14 @@
 agl-agentlightning has 0.3's functions for the same, which leave more to their caller.
 """
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, cast
 
-from pydantic_core import to_jsonable_python
-
 from agl.types import Attributes, AttributeValue
+from agl.utils.json_values import to_json_text
 
 logger = logging.getLogger(__name__)
 
@@ -102,24 +100,6 @@ def to_attribute_value(value: Any, *, key: str = "value", strict: bool = False) 
     if isinstance(value, int | float) or number is not None:
         return str(value)
     return to_json_text(value)
-
-
-def to_json_text(value: Any, *, strict: bool = False) -> str:
-    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
-
-    Raises:
-        ValueError: ``strict``, and some part cannot be written as JSON.
-    """
-    try:
-        plain = to_jsonable_python(value, fallback=None if strict else str)
-    except Exception as error:
-        if strict:
-            raise ValueError(
-                f"a {type(value).__name__} cannot be written as JSON: {error}. "
-                "Convert it to dicts, lists, strings and numbers first"
-            ) from error
-        plain = str(value)
-    return json.dumps(plain, ensure_ascii=False)
 
 
 def _is_plain(value: Any) -> bool:

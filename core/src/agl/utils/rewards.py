@@ -7,8 +7,8 @@ from typing import Any, TypeVar, cast
 
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
 from agl.types import UNASSIGNED, RewardDimension, SpanLike
+from agl.utils.json_values import parse_json
 from agl.utils.otel import extract_links_from_attributes
-from agl.utils.text import parse_json
 
 AttemptKey = TypeVar("AttemptKey")
 

@@ -1,17 +1,12 @@
-"""Text from agents and their exceptions: made fit to be stored and logged, and read as JSON."""
+"""Text from agents and their exceptions, made fit to be stored and logged."""
 
-import json
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, cast
-
-from pydantic_core import from_json
+from typing import Any
 
 LONGEST_TEXT = 65_536
 """Characters of an error's message, and of its traceback, that are kept."""
-DEEPEST_JSON = 200
-"""Lists and objects within each other, at most, in JSON that is read."""
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and marks that turn the direction of what follows."""
 
@@ -54,48 +49,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, [*known], n=1, cutoff=0.7)
     near = near or [n for n in known if sorted(n) == sorted(name) or n.endswith(f"_{name}")]
     return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def parse_json(text: Any) -> Any:
-    """The value of JSON that somebody else wrote: an agent, or the model itself.
-
-    ``json.loads`` raises RecursionError for many opening brackets, and gives values at which others
-    fail that walk through them.
-
-    Raises:
-        ValueError: It is no text, no JSON, or more than ``DEEPEST_JSON`` levels deep, where an
-            empty list may lie one deeper.
-    """
-    if not isinstance(text, str):
-        raise ValueError(f"expected JSON text, got {type(text).__name__}")
-    try:
-        # Several times as quick. It refuses what is deeper, but lone surrogates, too.
-        return from_json(text, cache_strings="keys")
-    except (ValueError, TypeError):
-        pass
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels") from None
-    # Counted first, as looking into every value takes longer than reading it.
-    if text.count("[") + text.count("{") > DEEPEST_JSON and _is_deeper(value, DEEPEST_JSON):
-        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels")
-    return value
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    """Whether lists and dicts lie more than ``limit`` deep in each other."""
-    level: list[Any] = [value] if isinstance(value, list | dict) else []
-    for _ in range(limit):
-        level = [
-            item
-            for node in level
-            for item in cast(Iterable[Any], node.values() if isinstance(node, dict) else node)
-            if isinstance(item, list | dict)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def full_name_of(kind: type[Any]) -> str:

@@ -22,7 +22,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan, Status as ProtoStatus
 
 from agl.semconv import LightningResourceAttributes as Keys
-from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan, unpacked
+from agl.store.packed_span import PackedSpan, unpacked
+from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl.types import UNASSIGNED, Attributes, Span, StatusCode, TraceState
 from agl.types.spans import unfold
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agl import errors
 from agl.store.base import AttemptEnd
-from agl.store.packed import PackedSpan
+from agl.store.packed_span import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Span
 from agl_http.tokens import Role
 

@@ -1,7 +1,6 @@
 """Chat completions as a server of a model speaks them: requests, prompts, answers, refusals.
 
-For the servers of plugins, which stand behind a gateway; what each can do is in the fields of its
-subclass of ``ChatRequest``.
+For servers of plugins behind a gateway; the fields of a ``ChatRequest`` say what each can do.
 
 Answers are OpenAI's, with vLLM's additions: ``prompt_token_ids`` at the top (in a stream: in the
 first chunk of each choice), ``choices[].token_ids``, ``choices[].logprobs.content[]`` and
@@ -17,7 +16,8 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agl.utils.text import parse_json, shorten
+from agl.utils.json_values import parse_json
+from agl.utils.text import shorten
 
 END_OF_STREAM = b"data: [DONE]\n\n"
 ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}

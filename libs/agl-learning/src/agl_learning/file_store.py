@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agl.errors import AglError, NotSupportedError, StoreUnavailableError
-from agl.store.base import LightningStore, LightningStoreCapabilities
+from agl.store.base import LightningStore
+from agl.store.engine.reading import ReadingStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
-from agl.store.queries import query_of
 from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.file import MEMORY, unreadable
 from agl.store.sqlite.lookups import SqliteLookups
-from agl.types import Rollout
 from agl_runs.finding import open_to_read
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class FewOpen:
             await oldest.close()  # meanwhile this one may have become the oldest
 
 
-class FileStore(LightningStore):
+class FileStore(ReadingStore):
     """Answers what is asked, and changes nothing: not the file, nor files beside it.
 
     A store that is open is read as well; each call sees what was committed before it. The file may
@@ -82,30 +81,15 @@ class FileStore(LightningStore):
         """A thread that was let go may still read when the next one does."""
         self._opened: tuple[Any, SqliteLookups] | None = None
 
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
-
     async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        """Look up what is asked.
+        """Refuse what would change something.
 
         Raises:
-            NotSupportedError: It would change something.
-            StoreUnavailableError: The file cannot be read.
-            DamagedRecordError: A record in it cannot.
+            NotSupportedError: Always.
         """
-        name, arguments = operation.name, operation.complete(arguments)
-        if operation.kind is not None:
-            query = query_of(operation, arguments)
-            return await self._read(lambda found: getattr(found, name)(**arguments, query=query))
-        if name.startswith("get_"):
-            lookup = name.removeprefix("get_").removesuffix("_by_id")
-            return await self._read(lambda found: getattr(found, lookup)(**arguments))
-        raise NotSupportedError(f"{self._file}: opened to be read; {name} is not possible")
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = await self._read(lambda found: found.views([rollout_id]))
-        return found[0] if found else None
+        raise NotSupportedError(
+            f"{self._file}: opened to be read; {operation.name} is not possible"
+        )
 
     async def close(self) -> None:
         await self._in_thread(self._close)
@@ -119,7 +103,7 @@ class FileStore(LightningStore):
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
         if self._among is not None:
             await self._among.use(self)
-        return await self._in_thread(lambda: self._look_up(lookup))
+        return await self._in_thread(lambda: self._look_into(lookup))
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
@@ -133,7 +117,7 @@ class FileStore(LightningStore):
         with self._lock:
             self._let_go()
 
-    def _look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
+    def _look_into(self, lookup: Callable[[SqliteLookups], T]) -> T:
         with self._lock:
             try:
                 return lookup(self._lookups())

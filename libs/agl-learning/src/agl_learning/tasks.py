@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from agl.utils.attributes import to_json_text
+from agl.utils.json_values import to_json_text
 
 
 def digest(tasks: Sequence[Any]) -> str:

@@ -20,7 +20,7 @@ from agl.plugins.schema import schema_of
 from agl.plugins.secrets import redact
 from agl.recorder import RunSubject
 from agl.types import Dataset, DatasetDigest, RunCode
-from agl.utils.attributes import to_json_text
+from agl.utils.json_values import to_json_text
 from agl.utils.text import full_name_of
 
 if TYPE_CHECKING:

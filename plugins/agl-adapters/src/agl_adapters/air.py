@@ -14,7 +14,7 @@ from agl.plugins.build import import_attribute
 from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.attributes import attributes_under, from_attributes
-from agl.utils.text import parse_json
+from agl.utils.json_values import parse_json
 from agl_learning.calls.matching import compile_match, selects
 
 AIR_RULE = "agentlightning.air.rule"

@@ -11,7 +11,7 @@ import msgspec
 
 from agl.errors import StoreError, StoreUnavailableError
 from agl.store.base import LightningStore
-from agl.store.packed import PackedSpan
+from agl.store.packed_span import PackedSpan
 from agl_gateway.records import CallRecord
 
 logger = logging.getLogger("agl.gateway")

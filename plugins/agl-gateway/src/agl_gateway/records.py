@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.store.packed import PackedSpan
+from agl.store.packed_span import PackedSpan
 from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
 from agl_gateway.dialect import dumps

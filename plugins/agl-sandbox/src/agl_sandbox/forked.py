@@ -36,7 +36,8 @@ from typing import Any, NoReturn, cast
 import psutil
 
 from agl.errors import AglError
-from agl.utils.text import capped, clean, describe, full_name_of, parse_json
+from agl.utils.json_values import parse_json
+from agl.utils.text import capped, clean, describe, full_name_of
 from agl_processes.tree import (
     KILL_SECONDS,
     PARENT_LOOK_SECONDS,

@@ -21,7 +21,7 @@ from agl.runner.report import Artefact, AttemptStore, Outcome, SandboxedAgentErr
 from agl.runner.sandbox import Sandbox
 from agl.semconv import LightningSpanAttributes as Key
 from agl.store.base import LightningStore
-from agl.store.packed import unpacked
+from agl.store.packed_span import unpacked
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, Failure, NamedResources, ProxyLLM, Span
 from agl.utils.text import capped

@@ -11,18 +11,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
-from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
+from agl.store.base import UNSET, AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
 from agl.store.operation_table import Operation, operation
-from agl.store.packed import PackedSpan, check_span, unpacked
+from agl.store.packed_span import PackedSpan, unpacked
 from agl.store.queries import check_statuses
+from agl.store.span_checks import check_span
 from agl.types import (
     UNASSIGNED,
     AttemptedRollout,
     EnqueueRolloutRequest,
     LedgerPart,
     PaginatedResult,
-    ResourcesUpdate,
     Rollout,
     Span,
 )
@@ -53,8 +53,8 @@ class LightningStoreClient(LightningStore):
 
     May be used from any thread and event loop, survives fork, and can be pickled. Requests that get
     no answer are repeated, and the server carries each out once. After the server itself was
-    restarted, which ends its memory of requests, that still holds for all but two: a repeated
-    ``add_resources`` makes another snapshot, and span numbers may be skipped.
+    restarted, which ends its memory of requests, that still holds for all but one: span numbers may
+    be skipped.
 
     Args:
         server_address: For example ``http://agl:TOKEN@127.0.0.1:4747``, as the server prints it,
@@ -128,6 +128,11 @@ class LightningStoreClient(LightningStore):
         await self._transport.close()
 
     statistics = operation(LightningStore.statistics)
+    get_rollout_by_id = operation(LightningStore.get_rollout_by_id)
+    get_latest_attempt = operation(LightningStore.get_latest_attempt)
+    get_latest_resources = operation(LightningStore.get_latest_resources)
+    get_worker_by_id = operation(LightningStore.get_worker_by_id)
+    get_run_by_id = operation(LightningStore.get_run_by_id)
 
     async def issue_token(
         self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None
@@ -324,7 +329,7 @@ class LightningStoreClient(LightningStore):
                 check_span(span)
         claim: Any = {"limit": limit, "worker_id": worker_id, "key": key}
         if not await self._transport.has("turn"):
-            return await super().turn(spans, finish=finish, wait_seconds=wait_seconds, **claim)
+            return await self._turn_in_parts(spans, finish, {**claim, "wait_seconds": wait_seconds})
         begin = time.monotonic()
         end = begin + max(wait_seconds, 0.0)
         held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
@@ -341,6 +346,19 @@ class LightningStoreClient(LightningStore):
             claimed = await self.dequeue_many_rollouts(wait_seconds=left, **claim)
         return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
 
+    async def _turn_in_parts(
+        self, spans: Sequence[Span | PackedSpan], finish: AttemptEnd | None, claim: dict[str, Any]
+    ) -> Turn:
+        """For a server of 0.3: what it stored stays stored if the end is refused."""
+        added = await self.add_many_spans(unpacked(spans))
+        attempt = None
+        if finish is not None:
+            ids = finish.rollout_id, finish.attempt_id
+            error = finish.error or UNSET
+            attempt = await self.update_attempt(*ids, status=finish.status, error=error)
+        claimed = await self.dequeue_many_rollouts(**claim) if claim["limit"] > 0 else ()
+        return Turn(added, attempt, claimed)
+
     # --- the ledger
 
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
@@ -348,13 +366,6 @@ class LightningStoreClient(LightningStore):
             return
         short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
         await super().add_ledger_parts(short)
-
-    # --- resources
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        # Not by its own address, where the id "latest" means something else.
-        page = await self.query_resources(resources_id=resources_id, limit=1)
-        return page.items[0] if page.items else None
 
     # --- requests
 

@@ -18,7 +18,7 @@ from starlette.routing import compile_path
 
 from agl.errors import AglError
 from agl.store import run_rules
-from agl.store.patience import PATIENCE_SECONDS
+from agl.store.retry import RETRY_SECONDS
 from agl_http import wire
 from agl_http.headers import RECEIVED, WRITER
 from agl_http.layers import JSON, ROUTE, App, Receive, Scope, Send, header
@@ -206,7 +206,7 @@ class Dispatch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        PATIENCE_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
+        RETRY_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         # None, too: the task of a pipelined request begins with what the one before it had.
         run_rules.WRITER.set(None)
         if scope["type"] != "http":

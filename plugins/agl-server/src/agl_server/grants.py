@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import TypeAdapter
 
 from agl.store.base import AttemptEnd, LightningStore
-from agl.store.packed import AnySpan, signed
+from agl.store.packed_span import AnySpan, signed
 from agl.types import AttemptedRollout
 from agl_http.headers import ATTEMPTS, RECEIVED
 from agl_http.layers import GRANT, App, Receive, Scope, Send, answer, header

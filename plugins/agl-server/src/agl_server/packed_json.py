@@ -14,7 +14,8 @@ from msgspec import Raw, Struct
 from pydantic import BaseModel
 
 from agl.store.base import AttemptEnd
-from agl.store.packed import MAX_SEQUENCE_ID, PackedSpan
+from agl.store.packed_span import PackedSpan
+from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl.types import UNASSIGNED, Attributes, Span
 from agl_http import wire
 

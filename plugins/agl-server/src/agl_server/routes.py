@@ -23,11 +23,11 @@ from agl.errors import (
 )
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
-from agl.store.detached import is_json, json_of
 from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
-from agl.store.packed import PackedSpan
+from agl.store.packed_span import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Failure, Span
+from agl.utils.json_values import is_json, json_of
 from agl_http import metrics, wire
 from agl_http.layers import CLOSING
 from agl_http.readers import visible

@@ -10,7 +10,6 @@ from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar, resolve_str_env
 from agl.errors import ConfigError, StoreError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
-from agl.store.threaded import LightningStoreThreaded
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.secrets import learn
 from agl_http.addresses import is_loopback
@@ -103,8 +102,7 @@ class LightningStoreServer(ForwardingStore):
             store = tracker.watch_store(store)
             self._extra_routes += tracker.routes()
         # Requests are answered in a thread of the server, beside the calls of this process.
-        is_safe = store.capabilities.get("thread_safe", False)
-        self._store: LightningStore | None = store if is_safe else LightningStoreThreaded(store)
+        self._store: LightningStore | None = store
         self._owner = os.getpid()
         self._client: LightningStore | None = None
         self._thread: ServerThread | None = None

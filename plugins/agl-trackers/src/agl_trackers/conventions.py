@@ -11,8 +11,9 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Attributes, Span
+from agl.utils.json_values import parse_json
 from agl.utils.secrets import hide
-from agl.utils.text import capped, parse_json
+from agl.utils.text import capped
 from agl_learning.records import ModelCall
 from agl_trackers.records import LONGEST_TEXT
 

@@ -10,7 +10,7 @@ from agl.emitter import find_final_reward
 from agl.errors import AdapterError, NotSupportedError
 from agl.plugins.secrets import redact
 from agl.types import AttemptedRollout, Rollout, public_failure, without_private
-from agl.utils.attributes import to_json_text
+from agl.utils.json_values import to_json_text
 from agl.utils.secrets import hide
 from agl.utils.text import capped
 from agl_learning.calls.conversations import conversation

@@ -17,7 +17,7 @@ from agl.semconv import (
 )
 from agl.types import Attempt, Attributes, Rollout, Span, public_failure, without_private
 from agl.types.spans import RewardDimension
-from agl.utils.attributes import to_json_text
+from agl.utils.json_values import to_json_text
 from agl.utils.rewards import find_final_rewards
 from agl_learning.calls.reading import recorded_calls
 from agl_learning.calls.sources.fields import looks_like_call

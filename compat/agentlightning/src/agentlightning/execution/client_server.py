@@ -4,9 +4,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from agentlightning._names import rest
-from agl import ClientServerExecutionStrategy as _ClientServerExecutionStrategy
+from agentlightning.store.threading import guarded
+from agl import (
+    ClientServerExecutionStrategy as _ClientServerExecutionStrategy,
+    LightningStore,
+)
 from agl.env import DEFAULT_PORT, LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError
+from agl.execution.base import AlgorithmBundle, RunnerBundle
 
 
 class ClientServerExecutionStrategy(_ClientServerExecutionStrategy):
@@ -39,6 +44,12 @@ class ClientServerExecutionStrategy(_ClientServerExecutionStrategy):
             main_process,
             managed_store,
         )
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
+    ) -> None:
+        """As agl's; a store that is not thread-safe gets one call at a time."""
+        super().execute(algorithm, runner, guarded(store))
 
 
 __getattr__ = rest(__name__)

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from agentlightning._names import rest
+from agl.errors import NotSupportedError
 from agl.store.base import (
     UNSET as UNSET,
+    AttemptEnd,
     LightningStore as _LightningStore,
     LightningStoreCapabilities as LightningStoreCapabilities,
     LightningStoreStatistics as LightningStoreStatistics,
     Turn,
     Unset as Unset,
 )
+from agl.store.packed_span import AnySpan, unpacked
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -51,6 +54,17 @@ class OneByOne(_LightningStore):
         order = type(self).__mro__
         owner = next(cls for cls in order if name in vars(cls))
         return order.index(owner) < order.index(OneByOne)
+
+    def _refuse_if_only_of_turn(self, name: str) -> None:
+        """Refuse what the contract makes of ``turn``, if a subclass makes a turn of its parts."""
+        order = type(self).__mro__
+        after = order[order.index(OneByOne) + 1 :]
+        owner = next(cls for cls in after if name in vars(cls))
+        if owner is _LightningStore and any(map(self._has, _PARTS_OF_A_TURN)):
+            kind = type(self).__name__
+            raise NotSupportedError(
+                f"{kind} has no {name}(); write it in {kind}, or use another store"
+            )
 
     async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
         """See ``LightningStore``."""
@@ -93,6 +107,7 @@ class OneByOne(_LightningStore):
     ) -> Sequence[AttemptedRollout]:
         """Claim one after the other; while there is none, look again and again."""
         if not self._has("dequeue_rollout"):
+            self._refuse_if_only_of_turn("dequeue_many_rollouts")
             return await super().dequeue_many_rollouts(
                 limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
             )
@@ -118,6 +133,7 @@ class OneByOne(_LightningStore):
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store them one by one, each with a number."""
         if not self._has("add_span"):
+            self._refuse_if_only_of_turn("add_many_spans")
             return await super().add_many_spans(spans)
         stored: list[Span] = []
         for span in spans:
@@ -142,11 +158,29 @@ class OneByOne(_LightningStore):
             return await super().get_many_span_sequence_ids(rollout_attempt_ids)
         return [await self.get_next_span_sequence_id(*pair) for pair in rollout_attempt_ids]
 
-    async def turn(self, *args: Any, **kwargs: Any) -> Turn:
-        """Part by part, where a subclass has a method of its own for one of them."""
-        if any(self._has(name) for name in _PARTS_OF_A_TURN):
-            return await _LightningStore.turn(self, *args, **kwargs)
-        return await super().turn(*args, **kwargs)
+    async def turn(
+        self,
+        spans: Sequence[AnySpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Turn:
+        """Part by part, where a subclass has a method of its own for a part."""
+        claim: dict[str, Any] = {"limit": limit, "worker_id": worker_id}
+        claim |= {name: v for name, v in (("wait_seconds", wait_seconds), ("key", key)) if v}
+        if not any(self._has(name) for name in _PARTS_OF_A_TURN):
+            return await super().turn(spans, finish=finish, **claim)
+        added = await self.add_many_spans(unpacked(spans)) if spans else ()
+        attempt = None
+        if finish is not None:
+            given: dict[str, Any] = {"status": finish.status}
+            if finish.error is not None:
+                given["error"] = finish.error
+            attempt = await self.update_attempt(finish.rollout_id, finish.attempt_id, **given)
+        return Turn(added, attempt, await self.dequeue_many_rollouts(**claim) if limit > 0 else ())
 
 
 class LightningStore(OneByOne, ABC):
@@ -155,6 +189,11 @@ class LightningStore(OneByOne, ABC):
     What agl asks beyond them (many at once, waiting) is done with those that are there. Every
     store of agl is one, too.
     """
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """Nothing, until the author says so."""
+        return {"thread_safe": False, "async_safe": False, "zero_copy": False, "otlp_traces": False}
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:

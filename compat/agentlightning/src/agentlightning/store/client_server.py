@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentlightning._names import rest
+from agentlightning.store.threading import guarded
 from agl import (
     LightningStore,
     LightningStoreServer as _LightningStoreServer,
@@ -71,7 +72,7 @@ class LightningStoreServer(_LightningStoreServer):
         token = agls.get("token") or resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN)
         is_open = agls.pop("open", is_loopback(host) and not token)
         super().__init__(
-            store,
+            guarded(store),
             host,
             port,
             cors_allow_origins,

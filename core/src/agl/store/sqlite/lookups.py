@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar, cast
 
 from agl.errors import UnknownRecordError
 from agl.store.base import LightningStoreStatistics
-from agl.store.detached import json_of
-from agl.store.packed import span_of
+from agl.store.engine.tables import StoredAttempt
+from agl.store.packed_span import span_of
 from agl.store.queries import Filter, Query, make_page
 from agl.store.sqlite.ids import number_of
 from agl.store.sqlite.rows import (
@@ -20,7 +20,6 @@ from agl.store.sqlite.rows import (
     ROLLOUT_FIELDS,
     RUN_COLUMNS,
     WORKER_FIELDS,
-    StoredAttempt,
     attempt_of,
     ledger_part_of,
     resources_of,
@@ -40,6 +39,7 @@ from agl.types import (
     Span,
     Worker,
 )
+from agl.utils.json_values import json_of
 
 T = TypeVar("T")
 

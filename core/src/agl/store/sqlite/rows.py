@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from pydantic_core import from_json
 
-from agl.store.detached import json_or_none
+from agl.store.engine.tables import StoredAttempt, attempted
 from agl.types import (
     Attempt,
-    AttemptedRollout,
     Failure,
     LedgerPart,
     ResourcesUpdate,
@@ -19,22 +18,7 @@ from agl.types import (
     RunStatus,
     Worker,
 )
-from agl.types.records import construct
-
-
-class StoredAttempt(NamedTuple):
-    """An attempt with the number that its next span gets, and its ``place_of_reward``."""
-
-    attempt: Attempt
-    next_sequence: int = 1
-    reward_place: int = 0
-
-
-def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
-    """A rollout with its latest attempt."""
-    given = {*rollout.model_fields_set, "attempt"}
-    return construct(AttemptedRollout, {**rollout.__dict__, "attempt": attempt}, given)
-
+from agl.utils.json_values import json_or_none
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)

@@ -88,9 +88,6 @@ SET status = ?, worker_id = ?, end_time = ?, last_heartbeat_time = ?, deadline =
     next_sequence = ?, metadata = ?, error = ?, reward = ?, reward_place = ?
 WHERE a = ?;
 
--- name: fail_attempt
-UPDATE attempt SET status = 'failed', end_time = ?, deadline = NULL WHERE a = ?;
-
 -- name: known_spans
 SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each(?));
 

@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from agl.errors import AglError, ConfigError, StoreUnavailableError
+from agl.store.answers import LightningStoreStatistics
+from agl.store.engine import operations as ops
+from agl.store.engine.operations import Outcome
 from agl.store.overdue import StoreClock
-from agl.store.patience import PATIENCE_SECONDS, patiently
-from agl.store.sqlite import operations as ops
+from agl.store.retry import RETRY_SECONDS, retry_disk_errors
 from agl.store.sqlite.file import (
     MEMORY,
     OpenedFile,
@@ -26,12 +28,12 @@ from agl.store.sqlite.file import (
     unavailable,
     unreadable,
 )
-from agl.store.sqlite.local import LocalLightningStore
+from agl.store.sqlite.json_answers import JsonAnswers
 from agl.store.sqlite.lookups import SQL, SqliteLookups
-from agl.store.sqlite.tables import Tables
+from agl.store.sqlite.tables import SqliteTables
 from agl.store.sqlite.writer import PAGE_BYTES, Job, SqliteWriter
 from agl.store.waiting import Effects
-from agl.types import AttemptedRollout
+from agl.types import AttemptedRollout, PaginatedResult, Worker
 from agl.utils.lockfile import LockFile
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ T = TypeVar("T")
 _NUM_READERS = 2
 
 
-class SqliteLightningStore(LocalLightningStore):
+class SqliteLightningStore(JsonAnswers):
     """Keeps everything in one file, which one process owns at a time.
 
     Other processes reach it through ``LightningStoreServer``. The file can be read by any SQLite
@@ -106,23 +108,18 @@ class SqliteLightningStore(LocalLightningStore):
 
     # --- how operations run
 
-    async def _write(
+    def _write(
         self,
-        operation: Callable[..., T],
-        *args: Any,
+        operation: Callable[[SqliteTables, float], T],
         claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
-        **kwargs: Any,
-    ) -> T:
-        def run(tables: Tables, now: float) -> T:
-            return operation(tables, now, *args, **kwargs)
-
-        return await self._submit(Job(run, claimed_of))
+    ) -> Coroutine[Any, Any, T]:
+        return self._submit(Job(operation, claimed_of))
 
     def _submit(self, job: Job) -> Coroutine[Any, Any, Any]:
-        if PATIENCE_SECONDS.get() <= 0:  # in a server, where each coroutine counts
+        if RETRY_SECONDS.get() <= 0:  # in a server, where each coroutine counts
             return self._submit_once(job)
         writer = self._parts.writer
-        return patiently(lambda: self._submit_once(job), lambda: writer.failing_since)
+        return retry_disk_errors(lambda: self._submit_once(job), lambda: writer.failing_since)
 
     async def _submit_once(self, job: Job) -> Any:
         self._check_usable()
@@ -132,7 +129,7 @@ class SqliteLightningStore(LocalLightningStore):
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._parts.writer.take_back(job, (future.result(), None))
+                self._parts.writer.take_back(job, Outcome(future.result()))
             raise
 
     async def _read(self, lookup: Callable[[SqliteLookups], T]) -> T:
@@ -144,7 +141,7 @@ class SqliteLightningStore(LocalLightningStore):
             self._check_usable()
             return await loop.run_in_executor(self._parts.readers, self._parts.look_up, lookup)
 
-        return await patiently(look_up)
+        return await retry_disk_errors(look_up)
 
     async def _read_here(self, lookup: Callable[[SqliteLookups], T]) -> T:
         if self.path == MEMORY:
@@ -154,7 +151,7 @@ class SqliteLightningStore(LocalLightningStore):
             self._check_usable()
             return self._parts.look_up_here(lookup)
 
-        return await patiently(look_up)
+        return await retry_disk_errors(look_up)
 
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None
@@ -188,10 +185,19 @@ class SqliteLightningStore(LocalLightningStore):
                 f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
             )
 
+    # Empty claims that are not written yet belong to what is answered about workers.
+
     async def _write_idle(self) -> None:
-        """Empty claims that are not written yet belong to what is answered about workers."""
         if self._parts.writer.idle:
             await self._submit(Job(lambda tables, now: None))
+
+    async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
+        await self._write_idle()
+        return await super().query_workers(**filters)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        await self._write_idle()
+        return await super().statistics()
 
 
 class _Parts:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl.store.packed import span_of
+from agl.store.packed_span import span_of
 from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
 from agl.types import Event, Link, Span, TraceStatus
 

@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any, Literal, cast
 
 from agl.store import rules
-from agl.store.detached import json_of, json_or_none, stored_record
-from agl.store.packed import AnySpan, PackedSpan
+from agl.store.engine.tables import StoredAttempt
+from agl.store.packed_span import AnySpan, PackedSpan
+from agl.store.sqlite import runs
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import (
-    StoredAttempt,
     config_json,
     rollout_of,
     row_of_worker,
@@ -21,7 +21,8 @@ from agl.store.sqlite.rows import (
 )
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
-from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Worker
+from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Run, Worker
+from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ _QUEUE_HEAD = 64
 _span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-3]))
 
 
-class Tables(WriteBehind):
-    """Both sides, on the writer's connection and in its thread.
+class SqliteTables(WriteBehind):
+    """The engine's ``Tables``, on the writer's connection and in its thread.
 
     Claimed rollouts, the head of the queue, attempts and workers are also kept as objects, so that
     a step on them reads nothing; ``reload`` forgets all this, after a transaction was undone.
@@ -42,6 +43,8 @@ class Tables(WriteBehind):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         self.effects = Effects()
+        self._is_stale = False
+        """Whether what is known beside the file may differ from it."""
         self.written_bytes = 0
         """Roughly, since somebody set it to 0."""
         self.reload()
@@ -73,14 +76,37 @@ class Tables(WriteBehind):
         row = self.one("latest_resources_id")
         self.latest_resources_id: str | None = row[0] if row else None
 
-    def new_id(self, prefix: Literal["ro", "at", "rs"]) -> str:
+    # --- transactions
+
+    def begin(self) -> None:
+        if self._is_stale or self._written.in_transaction:  # an interrupt came in between
+            self._start_over()
+        self._written.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.flush()
+        self._written.execute("COMMIT")
+
+    def roll_back(self) -> None:
+        self._is_stale = True
+        try:
+            self._start_over()
+        except sqlite3.Error:
+            # What caused it is raised to the callers; the next transaction tries afresh.
+            logger.exception("a transaction could not be rolled back")
+
+    def _start_over(self) -> None:
+        if self._written.in_transaction:
+            self._written.execute("ROLLBACK")
+        self.reload()
+        self._is_stale = False
+
+    def new_id(self, prefix: Literal["ro", "at"]) -> str:
         if prefix == "ro":
             self._num_rollouts += 1
             return make_id(prefix, self._num_rollouts)
-        if prefix == "at":
-            self._num_attempts += 1
-            return make_id(prefix, self._num_attempts)
-        return make_id(prefix, self._num_resources + 1)
+        self._num_attempts += 1
+        return make_id(prefix, self._num_attempts)
 
     # --- rollouts
 
@@ -95,25 +121,13 @@ class Tables(WriteBehind):
         self._remember(rollout)
         return rollout
 
-    def first_queued(self, now: float) -> Rollout | None:
-        """The head of the queue; a rollout before it that cannot be read has failed."""
-        while not self._queue and not self._is_whole_queue:
+    def first_queued(self) -> Rollout | None:
+        """The head of the queue."""
+        if not self._queue and not self._is_whole_queue:
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
-            for row in rows:
-                try:
-                    self._queue[row[0]] = rollout_of(row)
-                except ValueError as error:
-                    logger.error("%s. It cannot be claimed, and has failed", error)
-                    self._fail(row[0], now)
-                    self.effects.dequeued += 1
+            self._queue = {row[0]: rollout_of(row) for row in rows}
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
         return next(iter(self._queue.values()), None)
-
-    def _fail(self, rollout_id: str, now: float) -> None:
-        number = number_of(rollout_id)
-        self._keep("move_rollout", number, ("failed", now, None, None, number))
-        self._rollouts.pop(rollout_id, None)
-        self.effects.ended.append(rollout_id)
 
     def rollout_id_of_key(self, key: str) -> str | None:
         row = self.one("rollout_id_of_key", key)
@@ -125,7 +139,7 @@ class Tables(WriteBehind):
 
     def own(self, rollout: Rollout) -> Rollout:
         """A new rollout as it is kept beside its row, which it must equal."""
-        return stored_record(rollout)
+        return copy_as_stored(rollout)
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
@@ -239,18 +253,13 @@ class Tables(WriteBehind):
         return cast(StoredAttempt, self.attempt(open_ids[newest], newest)).attempt
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
-        """Attempts whose deadline has passed; those that cannot be read have failed."""
-        found: list[tuple[Rollout, StoredAttempt]] = []
-        for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
-            try:
-                rollout, stored = self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)
-                found.append((cast(Rollout, rollout), cast(StoredAttempt, stored)))
-            except ValueError as error:
-                what = "attempt %r of rollout %r cannot be read, and has failed: %s"
-                logger.error(what, attempt_id, rollout_id, error)
-                self.connection.execute(SQL["fail_attempt"], (now, number_of(attempt_id)))
-                self._fail(rollout_id, now)
-        return found
+        """Attempts whose deadline has passed."""
+        ids = self.connection.execute(SQL["overdue"], (now,)).fetchall()
+        found = [(self.rollout(one[0]), self.attempt(*one)) for one in ids]
+        return cast(list[tuple[Rollout, StoredAttempt]], found)
+
+    def made_by(self, key: str) -> list[tuple[str, str]]:
+        return self.claim_keys.made_by(key)
 
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
@@ -328,7 +337,21 @@ class Tables(WriteBehind):
             if self._num_span_ids > 10 * _CACHE_SIZE:
                 self._span_ids, self._num_span_ids = {}, 0
 
-    # --- the ledger
+    # --- runs and their accounts
+
+    def save_run(self, run: Run) -> None:
+        body = json_of(run, f"run {run.run_id!r}")
+        about = (run.run_id, run.algorithm, run.status, run.folder, run.create_time)
+        self.written_bytes += len(body)
+        self.connection.execute(SQL["save_run"], (*about, body))
+
+    def delete_run(self, run_id: str, *, only_count: bool) -> dict[str, int]:
+        if only_count:
+            return runs.count_run(self.connection, run_id)
+        counts, num_queued = runs.delete_run(self.connection, run_id)
+        self.effects.dequeued += num_queued
+        self.reload()
+        return counts
 
     def save_ledger_part(self, part: LedgerPart) -> None:
         values = part.model_dump(exclude_defaults=True)

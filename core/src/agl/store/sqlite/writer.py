@@ -16,11 +16,12 @@ from concurrent.futures import Future as SyncFuture
 from itertools import chain
 from typing import Any
 
-from agl.errors import AglError, StoreUnavailableError
+from agl.errors import StoreUnavailableError
+from agl.store.engine import operations as ops
+from agl.store.engine.operations import Outcome
 from agl.store.overdue import StoreClock
-from agl.store.sqlite import operations as ops
 from agl.store.sqlite.file import SCHEMA_VERSION, named
-from agl.store.sqlite.tables import Tables
+from agl.store.sqlite.tables import SqliteTables
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 
@@ -35,8 +36,7 @@ PAGE_BYTES = 8192
 QUIET_SECONDS = 10.0
 """A disk that has failed works again when it has taken everything for so long."""
 
-Operation = Callable[[Tables, float], Any]
-Outcome = tuple[Any, Exception | None]
+Operation = Callable[[SqliteTables, float], Any]
 ClaimedOf = Callable[[Any], Sequence[AttemptedRollout]]
 
 
@@ -56,6 +56,12 @@ class Job:
         self.claimed_of = claimed_of
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | SyncFuture[Any] | None = None
+
+    def run(self, tables: SqliteTables, now: float) -> Any:
+        """Run the operation, unless it claims and its caller is gone."""
+        if self.claimed_of is not None and self.future is not None and self.future.cancelled():
+            return None
+        return self.operation(tables, now)
 
     def bind_to_thread(self) -> "SyncFuture[Any]":
         """Deliver to a thread that waits."""
@@ -95,7 +101,7 @@ class SqliteWriter:
     ) -> None:
         self.path = path
         self.connection = connection
-        self.tables = Tables(connection)
+        self.tables = SqliteTables(connection)
         self.num_queued: int = self.tables.one("num_queued")[0]
         """Rollouts in the queue, as of the last commit."""
         self.log_bytes = 0
@@ -109,8 +115,6 @@ class SqliteWriter:
         self.checkpointed.set()
         self._clock = clock
         self._check_file = check_file
-        self._is_stale = False
-        """Whether what the tables know may differ from the file."""
         self._publish = publish
         self._checkpoint = checkpoint
         self._stopped = stopped
@@ -158,7 +162,7 @@ class SqliteWriter:
         why = f"store {self.path!r}: its writer has failed ({error!r}); close it and open it again"
         self.failing = StoreUnavailableError(why)
         for job in chain(batch, iter(self._jobs.get, None)):
-            self._deliver([job], [(None, StoreUnavailableError(why))])
+            self._deliver([job], [Outcome(None, StoreUnavailableError(why))])
 
     def _work(self, batch: list[Job]) -> None:
         stopping = False
@@ -184,16 +188,20 @@ class SqliteWriter:
     def _commit(self, batch: list[Job]) -> None:
         with self._idle_lock:
             idle, self.idle = self.idle, {}
+        operations: list[Operation] = [job.run for job in batch]
+        if idle:
+            operations.append(lambda tables, now: ops.found_nothing(tables, now, idle))
         try:
-            outcomes, effects = self._transaction(batch, idle)
+            self._check_file()
+            outcomes, effects = ops.run_all(self.tables, operations, self._clock.now)
         except Exception as error:
-            self._roll_back()
-            if len(batch) == 1 and not idle:
-                outcomes, effects = [(None, named(self.path, error))], Effects()
+            if len(operations) == 1 and batch:
+                outcomes, effects = [Outcome(None, named(self.path, error))], Effects()
             else:
                 with self._idle_lock:
                     self.idle = idle | self.idle
                 outcomes, effects = self._one_by_one(batch)
+        del outcomes[len(batch) :]
         self._note_failure(outcomes)
         self.num_queued += effects.queued - effects.dequeued
         self._deliver(batch, outcomes)
@@ -228,59 +236,13 @@ class SqliteWriter:
         effects = Effects()
         for job in batch:
             try:
-                (outcome,), done = self._transaction([job], {})
+                self._check_file()
+                (outcome,), done = ops.run_all(self.tables, [job.run], self._clock.now)
             except Exception as error:
-                self._roll_back()
-                outcome, done = (None, named(self.path, error)), Effects()
+                outcome, done = Outcome(None, named(self.path, error)), Effects()
             outcomes.append(outcome)
             effects.add(done)
         return outcomes, effects
-
-    def _transaction(
-        self, batch: list[Job], idle: dict[str, float]
-    ) -> tuple[list[Outcome], Effects]:
-        execute, tables = self.connection.execute, self.tables
-        self._check_file()
-        if self._is_stale:
-            self._start_over()
-        execute("BEGIN IMMEDIATE")
-        if idle:
-            ops.found_nothing(tables, self._clock.now(), idle)
-        outcomes: list[Outcome] = []
-        effects = Effects()
-        for job in batch:
-            if job.claimed_of is not None and job.future is not None and job.future.cancelled():
-                outcomes.append((None, None))
-                continue
-            tables.effects = Effects()
-            num_changes = tables.num_changes
-            try:
-                result = job.operation(tables, self._clock.now())
-            except AglError as error:
-                if tables.num_changes != num_changes:
-                    raise
-                # Refused. Its traceback holds these frames, and so the whole batch.
-                outcomes.append((None, error.with_traceback(None)))
-            else:
-                effects.add(tables.effects)
-                outcomes.append((result, None))
-        tables.flush()
-        execute("COMMIT")
-        return outcomes, effects
-
-    def _roll_back(self) -> None:
-        self._is_stale = True
-        try:
-            self._start_over()
-        except sqlite3.Error:
-            # What caused it is reported to whoever waits; the next batch tries afresh.
-            logger.exception("store %s: could not roll back", self.path)
-
-    def _start_over(self) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
-        self.tables.reload()
-        self._is_stale = False
 
     # --- outcomes
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from agl.semconv import LightningSpanAttributes, ModelCallAttributes
 from agl.types import Span
+from agl.utils.json_values import parse_json
 from agl.utils.otel import LinkMatch, extract_links_from_attributes
-from agl.utils.text import parse_json
 from agl_learning.calls.tree import ordered
 from agl_learning.records import Choice, ModelCall
 

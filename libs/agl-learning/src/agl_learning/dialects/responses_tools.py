@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agl.utils.text import parse_json
+from agl.utils.json_values import parse_json
 from agl_learning.dialects.chat import as_chat, tool_call
 from agl_learning.dialects.fields import Fields
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, cast
 from pydantic import Field
 
 from agl.errors import ConfigError, install_line
-from agl.utils.text import parse_json, shorten
+from agl.utils.json_values import parse_json
+from agl.utils.text import shorten
 from agl_learning.completions import RequestError, TextRequest
 from agl_learning.sampling.sequences import Constraint
 

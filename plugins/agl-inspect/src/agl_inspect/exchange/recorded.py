@@ -19,7 +19,8 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, TypeAdapter, Valid
 from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.types import RolloutMode, Span
-from agl.utils.text import clean, parse_json
+from agl.utils.json_values import parse_json
+from agl.utils.text import clean
 
 T = TypeVar("T")
 Kind = Literal["rollout", "resource", "reward"]

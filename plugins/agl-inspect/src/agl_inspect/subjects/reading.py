@@ -186,7 +186,7 @@ class FileReading:
         return found
 
     async def rollouts_of(self, task: Any) -> list[str]:
-        from agl.store.detached import json_of
+        from agl.utils.json_values import json_of
 
         values = {"task": json_of(task, "the task"), "most": NEWEST_OF_TASK + 1}
         ids = [row[0] for row in self.ask("rollouts_of_task", values)]

@@ -14,7 +14,7 @@ from agl.errors import (
 )
 from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
-from agl.store.patience import is_away
+from agl.store.retry import is_away
 from agl.types import Failure
 from agl.utils.workers import worker_name
 from agl_server.processes.supervisor import AllEnded, Report, RunnerDied

@@ -25,7 +25,7 @@ from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.store.base import LightningStore
-from agl.store.patience import is_away
+from agl.store.retry import is_away
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind

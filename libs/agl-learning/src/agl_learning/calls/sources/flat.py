@@ -9,7 +9,7 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl.utils.text import parse_json
+from agl.utils.json_values import parse_json
 from agl_learning.calls.sources.fields import (
     CALLS,
     chat_message,

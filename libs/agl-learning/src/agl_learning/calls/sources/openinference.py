@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.types import Span
-from agl.utils.text import parse_json
+from agl.utils.json_values import parse_json
 from agl_learning.calls.sources.fields import (
     chat_message,
     completion_fields,

@@ -1,18 +1,22 @@
-"""Copies of what callers may change in place, so that what a store keeps is its own; and JSON."""
+"""What JSON may hold: reading it, writing it, and copying its values."""
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from agl.errors import InvalidRecordError
-from agl.store.packed import INT_BITS
 from agl.types.records import Record
 
 R = TypeVar("R", bound=Record)
 
+DEEPEST_JSON = 200
+"""Lists and objects within each other, at most, in JSON that is read."""
+INT_BITS = 14_000
+"""Of whole numbers: Python reads none of more than 4,300 digits."""
 _FREE = ("input", "metadata", "heartbeat_stats")
 """Fields of records that hold what callers made."""
 _READ_DEPTH = 150
@@ -47,15 +51,15 @@ def _is_json(value: Any) -> bool:
     return value is None or kind is bool
 
 
-def detached_record(record: R) -> R:
+def copy_of_record(record: R) -> R:
     """The record as it is handed out: what its reader changes in it stays the reader's."""
-    return _with_free(record, detached)
+    return _with_free(record, copy_of)
 
 
-def stored_record(record: R) -> R:
+def copy_as_stored(record: R) -> R:
     """The record as its row would give it back, and the store's own."""
     return _with_free(
-        record, lambda value: detached(value) if is_json(value) else from_json(to_json(value))
+        record, lambda value: copy_of(value) if is_json(value) else from_json(to_json(value))
     )
 
 
@@ -65,12 +69,12 @@ def _with_free(record: R, change: Callable[[Any], Any]) -> R:
     return record.changed(**changes) if changes else record
 
 
-def detached_changes(changes: dict[str, Any]) -> dict[str, Any]:
+def copy_of_changes(changes: dict[str, Any]) -> dict[str, Any]:
     """Changes as they are kept: what the caller does to its values later stays the caller's."""
-    return {name: detached(value) if name in _FREE else value for name, value in changes.items()}
+    return {name: copy_of(value) if name in _FREE else value for name, value in changes.items()}
 
 
-def detached(value: Any) -> Any:
+def copy_of(value: Any) -> Any:
     """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one.
 
     Raises:
@@ -129,3 +133,63 @@ def _has_long_run(text: bytes) -> bool:
 def json_or_none(value: Any, what: str) -> str | None:
     """The same, and None for None."""
     return None if value is None else json_of(value, what)
+
+
+def parse_json(text: Any) -> Any:
+    """The value of JSON that somebody else wrote: an agent, or the model itself.
+
+    ``json.loads`` raises RecursionError for many opening brackets, and gives values at which others
+    fail that walk through them.
+
+    Raises:
+        ValueError: It is no text, no JSON, or more than ``DEEPEST_JSON`` levels deep, where an
+            empty list may lie one deeper.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"expected JSON text, got {type(text).__name__}")
+    try:
+        # Several times as quick. It refuses what is deeper, but lone surrogates, too.
+        return from_json(text, cache_strings="keys")
+    except (ValueError, TypeError):
+        pass
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels") from None
+    # Counted first, as looking into every value takes longer than reading it.
+    if text.count("[") + text.count("{") > DEEPEST_JSON and _is_deeper(value, DEEPEST_JSON):
+        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels")
+    return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and dicts lie more than ``limit`` deep in each other."""
+    level: list[Any] = [value] if isinstance(value, list | dict) else []
+    for _ in range(limit):
+        level = [
+            item
+            for node in level
+            for item in cast(Iterable[Any], node.values() if isinstance(node, dict) else node)
+            if isinstance(item, list | dict)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def to_json_text(value: Any, *, strict: bool = False) -> str:
+    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
+
+    Raises:
+        ValueError: ``strict``, and some part cannot be written as JSON.
+    """
+    try:
+        plain = to_jsonable_python(value, fallback=None if strict else str)
+    except Exception as error:
+        if strict:
+            raise ValueError(
+                f"a {type(value).__name__} cannot be written as JSON: {error}. "
+                "Convert it to dicts, lists, strings and numbers first"
+            ) from error
+        plain = str(value)
+    return json.dumps(plain, ensure_ascii=False)

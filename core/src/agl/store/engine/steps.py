@@ -1,25 +1,23 @@
 """What operations are made of: finding records, making them, and what follows from a change."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from agl.errors import UnknownRecordError
 from agl.store import rules
-from agl.store.detached import detached_record
-from agl.store.packed import AnySpan, PackedSpan, check_span
-from agl.store.sqlite.rows import StoredAttempt, attempted
-from agl.store.sqlite.tables import Tables
+from agl.store.engine.tables import StoredAttempt, Tables, attempted
+from agl.store.packed_span import AnySpan, PackedSpan
+from agl.store.span_checks import check_span
 from agl.types import (
     UNASSIGNED,
     Attempt,
     AttemptedRollout,
     AttemptStatus,
-    EnqueueRolloutRequest,
     Failure,
     Rollout,
     RolloutConfig,
     Worker,
 )
+from agl.utils.json_values import copy_of_record
 from agl.utils.rewards import get_reward_value, place_of_reward
 
 
@@ -52,37 +50,6 @@ def find_worker(tables: Tables, worker_id: str) -> Worker:
     return tables.worker(worker_id) or Worker(worker_id=worker_id)
 
 
-def known_resources_id(tables: Tables, resources_id: str | None) -> str | None:
-    """The id, for None the latest; or an ``UnknownRecordError``."""
-    if resources_id is None:
-        return tables.latest_resources_id
-    if resources_id != tables.latest_resources_id and tables.resources(resources_id) is None:
-        raise UnknownRecordError(
-            f"no resources {resources_id!r} in this store; add them with update_resources first"
-        )
-    return resources_id
-
-
-def new_rollout(
-    tables: Tables,
-    now: float,
-    request: EnqueueRolloutRequest,
-    resources_id: str | None,
-    status: Literal["queuing", "preparing"],
-) -> Rollout:
-    """A rollout as it was asked for."""
-    return Rollout(
-        rollout_id=tables.new_id("ro"),
-        input=request.input,
-        start_time=now,
-        mode=request.mode,
-        resources_id=resources_id,
-        status=status,
-        config=request.config or RolloutConfig(),
-        metadata={} if request.metadata is None else request.metadata,
-    )
-
-
 def begin_attempt(
     tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None
 ) -> AttemptedRollout:
@@ -103,16 +70,16 @@ def begin_attempt(
     tables.insert_attempt(StoredAttempt(attempt, next_sequence), deadline, key)
     moved = rules.move_rollout(rollout, "preparing", now)
     move(tables, rollout, moved)
-    return attempted(detached_record(moved), attempt)
+    return attempted(copy_of_record(moved), attempt)
 
 
 def made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
     """What the request of this key made, when that was not begun: its answer was lost."""
     found: list[AttemptedRollout] = []
-    for rollout_id, attempt_id in tables.claim_keys.made_by(key) if key is not None else ():
+    for rollout_id, attempt_id in tables.made_by(key) if key is not None else ():
         rollout, stored = find_attempt(tables, rollout_id, attempt_id)
         if is_current(tables, rollout, stored.attempt):
-            found.append(attempted(detached_record(rollout), stored.attempt))
+            found.append(attempted(copy_of_record(rollout), stored.attempt))
     return found
 
 

@@ -10,7 +10,7 @@ from agl.errors import StoreDiskError, StoreUnavailableError
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: ContextVar[float] = ContextVar("agl_store_patience_seconds", default=60.0)
+RETRY_SECONDS: ContextVar[float] = ContextVar("agl_store_retry_seconds", default=60.0)
 """About as long as a client over HTTP asks again. A server sets 0 for what it answers: it says at
 once how things are, and its clients decide how long they wait."""
 
@@ -22,15 +22,15 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, StoreUnavailableError) and not isinstance(error, StoreDiskError)
 
 
-async def patiently(
+async def retry_disk_errors(
     ask: Callable[[], Awaitable[T]], failing_since: Callable[[], float | None] = lambda: None
 ) -> T:
-    """Ask until the disk works again, or the patience of this context ends.
+    """Ask until the disk works again, or ``RETRY_SECONDS`` of this context have passed.
 
     Args:
         ask: Asks once.
-        failing_since: Since when the disk takes nothing, by ``time.monotonic()``: calls that come
-            after each other have one patience together.
+        failing_since: Since when the disk takes nothing, by ``time.monotonic()``: all calls since
+            then share one ``RETRY_SECONDS``.
 
     Raises:
         StoreDiskError: The last answer.
@@ -42,7 +42,7 @@ async def patiently(
             return await ask()
         except StoreDiskError:
             now = time.monotonic()
-            end = (failing_since() or now) + PATIENCE_SECONDS.get() if end is None else end
+            end = (failing_since() or now) + RETRY_SECONDS.get() if end is None else end
             if now >= end:
                 raise
         await asyncio.sleep(min(pause, end - now))

@@ -1,36 +1,72 @@
-"""Every operation of a store, once: pure functions of (tables, now, arguments).
+"""Every operation on work, once: pure functions of (tables, now, arguments).
 
 The tables keep and find, and know no rules. An operation reads what it needs, refuses before it
-writes, and notes in ``tables.effects`` what others wait for. A store runs each operation alone, in
-a transaction, and then acts on the effects.
+writes, and notes in ``tables.effects`` what others wait for. ``run_all`` runs operations in a
+transaction; the store then acts on the effects. Operations on other records are in ``records``.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from agl.errors import AglError, UnknownRecordError
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
-from agl.store.detached import detached_changes, detached_record
-from agl.store.packed import AnySpan, late
-from agl.store.sqlite import steps
-from agl.store.sqlite.rows import attempted
-from agl.store.sqlite.runs import (
-    begin_run as begin_run,
-    delete_run as delete_run,
-    end_run as end_run,
-)
-from agl.store.sqlite.tables import Tables
+from agl.store.engine import steps
+from agl.store.engine.tables import Tables, attempted
+from agl.store.packed_span import AnySpan, late
+from agl.store.waiting import Effects
 from agl.types import (
     Attempt,
     AttemptedRollout,
     EnqueueRolloutRequest,
     Failure,
-    LedgerPart,
-    NamedResources,
-    ResourcesUpdate,
     Rollout,
-    Worker,
+    RolloutConfig,
 )
+from agl.utils.json_values import copy_of_changes, copy_of_record
+
+T = TypeVar("T", bound=Tables)
+
+
+class Outcome(NamedTuple):
+    """What an operation came to: its result, or why there is none."""
+
+    result: Any
+    error: Exception | None = None
+
+
+def run_all(
+    tables: T, operations: Sequence[Callable[[T, float], Any]], now: Callable[[], float]
+) -> tuple[list[Outcome], Effects]:
+    """Run operations one after the other in one transaction: all are kept, or none.
+
+    An operation that raises an ``AglError`` before it has changed anything is refused, and the
+    others go on. After any other error the transaction is rolled back, and the error is raised.
+
+    Returns:
+        An outcome for each operation, and what all of them did that others wait for.
+    """
+    outcomes: list[Outcome] = []
+    effects = tables.effects = Effects()
+    try:
+        tables.begin()
+        for operation in operations:
+            num_changes = tables.num_changes
+            try:
+                result = operation(tables, now())
+            except AglError as error:
+                if tables.num_changes != num_changes:
+                    raise
+                # Its traceback holds these frames, and so the results of all operations.
+                outcomes.append(Outcome(None, error.with_traceback(None)))
+            else:
+                outcomes.append(Outcome(result))
+        tables.commit()
+    except BaseException:
+        tables.roll_back()
+        raise
+    return outcomes, effects
+
 
 # --- putting work in, taking it out
 
@@ -39,18 +75,49 @@ def enqueue_many_rollouts(
     tables: Tables, now: float, rollouts: Sequence[EnqueueRolloutRequest]
 ) -> list[Rollout]:
     """Queue tasks; see ``EnqueueRolloutRequest.key``."""
-    resources_ids = [steps.known_resources_id(tables, request.resources_id) for request in rollouts]
+    resources_ids = [known_resources_id(tables, request.resources_id) for request in rollouts]
     queued: list[Rollout] = []
     for request, resources_id in zip(rollouts, resources_ids, strict=True):
         known = None if request.key is None else tables.rollout_id_of_key(request.key)
         if known is not None:
             queued += tables.views([known])
             continue
-        rollout = steps.new_rollout(tables, now, request, resources_id, "queuing")
+        rollout = new_rollout(tables, now, request, resources_id, "queuing")
         tables.insert_rollout(rollout, request.key)
         tables.effects.queued += 1
         queued.append(rollout)
     return queued
+
+
+def known_resources_id(tables: Tables, resources_id: str | None) -> str | None:
+    """The id, for None the latest; or an ``UnknownRecordError``."""
+    if resources_id is None:
+        return tables.latest_resources_id
+    if resources_id != tables.latest_resources_id and tables.resources(resources_id) is None:
+        raise UnknownRecordError(
+            f"no resources {resources_id!r} in this store; add them with update_resources first"
+        )
+    return resources_id
+
+
+def new_rollout(
+    tables: Tables,
+    now: float,
+    request: EnqueueRolloutRequest,
+    resources_id: str | None,
+    status: Literal["queuing", "preparing"],
+) -> Rollout:
+    """A rollout as it was asked for."""
+    return Rollout(
+        rollout_id=tables.new_id("ro"),
+        input=request.input,
+        start_time=now,
+        mode=request.mode,
+        resources_id=resources_id,
+        status=status,
+        config=request.config or RolloutConfig(),
+        metadata={} if request.metadata is None else request.metadata,
+    )
 
 
 def claim(
@@ -60,7 +127,7 @@ def claim(
     claimed = steps.made_by(tables, key)
     if claimed:
         return claimed
-    while len(claimed) < limit and (rollout := tables.first_queued(now)) is not None:
+    while len(claimed) < limit and (rollout := tables.first_queued()) is not None:
         claimed.append(steps.begin_attempt(tables, now, rollout, worker_id, key))
     if worker_id is not None:
         worker = steps.find_worker(tables, worker_id)
@@ -86,19 +153,18 @@ def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout
 
 
 def start_rollout(
-    tables: Tables, now: float, *, worker_id: str | None, **task: Any
+    tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
 ) -> AttemptedRollout:
     """Make a rollout and its first attempt; see ``EnqueueRolloutRequest``."""
-    request = EnqueueRolloutRequest(**task)
     known = None if request.key is None else tables.rollout_id_of_key(request.key)
     if known is not None:
         latest = tables.latest_attempt(known)
         if latest is None:  # queued under this key
             return start_attempt(tables, now, known, worker_id)
         rollout = steps.find_rollout(tables, known)
-        return attempted(detached_record(rollout), detached_record(latest))
-    resources_id = steps.known_resources_id(tables, request.resources_id)
-    rollout = steps.new_rollout(tables, now, request, resources_id, "preparing")
+        return attempted(copy_of_record(rollout), copy_of_record(latest))
+    resources_id = known_resources_id(tables, request.resources_id)
+    rollout = new_rollout(tables, now, request, resources_id, "preparing")
     tables.insert_rollout(rollout, request.key)
     return steps.begin_attempt_of_worker(tables, now, rollout, worker_id)
 
@@ -169,10 +235,10 @@ def get_many_span_sequence_ids(
 def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[str, Any]) -> Rollout:
     """Change the fields of a rollout."""
     rollout = steps.find_rollout(tables, rollout_id)
-    changes = detached_changes(changes)
+    changes = copy_of_changes(changes)
     status = changes.pop("status", rollout.status)
     if changes.get("resources_id") is not None:
-        steps.known_resources_id(tables, changes["resources_id"])
+        known_resources_id(tables, changes["resources_id"])
     edited = Rollout.model_validate({**rollout.__dict__, **changes}) if changes else rollout
     moved = rules.move_rollout_by_hand(edited, status, now)
     if changes:
@@ -184,9 +250,9 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[st
         _, stored = steps.find_attempt(tables, rollout_id, latest.attempt_id)
         steps.save_with_deadline(tables, stored, edited.config)
     if status == "requeuing" and rollout.status != "requeuing":
-        return detached_record(steps.requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND))
+        return copy_of_record(steps.requeue(tables, now, rollout_id, rules.REQUEUED_BY_HAND))
     steps.move(tables, edited, moved)
-    return detached_record(moved)
+    return copy_of_record(moved)
 
 
 def update_attempt(
@@ -196,12 +262,12 @@ def update_attempt(
     if attempt_id == "latest":
         latest = tables.latest_attempt(rollout_id)
         attempt_id = latest.attempt_id if latest is not None else attempt_id
-    changes = detached_changes(changes)
+    changes = copy_of_changes(changes)
     status = changes.pop("status", None)
     rollout, stored = steps.find_attempt(tables, rollout_id, attempt_id, status)
     old = stored.attempt
     if status == old.status and status not in rules.OPEN:
-        return detached_record(old)
+        return copy_of_record(old)
     current = steps.is_current(tables, rollout, old)
     attempt = old
     if changes.pop("last_heartbeat_time", None) is not None:
@@ -213,7 +279,7 @@ def update_attempt(
     if changes:
         attempt = Attempt.model_validate({**attempt.__dict__, **changes})
     steps.save_attempt(tables, now, rollout, old, stored._replace(attempt=attempt), current)
-    return detached_record(attempt)
+    return copy_of_record(attempt)
 
 
 def expire(tables: Tables, now: float, listening_since: float = 0.0) -> int:
@@ -279,49 +345,4 @@ def turn(
                 changes["error"] = finish.error
             attempt = update_attempt(tables, now, *ids, changes)
     claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
-    return Turn(added, attempt and detached_record(attempt), claimed)
-
-
-# --- the ledger
-
-
-def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:
-    """Keep accounts of rollouts."""
-    for rollout_id in {part.rollout_id for part in parts}:
-        steps.find_rollout(tables, rollout_id)
-    for part in parts:
-        tables.save_ledger_part(part)
-
-
-# --- resources and workers
-
-
-def add_resources(tables: Tables, now: float, resources: NamedResources) -> ResourcesUpdate:
-    """Store a new snapshot."""
-    return update_resources(tables, now, tables.new_id("rs"), resources)
-
-
-def update_resources(
-    tables: Tables, now: float, resources_id: str, resources: NamedResources
-) -> ResourcesUpdate:
-    """Replace or make a snapshot."""
-    old = tables.resources(resources_id)
-    update = ResourcesUpdate(
-        resources_id=resources_id,
-        create_time=old.create_time if old else now,
-        update_time=now,
-        version=old.version + 1 if old else 1,
-        resources=resources,
-    )
-    tables.save_resources(update)
-    return update
-
-
-def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
-    """Note a heartbeat."""
-    worker = steps.find_worker(tables, worker_id)
-    worker = Worker.model_validate(
-        {**worker.__dict__, **detached_changes(changes), "last_heartbeat_time": now}
-    )
-    tables.save_worker(worker)
-    return detached_record(worker)
+    return Turn(added, attempt and copy_of_record(attempt), claimed)

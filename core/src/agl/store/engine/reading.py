@@ -1,0 +1,88 @@
+"""What a store answers out of ``Lookups``: the part of the contract that changes nothing."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from agl.store.base import LightningStore
+from agl.store.engine.tables import Lookups
+from agl.store.operation_table import operation_of
+from agl.store.queries import query_of
+from agl.types import (
+    Attempt,
+    LedgerPart,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Run,
+    Span,
+    Worker,
+)
+from agl.types.records import Record
+from agl.utils.json_values import copy_of_record
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Record)
+
+_QUERY_ROLLOUTS = operation_of(LightningStore.query_rollouts)
+_QUERY_ATTEMPTS = operation_of(LightningStore.query_attempts)
+_QUERY_SPANS = operation_of(LightningStore.query_spans)
+_QUERY_LEDGER_PARTS = operation_of(LightningStore.query_ledger_parts)
+_QUERY_RESOURCES = operation_of(LightningStore.query_resources)
+_QUERY_WORKERS = operation_of(LightningStore.query_workers)
+_QUERY_RUNS = operation_of(LightningStore.query_runs)
+
+
+class ReadingStore(LightningStore):
+    """A store whose subclass says how a lookup is run."""
+
+    @abstractmethod
+    async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+        """Run a lookup; it sees every write that was acknowledged."""
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._read(lambda lookups: lookups.views([rollout_id]))
+        return found[0] if found else None
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        return await self._look_up(lambda lookups: lookups.latest_attempt(rollout_id))
+
+    async def _look_up(self, lookup: Callable[[Lookups], R | None]) -> R | None:
+        record = await self._read(lookup)
+        return None if record is None else copy_of_record(record)
+
+    async def query_rollouts(self, **filters: Any) -> PaginatedResult[Rollout]:
+        query = query_of(_QUERY_ROLLOUTS, filters)
+        return await self._read(lambda lookups: lookups.query_rollouts(query))
+
+    async def query_attempts(self, rollout_id: str, **filters: Any) -> PaginatedResult[Attempt]:
+        query = query_of(_QUERY_ATTEMPTS, filters)
+        return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
+
+    async def query_spans(
+        self, rollout_id: str, attempt_id: str | None = None, **filters: Any
+    ) -> PaginatedResult[Span]:
+        query = query_of(_QUERY_SPANS, filters)
+        return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        return await self._look_up(lambda lookups: lookups.resources(resources_id))
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return await self._look_up(lambda lookups: lookups.latest_resources())
+
+    async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
+        query = query_of(_QUERY_RESOURCES, filters)
+        return await self._read(lambda lookups: lookups.query_resources(query))
+
+    async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
+        query = query_of(_QUERY_WORKERS, filters)
+        return await self._read(lambda lookups: lookups.query_workers(query))
+
+    async def query_runs(self, **filters: Any) -> PaginatedResult[Run]:
+        query = query_of(_QUERY_RUNS, filters)
+        return await self._read(lambda lookups: lookups.query_runs(query))
+
+    async def query_ledger_parts(self, **filters: Any) -> PaginatedResult[LedgerPart]:
+        query = query_of(_QUERY_LEDGER_PARTS, filters)
+        return await self._read(lambda lookups: lookups.query_ledger_parts(query))

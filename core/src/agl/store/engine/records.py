@@ -1,0 +1,86 @@
+"""Operations on runs, accounts, resources and workers; see ``operations``."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agl.errors import UnknownRecordError
+from agl.store import run_rules
+from agl.store.engine import steps
+from agl.store.engine.tables import Tables
+from agl.types import (
+    LedgerPart,
+    NamedResources,
+    ResourcesUpdate,
+    Run,
+    RunOutcome,
+    RunStart,
+    Worker,
+)
+from agl.utils.json_values import copy_of_changes, copy_of_record
+
+
+def begin_run(tables: Tables, now: float, start: RunStart) -> Run:
+    """Add a run or begin its next generation."""
+    return _save(tables, run_rules.begin(tables.run(start.run_id), start, now))
+
+
+def end_run(
+    tables: Tables, now: float, run_id: str, generation: int, outcome: RunOutcome, error: str | None
+) -> Run:
+    """Note how a generation ended."""
+    return _save(tables, run_rules.end(_find(tables, run_id), generation, outcome, error, now))
+
+
+def delete_run(tables: Tables, now: float, run_id: str, only_count: bool) -> dict[str, int]:
+    """Delete a run with what it holds."""
+    run = _find(tables, run_id)
+    if not only_count:
+        run_rules.check_deletable(run)
+    return tables.delete_run(run_id, only_count=only_count)
+
+
+def _find(tables: Tables, run_id: str) -> Run:
+    run = tables.run(run_id)
+    if run is None:
+        raise UnknownRecordError(f"no run {run_id!r} in this store")
+    return run
+
+
+def _save(tables: Tables, run: Run) -> Run:
+    if not run.problem:  # the body would be lost
+        tables.save_run(run)
+    return run
+
+
+def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:
+    """Keep accounts of rollouts."""
+    for rollout_id in {part.rollout_id for part in parts}:
+        steps.find_rollout(tables, rollout_id)
+    for part in parts:
+        tables.save_ledger_part(part)
+
+
+def update_resources(
+    tables: Tables, now: float, resources_id: str, resources: NamedResources
+) -> ResourcesUpdate:
+    """Replace or make a snapshot."""
+    old = tables.resources(resources_id)
+    update = ResourcesUpdate(
+        resources_id=resources_id,
+        create_time=old.create_time if old else now,
+        update_time=now,
+        version=old.version + 1 if old else 1,
+        resources=resources,
+    )
+    tables.save_resources(update)
+    return update
+
+
+def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
+    """Note a heartbeat."""
+    worker = steps.find_worker(tables, worker_id)
+    worker = Worker.model_validate(
+        {**worker.__dict__, **copy_of_changes(changes), "last_heartbeat_time": now}
+    )
+    tables.save_worker(worker)
+    return copy_of_record(worker)

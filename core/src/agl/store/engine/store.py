@@ -1,0 +1,328 @@
+"""A store made of ``Tables``: the asynchronous face, waiting, and the watchdog."""
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
+
+from agl.errors import ConfigError
+from agl.store import rules, run_rules
+from agl.store.base import (
+    UNSET,
+    AttemptEnd,
+    LightningStoreStatistics,
+    Turn,
+    Unset,
+)
+from agl.store.engine import operations as ops, records
+from agl.store.engine.reading import ReadingStore
+from agl.store.engine.tables import Tables
+from agl.store.overdue import StoreClock, Watchdog
+from agl.store.packed_span import AnySpan
+from agl.store.waiting import Effects, EndWaiters, QueueWaiters
+from agl.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    Failure,
+    LedgerPart,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Run,
+    RunOutcome,
+    RunStart,
+    Span,
+    TaskInput,
+    Worker,
+)
+
+T = TypeVar("T")
+
+
+class EngineStore(ReadingStore):
+    """A store whose subclass says how to write (a transaction), how to read, and who is queued.
+
+    Args:
+        scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
+            ``unresponsive_seconds``.
+    """
+
+    def __init__(self, *, scan_interval_seconds: float = 1.0) -> None:
+        if scan_interval_seconds <= 0:
+            raise ConfigError(
+                f"{type(self).__name__}: scan_interval_seconds must be above 0, "
+                f"got {scan_interval_seconds!r}"
+            )
+        self._queue_waiters = QueueWaiters()
+        self._end_waiters = EndWaiters()
+        self._watchdog = Watchdog(self._scan, scan_interval_seconds)
+        self._opened = time.monotonic()
+        self._clock = StoreClock()
+        self._closing = False
+
+    # --- what a subclass fills in
+
+    @abstractmethod
+    def _write(
+        self,
+        operation: Callable[[Tables, float], T],
+        claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
+    ) -> Awaitable[T]:
+        """Run an operation in a transaction (``run_all``), then give its effects to ``_publish``.
+
+        Args:
+            operation: A function of the tables and the time.
+            claimed_of: Finds the claims in its result, which go back if the caller is gone.
+        """
+
+    @abstractmethod
+    def _scan(self) -> None:
+        """Run ``operations.expire``, from the watchdog's thread."""
+
+    @abstractmethod
+    def _has_queued(self) -> bool:
+        """Whether the queue holds something; from any thread, at once."""
+
+    def _publish(self, effects: Effects) -> None:
+        """Wake who waits for this. Called from any thread, outside of any lock."""
+        if effects.queued:
+            self._queue_waiters.wake(effects.queued)
+        if effects.ended:
+            self._end_waiters.ended(effects.ended)
+        if effects.limits:
+            self._watchdog.start()
+
+    async def close(self) -> None:
+        self._closing = True
+        self._queue_waiters.wake_all()
+        self._end_waiters.wake_all()
+        await asyncio.to_thread(self._watchdog.stop)
+
+    async def statistics(self) -> LightningStoreStatistics:
+        counts = await self._read(lambda lookups: lookups.counts())
+        return {"name": type(self).__name__, **counts, "uptime": time.monotonic() - self._opened}
+
+    def _change(
+        self,
+        operation: Callable[[Tables, float], T],
+        claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
+    ) -> Awaitable[T]:
+        """Write, unless a start of a run calls and another start has taken over its run."""
+        if (writer := run_rules.WRITER.get()) is not None:
+            operation = partial(run_rules.written_by, operation, writer)
+        return self._write(operation, claimed_of)
+
+    # --- putting work in, taking it out
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest]
+    ) -> Sequence[Rollout]:
+        return await self._change(
+            lambda tables, now: ops.enqueue_many_rollouts(tables, now, rollouts)
+        )
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        if limit <= 0:
+            return []
+        claimed = await self._claim(limit, worker_id, key)
+        deadline = time.monotonic() + wait_seconds
+        while not claimed and not self._closing:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            with self._queue_waiters.ticket(self._has_queued) as ticket:
+                # Something may have come between the last look and the ticket.
+                claimed = await self._claim(limit, worker_id, key)
+                if not claimed and await ticket.wait(remaining) and not self._closing:
+                    claimed = await self._claim(limit, worker_id, key)
+        return claimed
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, key: str | None
+    ) -> list[AttemptedRollout]:
+        return await self._change(
+            lambda tables, now: ops.claim(tables, now, limit, worker_id, key),
+            lambda claimed: claimed,
+        )
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+        *,
+        key: str | None = None,
+    ) -> AttemptedRollout:
+        request = EnqueueRolloutRequest(
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            key=key,
+        )
+        return await self._change(
+            lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
+        )
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
+    ) -> AttemptedRollout:
+        return await self._change(
+            lambda tables, now: ops.start_attempt(tables, now, rollout_id, worker_id, key)
+        )
+
+    # --- a runner's whole turn
+
+    async def turn(
+        self,
+        spans: Sequence[AnySpan] = (),
+        *,
+        finish: AttemptEnd | None = None,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+        key: str | None = None,
+    ) -> Turn:
+        """The same, all or nothing; waiting comes after it is stored."""
+        done = await self._change(
+            lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id, key),
+            lambda done: done.claimed,
+        )
+        if done.claimed or limit <= 0 or wait_seconds <= 0:
+            return done
+        return done._replace(
+            claimed=await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, key=key
+            )
+        )
+
+    # --- spans
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        added = await self._change(lambda tables, now: ops.add_many_spans(tables, now, spans))
+        return cast(list[Span], added)  # of packed ones only a server adds some, in a turn
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        return await self._change(
+            lambda tables, now: ops.get_many_span_sequence_ids(tables, now, rollout_attempt_ids)
+        )
+
+    # --- changing work
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        changes = _given(
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            status=status,
+            config=config,
+            metadata=metadata,
+        )
+        return await self._change(
+            lambda tables, now: ops.update_rollout(tables, now, rollout_id, changes)
+        )
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
+    ) -> Attempt:
+        changes = _given(
+            status=status,
+            worker_id=worker_id,
+            last_heartbeat_time=last_heartbeat_time,
+            metadata=metadata,
+            error=error,
+        )
+        return await self._change(
+            lambda tables, now: ops.update_attempt(tables, now, rollout_id, attempt_id, changes)
+        )
+
+    # --- looking at work
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None
+    ) -> list[Rollout]:
+        wanted = list(rollout_ids)
+        with self._end_waiters.ticket(wanted) as ticket:
+            found = await self._read(lambda lookups: lookups.views(wanted))
+            open_ids = {one.rollout_id for one in found if one.status not in rules.ENDED}
+            if open_ids and timeout != 0 and not self._closing:
+                self._end_waiters.settle(ticket, set(wanted) - open_ids)
+                await ticket.wait(timeout)
+            if open_ids and not self._closing:
+                found = await self._read(lambda lookups: lookups.views(wanted))
+        return [rollout for rollout in found if rollout.status in rules.ENDED]
+
+    # --- resources, workers, runs and their accounts
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        return await self._change(
+            lambda tables, now: records.update_resources(tables, now, resources_id, resources)
+        )
+
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        changes = _given(heartbeat_stats=heartbeat_stats)
+        return await self._change(
+            lambda tables, now: records.update_worker(tables, now, worker_id, changes)
+        )
+
+    async def begin_run(self, start: RunStart) -> Run:
+        return await self._change(lambda tables, now: records.begin_run(tables, now, start))
+
+    async def end_run(
+        self, run_id: str, generation: int, outcome: RunOutcome, error: str | None = None
+    ) -> Run:
+        return await self._change(
+            lambda tables, now: records.end_run(tables, now, run_id, generation, outcome, error)
+        )
+
+    async def delete_run(self, run_id: str, *, only_count: bool = False) -> dict[str, int]:
+        return await self._change(
+            lambda tables, now: records.delete_run(tables, now, run_id, only_count)
+        )
+
+    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
+        await self._change(lambda tables, now: records.add_ledger_parts(tables, now, parts))
+
+
+def _given(**changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if value is not UNSET}

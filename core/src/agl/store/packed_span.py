@@ -1,0 +1,81 @@
+"""A span that stays the JSON it came as, for a server that only passes it on to its store."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from agl.errors import NotAllowedError
+from agl.types import Span
+from agl.types.spans import Writer
+
+
+class PackedSpan(NamedTuple):
+    """A valid span that nobody has looked into: what a store sorts by, and the whole as JSON."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """Counts; the one in ``body`` does not."""
+    span_id: str
+    trace_id: str
+    parent_id: str | None
+    name: str
+    start_time: float | None
+    end_time: float | None
+    body: str
+    """JSON of a ``Span``; whoever packs vouches for it, and for what ``check_span`` asks."""
+    writer: Writer | None = None
+    """As in ``body``."""
+    attributes: Mapping[str, Any] = {}
+    """Those of ``body``, for the store to see a reward among them; it keeps none of them."""
+
+    def unpack(self) -> Span:
+        """The span."""
+        return span_of(self.body, self.sequence_id)
+
+    def with_field(self, field: str) -> "PackedSpan":
+        """The same with one more field, as JSON; of two of a name, the last counts."""
+        return self._replace(body=f"{self.body[:-1]},{field}}}")
+
+
+AnySpan = Span | PackedSpan
+
+
+def span_of(body: str | bytes, sequence_id: int) -> Span:
+    """The span of a packed body, with its number."""
+    span = Span.model_validate_json(body)
+    if span.sequence_id == sequence_id:
+        return span
+    return span.changed(sequence_id=sequence_id)
+
+
+def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
+    """All as spans."""
+    return [span if isinstance(span, Span) else span.unpack() for span in spans]
+
+
+def signed(span: AnySpan, role: str) -> AnySpan:
+    """The span as one of this role may write it: a runner for itself or its agent.
+
+    Raises:
+        NotAllowedError: It says that another wrote it.
+    """
+    if span.writer == "agent" or (span.writer, role) == ("runner", "runner"):
+        return span
+    if span.writer is None or role == "attempt":
+        if isinstance(span, PackedSpan):
+            return span.with_field('"writer":"agent"')._replace(writer="agent")
+        return span.changed(writer="agent")
+    raise NotAllowedError(
+        f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
+        f"write as {span.writer!r}; leave 'writer' out"
+    )
+
+
+def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:
+    """Mark a span as late, unless an algorithm wrote it or its call ended in time."""
+    is_before = 0.0 < (span.end_time or 0.0) <= (attempt_end or 0.0)
+    if span.writer == "algorithm" or (span.writer == "gateway" and is_before):
+        return span
+    if isinstance(span, PackedSpan):
+        return span.with_field('"late":true')._replace(attributes={})
+    return span.changed(late=True)

@@ -1,0 +1,64 @@
+"""What the contract makes of its operations, for a store that writes no more than those."""
+
+from pathlib import Path
+
+import pytest
+
+from agl.store.base import LightningStore
+from agl.store.engine.store import EngineStore
+from agl.store.memory import InMemoryLightningStore
+from agl.store.operation_table import operation_of
+from agl_testing.store_contract import StoreContract
+
+OPERATIONS = {
+    "add_ledger_parts",
+    "begin_run",
+    "delete_run",
+    "end_run",
+    "enqueue_many_rollouts",
+    "get_many_span_sequence_ids",
+    "query_attempts",
+    "query_ledger_parts",
+    "query_resources",
+    "query_rollouts",
+    "query_runs",
+    "query_spans",
+    "query_workers",
+    "start_attempt",
+    "start_rollout",
+    "turn",
+    "update_attempt",
+    "update_resources",
+    "update_rollout",
+    "update_worker",
+    "wait_for_rollouts",
+}
+
+
+class OnlyOperations(InMemoryLightningStore):
+    """Has no faster way for what follows from the operations."""
+
+    add_many_spans = LightningStore.add_many_spans
+    get_rollout_by_id = LightningStore.get_rollout_by_id
+    get_latest_attempt = LightningStore.get_latest_attempt
+    get_resources_by_id = LightningStore.get_resources_by_id
+    get_latest_resources = LightningStore.get_latest_resources
+
+
+@pytest.fixture
+async def store(tmp_path: Path):
+    store = OnlyOperations(scan_interval_seconds=0.05)
+    yield store
+    await store.close()
+
+
+class TestBodiesOfTheContract(StoreContract):
+    pass
+
+
+def test_operations_are_few_and_the_engine_has_a_method_for_each() -> None:
+    methods = {name: getattr(LightningStore, name) for name in dir(LightningStore)}
+    assert {name for name, method in methods.items() if hasattr(method, "operation")} == OPERATIONS
+    for name in OPERATIONS:
+        assert getattr(EngineStore, name) is not methods[name]
+        assert operation_of(methods[name]).name == name
