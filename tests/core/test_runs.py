@@ -599,7 +599,7 @@ async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"no database" * 99, "file is not a database. The file is damaged"),
+        (b"no database" * 99, "file is not a database. No store, or damaged"),
         (b"", "it has no tables"),
         (b"CREATE TABLE theirs (a)", "no store of agl"),
     ],

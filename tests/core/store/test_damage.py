@@ -71,7 +71,7 @@ async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path
 def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path: Path) -> None:
     asyncio.run(SqliteLightningStore(path).close())
     overwrite(path, "config       TEXT NOT NULL", b"\xff")
-    with pytest.raises(StoreUnavailableError, match="damaged and was left as it is"):
+    with pytest.raises(StoreUnavailableError, match="damaged; it was left as it is"):
         SqliteLightningStore(path)
 
 

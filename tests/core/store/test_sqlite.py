@@ -592,7 +592,7 @@ def refused(path, match, **options):
 
 def test_file_of_something_else_is_refused_and_unharmed(path):
     path.write_text("dear diary\n" * 1000)
-    refused(path, "not an SQLite database")
+    refused(path, "file is not a database.*No store")
     assert path.read_text() == "dear diary\n" * 1000
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
@@ -800,19 +800,6 @@ def test_forked_process_that_outlives_the_owner_does_not_hold_the_store(path):
             asyncio.run(SqliteLightningStore(path).close())
         finally:
             os.kill(child, signal.SIGKILL)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there, an open file cannot be locked twice")
-def test_message_names_no_process_that_has_ended(path):
-    import fcntl
-
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    with Path(f"{path}.lock").open("w") as held:
-        held.write(str(ended.pid))
-        held.flush()
-        fcntl.flock(held, fcntl.LOCK_EX)
-        refused(path, f"in use by a process other than {ended.pid} that locked it, which has ended")
 
 
 async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):

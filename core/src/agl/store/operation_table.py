@@ -121,6 +121,13 @@ def operation_of(method: Callable[..., Any]) -> Operation:
     return vars(method).get("operation") or Operation(method)
 
 
+def changes_of(method: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
+    """The fields that an update changes, by name."""
+    operation = operation_of(method)
+    given = operation.complete(operation.bind(args, kwargs))
+    return {name: value for name, value in given.items() if name not in operation.required}
+
+
 def json_method(
     store: object, name: str
 ) -> Callable[..., Coroutine[Any, Any, bytes | list[bytes] | None]] | None:

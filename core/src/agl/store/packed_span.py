@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from agl.errors import NotAllowedError
 from agl.types import Span
 from agl.types.spans import Writer
 
@@ -51,24 +50,6 @@ def span_of(body: str | bytes, sequence_id: int) -> Span:
 def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
     """All as spans."""
     return [span if isinstance(span, Span) else span.unpack() for span in spans]
-
-
-def signed(span: AnySpan, role: str) -> AnySpan:
-    """The span as one of this role may write it: a runner for itself or its agent.
-
-    Raises:
-        NotAllowedError: It says that another wrote it.
-    """
-    if span.writer == "agent" or (span.writer, role) == ("runner", "runner"):
-        return span
-    if span.writer is None or role == "attempt":
-        if isinstance(span, PackedSpan):
-            return span.with_field('"writer":"agent"')._replace(writer="agent")
-        return span.changed(writer="agent")
-    raise NotAllowedError(
-        f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
-        f"write as {span.writer!r}; leave 'writer' out"
-    )
 
 
 def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:

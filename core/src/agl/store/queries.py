@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from agl.errors import InvalidQueryError
-from agl.store.operation_table import Operation
+from agl.store.operation_table import Operation, operation_of
 from agl.types import (
     Attempt,
     PaginatedResult,
@@ -158,8 +158,8 @@ def make_query(
     )
 
 
-def query_of(operation: Operation, given: dict[str, Any]) -> Query:
-    """The query that the arguments of an operation ask for; its ids are no part of it.
+def query_of(method: Callable[..., Any], given: dict[str, Any]) -> Query:
+    """The query that the arguments of an operation ask for; ids by position are no part of it.
 
     What names a field is a filter on it: ``..._in`` on what lies within, ``..._contains`` on a part
     of a text, ``..._below`` and ``..._above`` on a number, a plain name on the very value.
@@ -168,6 +168,7 @@ def query_of(operation: Operation, given: dict[str, Any]) -> Query:
         TypeError: The operation has no such parameter.
         InvalidQueryError: As ``make_query`` does.
     """
+    operation = operation_of(method)
     assert operation.kind is not None
     for name in given.keys() - operation.parameters:
         raise TypeError(f"{operation.name}() got an unexpected keyword argument {name!r}")

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import sys
-import weakref
-from typing import Protocol
+from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 
 class HeldError(Exception):
@@ -16,11 +16,8 @@ class LockFile:
 
     A process forked from this one does not hold it: it may outlive this one.
 
-    The file has the number of the process. Whoever holds it removes it in the end; one that a dead
-    process left is taken over.
-
     Args:
-        path: The file; its folder must be there.
+        path: The file, which gets the number of the process; its folder must be there.
 
     Raises:
         HeldError: Another one holds it, in this process or another.
@@ -29,133 +26,47 @@ class LockFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)
-        # Another user may have left a link there, for us to overwrite what it points to.
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        self._lock = FileLock(
+            self._path, 0, 0o600, thread_local=False, fallback_to_soft=False, on_acquired=self._note
+        )
         while True:
-            self._file = os.open(self._path, flags, 0o600)
             try:
-                while not _try_lock(self._file):
-                    if _try_lock(self._file, is_shared=True):  # only ``is_held`` had it
-                        _unlock(self._file)
-                        continue
-                    owner = os.read(self._file, 32).decode(errors="replace").strip()
-                    raise HeldError(_owner(owner))
-                if self._is_in_place():
-                    os.ftruncate(self._file, 0)
-                    os.write(self._file, str(os.getpid()).encode())
-                    break
-            except BaseException:
-                os.close(self._file)
-                raise
-            # Its last owner removed it between our opening and our locking it.
-            os.close(self._file)
-        forget_in_forks(self)
+                self._lock.acquire()
+                return
+            except Timeout:
+                if is_held(self._path):  # else only a look of ``is_held`` was in the way
+                    raise HeldError(_owner(self._path)) from None
 
-    def _is_in_place(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._file), os.stat(self._path))
-        except FileNotFoundError:
-            return False
-
-    def forget(self) -> None:
-        """Close this process's copy; for a forked one, so that it does not hold the file too."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+    def _note(self, file: int) -> None:
+        self._file = os.fstat(file)
+        os.ftruncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Give the file free, and remove it."""
-        if self._file < 0:
-            return
-        if not self._is_in_place():  # the one there is another owner's
-            os.close(self._file)
-        elif sys.platform == "win32":  # an open file cannot be removed there
-            os.close(self._file)
-            with contextlib.suppress(OSError):
+        """Give the file free, and remove it unless another one lies in its place."""
+        with contextlib.suppress(OSError):
+            if self._lock.is_locked and os.path.samestat(self._file, os.stat(self._path)):
                 os.unlink(self._path)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-            _unlock(self._file)
-            os.close(self._file)
-        self._file = -1
+        self._lock.release()
 
 
 def is_held(path: str | os.PathLike[str]) -> bool:
-    """Whether somebody holds a file. Who takes it meanwhile is not refused, except on Windows.
+    """Whether somebody holds a file. Who takes it meanwhile is not refused.
 
     Raises:
         OSError: There is none, or nothing can be locked where it lies.
     """
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return not _try_lock(file, is_shared=True)
-    finally:
-        os.close(file)
-
-
-class Forgetting(Protocol):
-    """Something of which a forked process shall have no copy."""
-
-    def forget(self) -> None:
-        """Close this process's copy; it may be closed already."""
-        ...
-
-
-_held: "weakref.WeakSet[Forgetting]" = weakref.WeakSet()
-
-
-def forget_in_forks(held: Forgetting) -> None:
-    """Have ``held.forget`` called in processes that are forked from this one."""
-    _held.add(held)
-
-
-def _after_fork_in_child() -> None:
-    for lock in list(_held):
-        lock.forget()
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _owner(number: str) -> str:
-    import psutil
-
-    if number.isdecimal() and psutil.pid_exists(int(number)):
-        return f"process {number}"
-    return f"a process other than {number or 'the one'} that locked it, which has ended"
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(file: int, *, is_shared: bool = False) -> bool:
-        # Far behind the owner's number, so that others can read that.
-        os.lseek(file, 1 << 20, os.SEEK_SET)
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        finally:
-            os.lseek(file, 0, os.SEEK_SET)
-        return True
-
-    def _unlock(file: int) -> None:
-        os.lseek(file, 1 << 20, os.SEEK_SET)
-        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
-
-else:
     import fcntl
 
-    def _try_lock(file: int, *, is_shared: bool = False) -> bool:
+    with Path(path).open("rb") as file:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            return True
+    return False
 
-    def _unlock(file: int) -> None:
-        # A forked child holds the same lock; only this frees it for good.
-        fcntl.flock(file, fcntl.LOCK_UN)
+
+def _owner(path: str) -> str:
+    with contextlib.suppress(OSError):  # it is free by now
+        return f"process {Path(path).read_text('utf-8', 'replace').strip()}"
+    return "another process"

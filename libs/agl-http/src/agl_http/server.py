@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
-from agl.utils.lockfile import forget_in_forks
 from agl_http.addresses import is_loopback, url_of
+from agl_http.forks import forget_in_forks
 
 if TYPE_CHECKING:
     import uvicorn

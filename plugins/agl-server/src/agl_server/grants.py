@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import Request
 from pydantic import TypeAdapter
 
+from agl.errors import NotAllowedError
 from agl.store.base import AttemptEnd, LightningStore
-from agl.store.packed_span import AnySpan, signed
+from agl.store.packed_span import AnySpan, PackedSpan
 from agl.types import AttemptedRollout
 from agl_http.headers import ATTEMPTS, RECEIVED
 from agl_http.layers import GRANT, App, Receive, Scope, Send, answer, header
@@ -77,7 +78,7 @@ class Grants:
             attempts.add((finish.rollout_id, finish.attempt_id))
         check(request.scope[GRANT], self._claims(request), operation, {}, attempts)
         is_agents = {span.writer for span in spans} <= {"agent"}  # nearly always
-        return spans if is_agents else [signed(span, role) for span in spans]
+        return spans if is_agents else [_signed(span, role) for span in spans]
 
     def claims_json(self, claimed: Sequence[AttemptedRollout]) -> bytes:
         """What was claimed, each with the token of its attempt; see ``wire.Claimed``."""
@@ -112,3 +113,21 @@ class Reserved:
                 )
                 return await answer(send, 403, why, "NotAllowedError")
         return await self.app(scope, receive, send)
+
+
+def _signed(span: AnySpan, role: str) -> AnySpan:
+    """The span as one of this role may write it: a runner for itself or its agent.
+
+    Raises:
+        NotAllowedError: It says that another wrote it.
+    """
+    if span.writer == "agent" or (span.writer, role) == ("runner", "runner"):
+        return span
+    if span.writer is None or role == "attempt":
+        if isinstance(span, PackedSpan):
+            return span.with_field('"writer":"agent"')._replace(writer="agent")
+        return span.changed(writer="agent")
+    raise NotAllowedError(
+        f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
+        f"write as {span.writer!r}; leave 'writer' out"
+    )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from agl.errors import ConfigError, GatewayError
-from agl.utils.lockfile import forget_in_forks
+from agl_http.forks import forget_in_forks
 from agl_http.server import bind
 
 logger = logging.getLogger("agl.compat")

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from agl.store.base import LightningStore
 from agl.store.engine.tables import Lookups
-from agl.store.operation_table import operation_of
 from agl.store.queries import query_of
 from agl.types import (
     Attempt,
@@ -23,14 +22,6 @@ from agl.utils.json_values import copy_of_record
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
-
-_QUERY_ROLLOUTS = operation_of(LightningStore.query_rollouts)
-_QUERY_ATTEMPTS = operation_of(LightningStore.query_attempts)
-_QUERY_SPANS = operation_of(LightningStore.query_spans)
-_QUERY_LEDGER_PARTS = operation_of(LightningStore.query_ledger_parts)
-_QUERY_RESOURCES = operation_of(LightningStore.query_resources)
-_QUERY_WORKERS = operation_of(LightningStore.query_workers)
-_QUERY_RUNS = operation_of(LightningStore.query_runs)
 
 
 class ReadingStore(LightningStore):
@@ -52,17 +43,17 @@ class ReadingStore(LightningStore):
         return None if record is None else copy_of_record(record)
 
     async def query_rollouts(self, **filters: Any) -> PaginatedResult[Rollout]:
-        query = query_of(_QUERY_ROLLOUTS, filters)
+        query = query_of(LightningStore.query_rollouts, filters)
         return await self._read(lambda lookups: lookups.query_rollouts(query))
 
     async def query_attempts(self, rollout_id: str, **filters: Any) -> PaginatedResult[Attempt]:
-        query = query_of(_QUERY_ATTEMPTS, filters)
+        query = query_of(LightningStore.query_attempts, filters)
         return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
 
     async def query_spans(
         self, rollout_id: str, attempt_id: str | None = None, **filters: Any
     ) -> PaginatedResult[Span]:
-        query = query_of(_QUERY_SPANS, filters)
+        query = query_of(LightningStore.query_spans, filters)
         return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
@@ -72,17 +63,17 @@ class ReadingStore(LightningStore):
         return await self._look_up(lambda lookups: lookups.latest_resources())
 
     async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
-        query = query_of(_QUERY_RESOURCES, filters)
+        query = query_of(LightningStore.query_resources, filters)
         return await self._read(lambda lookups: lookups.query_resources(query))
 
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
-        query = query_of(_QUERY_WORKERS, filters)
+        query = query_of(LightningStore.query_workers, filters)
         return await self._read(lambda lookups: lookups.query_workers(query))
 
     async def query_runs(self, **filters: Any) -> PaginatedResult[Run]:
-        query = query_of(_QUERY_RUNS, filters)
+        query = query_of(LightningStore.query_runs, filters)
         return await self._read(lambda lookups: lookups.query_runs(query))
 
     async def query_ledger_parts(self, **filters: Any) -> PaginatedResult[LedgerPart]:
-        query = query_of(_QUERY_LEDGER_PARTS, filters)
+        query = query_of(LightningStore.query_ledger_parts, filters)
         return await self._read(lambda lookups: lookups.query_ledger_parts(query))

@@ -5,41 +5,30 @@ import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError
 from agl.store import rules, run_rules
-from agl.store.base import (
-    UNSET,
-    AttemptEnd,
-    LightningStoreStatistics,
-    Turn,
-    Unset,
-)
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
+from agl.store.operation_table import changes_of, operation_of
 from agl.store.overdue import StoreClock, Watchdog
 from agl.store.packed_span import AnySpan
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import (
     Attempt,
     AttemptedRollout,
-    AttemptStatus,
     EnqueueRolloutRequest,
-    Failure,
     LedgerPart,
     NamedResources,
     ResourcesUpdate,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Run,
     RunOutcome,
     RunStart,
     Span,
-    TaskInput,
     Worker,
 )
 
@@ -159,25 +148,10 @@ class EngineStore(ReadingStore):
             lambda claimed: claimed,
         )
 
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-        *,
-        key: str | None = None,
-    ) -> AttemptedRollout:
-        request = EnqueueRolloutRequest(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            key=key,
-        )
+    async def start_rollout(self, input: Any, *args: Any, **given: Any) -> AttemptedRollout:
+        task = operation_of(LightningStore.start_rollout).bind((input, *args), given)
+        worker_id = task.pop("worker_id", None)
+        request = EnqueueRolloutRequest(**task)
         return await self._change(
             lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
         )
@@ -229,50 +203,19 @@ class EngineStore(ReadingStore):
 
     # --- changing work
 
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-    ) -> Rollout:
-        changes = _given(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            status=status,
-            config=config,
-            metadata=metadata,
-        )
+    async def update_rollout(self, rollout_id: str, *args: Any, **given: Any) -> Rollout:
+        changes = changes_of(LightningStore.update_rollout, (rollout_id, *args), given)
         return await self._change(
             lambda tables, now: ops.update_rollout(tables, now, rollout_id, changes)
         )
 
     async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"],
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        error: Failure | Unset = UNSET,
+        self, rollout_id: str, attempt_id: str, *args: Any, **given: Any
     ) -> Attempt:
-        changes = _given(
-            status=status,
-            worker_id=worker_id,
-            last_heartbeat_time=last_heartbeat_time,
-            metadata=metadata,
-            error=error,
-        )
+        changes = changes_of(LightningStore.update_attempt, (rollout_id, attempt_id, *args), given)
         return await self._change(
             lambda tables, now: ops.update_attempt(tables, now, rollout_id, attempt_id, changes)
         )
-
-    # --- looking at work
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -297,10 +240,8 @@ class EngineStore(ReadingStore):
             lambda tables, now: records.update_resources(tables, now, resources_id, resources)
         )
 
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        changes = _given(heartbeat_stats=heartbeat_stats)
+    async def update_worker(self, worker_id: str, *args: Any, **given: Any) -> Worker:
+        changes = changes_of(LightningStore.update_worker, (worker_id, *args), given)
         return await self._change(
             lambda tables, now: records.update_worker(tables, now, worker_id, changes)
         )
@@ -322,7 +263,3 @@ class EngineStore(ReadingStore):
 
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
         await self._change(lambda tables, now: records.add_ledger_parts(tables, now, parts))
-
-
-def _given(**changes: Any) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if value is not UNSET}

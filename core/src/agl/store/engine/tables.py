@@ -36,69 +36,38 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 
 class Lookups(Protocol):
-    """Reading. Each record is a new one, or one that nobody changes; None stands for no record."""
+    """Reading: new records, or records that nobody changes. None stands for no record."""
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """The known ones of these, in this order; an ``AttemptedRollout`` if it has an attempt."""
         ...
 
-    def latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """The newest attempt of a rollout."""
-        ...
-
-    def resources(self, resources_id: str) -> ResourcesUpdate | None:
-        """A snapshot of resources."""
-        ...
-
+    def latest_attempt(self, rollout_id: str) -> Attempt | None: ...
+    def resources(self, resources_id: str) -> ResourcesUpdate | None: ...
     def latest_resources(self) -> ResourcesUpdate | None:
         """The snapshot that was saved last, of those whose id does not begin with ``imported/``."""
         ...
 
-    def worker(self, worker_id: str) -> Worker | None:
-        """A worker."""
-        ...
-
-    def run(self, run_id: str) -> Run | None:
-        """A run."""
-        ...
-
-    def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
-        """A page of rollouts, as ``views`` has them."""
-        ...
-
-    def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
-        """A page of a rollout's attempts."""
-        ...
-
+    def worker(self, worker_id: str) -> Worker | None: ...
+    def run(self, run_id: str) -> Run | None: ...
+    def counts(self) -> LightningStoreStatistics: ...
+    def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]: ...
+    def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]: ...
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[Span]:
-        """A page of the spans of a rollout, of one attempt or of the ``latest``."""
-        ...
-
-    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
-        """A page of accounts."""
-        ...
-
-    def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
-        """A page of snapshots."""
-        ...
-
-    def query_workers(self, query: Query) -> PaginatedResult[Worker]:
-        """A page of workers."""
-        ...
-
-    def query_runs(self, query: Query) -> PaginatedResult[Run]:
-        """A page of runs."""
-        ...
-
-    def counts(self) -> LightningStoreStatistics:
-        """How many records there are."""
-        ...
+    ) -> PaginatedResult[Span]: ...
+    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]: ...
+    def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]: ...
+    def query_workers(self, query: Query) -> PaginatedResult[Worker]: ...
+    def query_runs(self, query: Query) -> PaginatedResult[Run]: ...
 
 
 class Tables(Lookups, Protocol):
-    """Reading and writing in one transaction. Tables keep and find records, and know no rules."""
+    """Reading and writing in one transaction. Tables keep and find records, and know no rules.
+
+    A database of many writers locks what ``rollout`` finds until the transaction ends, and
+    ``first_queued`` passes over what is locked.
+    """
 
     effects: Effects
     """What the present transaction did that others wait for; the engine sets it."""
@@ -108,38 +77,24 @@ class Tables(Lookups, Protocol):
         """Grows with each change: so the engine sees whether an operation changed something."""
         ...
 
-    def begin(self) -> None:
-        """Begin a transaction."""
-        ...
-
+    def begin(self) -> None: ...
     def commit(self) -> None:
-        """Keep what it changed; it is durable when this returns."""
+        """Keep what was changed; it is durable when this returns."""
         ...
 
     def roll_back(self) -> None:
-        """Undo what it changed, however far it came; it raises nothing."""
+        """Undo what was changed, however far the transaction came; it raises nothing."""
         ...
 
-    def new_id(self, prefix: Literal["ro", "at"]) -> str:
-        """The id of a new rollout or attempt."""
-        ...
+    def new_id(self, prefix: Literal["ro", "at"]) -> str: ...
 
     # --- rollouts
 
-    def rollout(self, rollout_id: str) -> Rollout | None:
-        """A rollout without its attempt. A database of many writers locks it until the end."""
-        ...
-
-    def rollout_id_of_key(self, key: str) -> str | None:
-        """Id of the rollout that was queued under a key."""
-        ...
-
-    def first_queued(self) -> Rollout | None:
-        """The first of the queue. A database of many writers skips those that are locked."""
-        ...
-
+    def rollout(self, rollout_id: str) -> Rollout | None: ...
+    def rollout_id_of_key(self, key: str) -> str | None: ...
+    def first_queued(self) -> Rollout | None: ...
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
-        """Keep a new rollout; a queued one is the last of the queue."""
+        """Keep a new rollout; one that is ``queuing`` is the last of the queue."""
         ...
 
     def move_rollout(self, rollout: Rollout) -> None:
@@ -150,12 +105,9 @@ class Tables(Lookups, Protocol):
         """Keep the other fields of a rollout."""
         ...
 
-    # --- attempts
+    # --- attempts and their spans
 
-    def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
-        """An attempt of a rollout."""
-        ...
-
+    def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None: ...
     def next_sequence_of_all(self, rollout_id: str) -> int:
         """A number above that of each span of the rollout."""
         ...
@@ -174,45 +126,20 @@ class Tables(Lookups, Protocol):
 
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
-    ) -> None:
-        """Keep a new attempt."""
-        ...
+    ) -> None: ...
+    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None: ...
+    def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]: ...
+    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None: ...
 
-    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
-        """Keep a changed attempt."""
-        ...
-
-    # --- spans
-
-    def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
-        """Those of the ids that the attempt has a span of."""
-        ...
-
-    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
-        """Keep new spans of an attempt."""
-        ...
-
-    # --- other records
+    # --- other records; each is new, or takes the place of the one with its id
 
     @property
-    def latest_resources_id(self) -> str | None:
-        """The id of ``latest_resources``."""
-        ...
-
-    def save_resources(self, update: ResourcesUpdate) -> None:
-        """Keep a snapshot, new or changed."""
-        ...
-
-    def save_worker(self, worker: Worker) -> None:
-        """Keep a worker, new or changed."""
-        ...
-
+    def latest_resources_id(self) -> str | None: ...
+    def save_resources(self, update: ResourcesUpdate) -> None: ...
+    def save_worker(self, worker: Worker) -> None: ...
+    def save_run(self, run: Run) -> None: ...
     def save_ledger_part(self, part: LedgerPart) -> None:
-        """Keep an account, in place of one that the contract says; see ``add_ledger_parts``."""
-        ...
-
-    def save_run(self, run: Run) -> None:
-        """Keep a run, new or changed."""
+        """Keep an account in place of the one that ``add_ledger_parts`` of the contract names."""
         ...
 
     def delete_run(self, run_id: str, *, only_count: bool) -> dict[str, int]:

@@ -28,7 +28,6 @@ SCHEMA_VERSION: Final = 8
 MEMORY: Final = ":memory:"
 """SQLite's name for no file."""
 
-_HEADER = b"SQLite format 3\x00"
 _CHECKED_BYTES = 16 * 2**20
 """Files up to this size are checked whole when they are opened."""
 
@@ -84,33 +83,10 @@ def unavailable(path: str, error: Exception) -> StoreUnavailableError:
     if isinstance(error, sqlite3.OperationalError):
         advice = "Check that the file and its folder can be written, and the disk's free space"
     else:
-        advice = "The file is damaged and was left as it is; restore a copy, or give a new path"
-    return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
-
-
-def _check_header(path: str) -> None:
-    """Refuse a file that is not SQLite's, before SQLite touches it.
-
-    Raises:
-        StoreUnavailableError: It is something else.
-    """
-    file = Path(path)
-    if not file.exists():
-        return
-    if not file.is_file():
-        raise StoreUnavailableError(f"store {path!r}: not a file; give the path of a file")
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(len(_HEADER))
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"store {path!r}: cannot be read: {error.strerror}; check its permissions"
-        ) from error
-    if start and start != _HEADER:
-        raise StoreUnavailableError(
-            f"store {path!r}: not an SQLite database; it was left as it is. "
-            "Give the path of a store or of a new file"
+        advice = (
+            "It is no store or damaged and was left as it is; restore a copy, or give a new path"
         )
+    return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
 
 
 _MAY_PASS: Final = frozenset(
@@ -168,44 +144,30 @@ class OpenedFile:
 
     SQLite goes on with a file that was deleted or replaced, and all that is stored then is lost
     with the process; and without its lock another process may own the store.
-
-    Args:
-        path: The file.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        file = os.path.realpath(path)
-        self._known = [(name, _identity(name)) for name in (file, f"{file}-wal", f"{file}.lock")]
+        self._path, file = path, os.path.realpath(path)
+        self._known = {name: os.stat(name) for name in (file, f"{file}-wal", f"{file}.lock")}
 
     def check(self) -> None:
         """Look whether they are still there.
 
         Raises:
             StoreUnavailableError: One was deleted or replaced.
-            StoreDiskError: Its folder cannot be read.
         """
-        for name, identity in self._known:
+        for name, known in self._known.items():
             try:
-                found = _identity(name)
-            except FileNotFoundError:
-                found = None
+                happened = "replaced by another file"
+                if os.path.samestat(os.stat(name), known):
+                    continue
             except OSError as error:
-                raise StoreDiskError(
-                    f"store {self._path!r}: cannot look at {name!r}: {error.strerror}"
-                ) from error
-            if found != identity:
-                happened = "replaced by another file" if found else "deleted"
-                raise StoreUnavailableError(
-                    f"store {self._path!r}: {name!r} was {happened} while the store was open, and "
-                    "nothing more is stored: it could be lost. Stop the process that serves it, "
-                    "put the file back from a copy or give a new path, and start again"
-                )
-
-
-def _identity(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+                happened = "deleted" if isinstance(error, FileNotFoundError) else error.strerror
+            raise StoreUnavailableError(
+                f"store {self._path!r}: {name!r} was {happened} while the store was open, and "
+                "nothing more is stored: it could be lost. Stop the process that serves it, put "
+                "the file back from a copy or give a new path, and start again"
+            )
 
 
 def own(path: str) -> LockFile:
@@ -230,6 +192,8 @@ def own(path: str) -> LockFile:
             "A store needs a folder that can be written; give another path"
         ) from error
     try:
+        if file.exists() and not file.is_file():
+            raise StoreUnavailableError(f"store {path!r}: not a file; give the path of a file")
         # Before it is opened: with the first file object of a file that is closed, a process loses
         # all locks that SQLite has on it, also by another name.
         if file.exists() and (names := file.stat().st_nlink) > 1 and file.is_file():
@@ -238,7 +202,6 @@ def own(path: str) -> LockFile:
                 "beside one of them only, and opened by another, records are lost. Remove the "
                 "other names, or make a copy"
             )
-        _check_header(path)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:

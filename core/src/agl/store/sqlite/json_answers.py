@@ -8,13 +8,10 @@ from typing import Any, TypeVar
 
 from agl.store.base import LightningStore
 from agl.store.engine.store import EngineStore
-from agl.store.operation_table import operation_of
 from agl.store.queries import query_of
 from agl.store.sqlite.lookups import SqliteLookups
 
 T = TypeVar("T")
-
-_QUERY_SPANS = operation_of(LightningStore.query_spans)
 
 
 class JsonAnswers(EngineStore):
@@ -34,7 +31,7 @@ class JsonAnswers(EngineStore):
     async def query_spans_json(self, **arguments: Any) -> list[bytes]:
         """See ``LightningStore``; in pieces, as a trace may be long."""
         ids = arguments.pop("rollout_id"), arguments.pop("attempt_id", None)
-        query = query_of(_QUERY_SPANS, arguments)
+        query = query_of(LightningStore.query_spans, arguments)
 
         def first(lookups: SqliteLookups, *, at_once: bool = False) -> Any:
             return lookups.first_spans(*ids, query, at_once=at_once)

@@ -113,10 +113,5 @@ def _config(text: bytes) -> RolloutConfig:
     return RolloutConfig.model_validate_json(text)
 
 
-def config_json(config: RolloutConfig) -> str:
-    """The config as it is stored."""
-    return config.model_dump_json()
-
-
 def _loaded(text: str | bytes | None) -> Any:
     return None if text is None else from_json(text)

@@ -17,34 +17,24 @@ _HELD: Final = {
 """What a run holds, in the order in which it can be deleted."""
 
 
-def delete_run(connection: sqlite3.Connection, run_id: str) -> tuple[dict[str, int], int]:
-    """Delete a run with what it holds.
+def delete_run(
+    connection: sqlite3.Connection, run_id: str, *, only_count: bool
+) -> tuple[dict[str, int], int]:
+    """Delete a run with what it holds, or only count that.
 
     Returns:
         How many records of each kind, and how many of its rollouts were queued.
     """
-    values = _values(connection, run_id)
-    queued = connection.execute(SQL["queued_of"], values).fetchone()[0]
-    counts = {
-        kind: connection.execute(f"DELETE FROM {sql}", values).rowcount
-        for kind, sql in _HELD.items()
-    }
-    connection.execute(SQL["delete_run"], (run_id,))
-    return dict(reversed(counts.items())), queued
-
-
-def count_run(connection: sqlite3.Connection, run_id: str) -> dict[str, int]:
-    """Count what ``delete_run`` would delete."""
-    values = _values(connection, run_id)
-    counts = {
-        kind: connection.execute(f"SELECT count(*) FROM {sql}", values).fetchone()[0]
-        for kind, sql in _HELD.items()
-    }
-    return dict(reversed(counts.items()))
-
-
-def _values(connection: sqlite3.Connection, run_id: str) -> dict[str, str]:
     numbers = [row[0] for row in connection.execute(SQL["rollouts_of_run"], (run_id,))]
     values = {"run": run_id, "rollouts": json_of(numbers, "numbers")}
     resources = [row[0] for row in connection.execute(SQL["resources_of_rollouts"], values)]
-    return {**values, "resources": json_of(resources, "ids of resources")}
+    values["resources"] = json_of(resources, "ids of resources")
+    queued = connection.execute(SQL["queued_of"], values).fetchone()[0]
+    counts: dict[str, int] = {}
+    for kind, sql in _HELD.items():
+        counts[kind] = connection.execute(f"SELECT count(*) FROM {sql}", values).fetchone()[0]
+        if not only_count:
+            connection.execute(f"DELETE FROM {sql}", values)
+    if not only_count:
+        connection.execute(SQL["delete_run"], (run_id,))
+    return dict(reversed(counts.items())), queued

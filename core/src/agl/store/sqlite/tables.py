@@ -14,7 +14,6 @@ from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import (
-    config_json,
     rollout_of,
     row_of_worker,
     stored_attempt_of,
@@ -196,7 +195,7 @@ class SqliteTables(WriteBehind):
         self._remember(rollout)
 
     def _bodies(self, rollout: Rollout, what: str, text: str) -> tuple[Any, ...]:
-        return text, config_json(rollout.config), json_or_none(rollout.metadata, what)
+        return text, rollout.config.model_dump_json(), json_or_none(rollout.metadata, what)
 
     def _next_position(self, rollout: Rollout) -> int | None:
         if rollout.status not in rules.QUEUED:
@@ -346,11 +345,10 @@ class SqliteTables(WriteBehind):
         self.connection.execute(SQL["save_run"], (*about, body))
 
     def delete_run(self, run_id: str, *, only_count: bool) -> dict[str, int]:
-        if only_count:
-            return runs.count_run(self.connection, run_id)
-        counts, num_queued = runs.delete_run(self.connection, run_id)
-        self.effects.dequeued += num_queued
-        self.reload()
+        counts, num_queued = runs.delete_run(self.connection, run_id, only_count=only_count)
+        if not only_count:
+            self.effects.dequeued += num_queued
+            self.reload()
         return counts
 
     def save_ledger_part(self, part: LedgerPart) -> None:
