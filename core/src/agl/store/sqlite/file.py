@@ -83,9 +83,7 @@ def unavailable(path: str, error: Exception) -> StoreUnavailableError:
     if isinstance(error, sqlite3.OperationalError):
         advice = "Check that the file and its folder can be written, and the disk's free space"
     else:
-        advice = (
-            "It is no store or damaged and was left as it is; restore a copy, or give a new path"
-        )
+        advice = "No store, or damaged; it was left as it is. Restore a copy, or give a new path"
     return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
 
 
