@@ -185,9 +185,7 @@ class SqliteLightningStore(JsonAnswers):
                 f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
             )
 
-    # Empty claims that are not written yet belong to what is answered about workers.
-
-    async def _write_idle(self) -> None:
+    async def _write_idle(self) -> None:  # belongs to what is answered about workers
         if self._parts.writer.idle:
             await self._submit(Job(lambda tables, now: None))
 
