@@ -1,0 +1,1 @@
+"""``agl run``, ``agl dev`` and ``agl config``; each module has a ``command``."""
