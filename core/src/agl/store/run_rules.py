@@ -8,12 +8,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, get_args
 
-from agl.errors import (
-    DamagedRecordError,
-    InvalidTransitionError,
-    ReplacedError,
-    UnknownRecordError,
-)
+from agl.errors import DamagedRecordError, InvalidTransitionError, ReplacedError, UnknownRecordError
 from agl.types import Run, RunGeneration, RunOutcome, RunStart
 
 T = TypeVar("T")

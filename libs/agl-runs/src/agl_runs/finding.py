@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agl.errors import StoreUnavailableError
-from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 from agl.store.sqlite.file import check_schema, unavailable
 from agl.types import Run
+from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 
 _PLACES = ("file", "working_directory")
 """What of a run's configuration says where things lie beside its folder; absolute."""

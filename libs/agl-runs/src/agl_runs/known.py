@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 from agl.errors import ConfigError, DamagedRecordError, StoreError
-from agl_runs.finding import last_time, open_to_read, placed, stores_here
-from agl_runs.folders import FILE, STORE, known_run
 from agl.store.queries import make_query
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.types import Run
+from agl_runs.finding import last_time, open_to_read, placed, stores_here
+from agl_runs.folders import FILE, STORE, known_run
 
 
 def runs_here(folder: Path | None = None) -> list[Run]:

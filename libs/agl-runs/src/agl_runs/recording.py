@@ -20,20 +20,20 @@ from agl.errors import (
     ReplacedError,
     RunError,
 )
-from agl_runs import folders
-from agl_runs.differences import differences, what_shapes
-from agl_runs.finding import placed, stores_here
-from agl_runs.result import sum_up
-from agl_runs.rollouts import OfRunStore, cancel_leftovers
-from agl_runs.description import describe_run
 from agl.plugins.build import Given
 from agl.recorder import Recorder, Recording, RunRequest, RunSubject
-from agl.utils.files import make_private_folder
 from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.types import Run, RunOutcome, RunStart
+from agl.utils.files import make_private_folder
 from agl.utils.secrets import hide
+from agl_runs import folders
+from agl_runs.description import describe_run
+from agl_runs.differences import differences, what_shapes
+from agl_runs.finding import placed, stores_here
+from agl_runs.result import sum_up
+from agl_runs.rollouts import OfRunStore, cancel_leftovers
 
 logger = logging.getLogger("agl.runs")
 

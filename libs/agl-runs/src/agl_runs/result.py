@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from agl.algorithm.run_result import FailureCause, RunResult
 from agl.emitter import find_final_reward
 from agl.errors import AglError, PluginError
 from agl.plugins.hooks import HookCaller
-from agl.algorithm.run_result import FailureCause, RunResult
-from agl_runs.folders import known_run
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, Run, public_failure
 from agl.utils.tracebacks import place_of
+from agl_runs.folders import known_run
 
 logger = logging.getLogger("agl.runs")
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
-from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl.utils.files import make_private_folder, write_whole
+from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 
 if TYPE_CHECKING:
-    from agl_runs.config.file import CheckedConfig, ConfigFile, RunConfig
     from agl.algorithm.run_result import RunResult
     from agl.store.base import LightningStore
     from agl.trainer import Trainer
     from agl.types import Run
+    from agl_runs.config.file import CheckedConfig, ConfigFile, RunConfig
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: 
         ConfigError: There is no such run, or it is another one now; nothing was started.
         RunError: The run failed, or no rollout succeeded.
     """
-    from agl_runs.known import folder_here
     from agl_runs.config.file import load_config, load_config_of_run
+    from agl_runs.known import folder_here
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
@@ -89,9 +89,9 @@ def _enter(run: "Run") -> None:
 
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
-    from agl_runs.known import one_of, runs_here
     from agl_runs.config.file import RunConfig
     from agl_runs.folders import shown_status
+    from agl_runs.known import one_of, runs_here
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
@@ -117,10 +117,10 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
 
 
 def _runs_of_store(file: "ConfigFile") -> "list[Run]":
-    from agl_runs.known import runs_here, runs_in
     from agl.plugins.build import build_component
-    from agl_runs.finding import last_time
     from agl.store.base import LightningStore
+    from agl_runs.finding import last_time
+    from agl_runs.known import runs_here, runs_in
 
     spec = file.config.store
     if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":

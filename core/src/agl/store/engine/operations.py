@@ -42,9 +42,6 @@ def run_all(
 
     An operation that raises an ``AglError`` before it has changed anything is refused, and the
     others go on. After any other error the transaction is rolled back, and the error is raised.
-
-    Returns:
-        An outcome for each operation, and what all of them did that others wait for.
     """
     outcomes: list[Outcome] = []
     effects = tables.effects = Effects()

@@ -7,15 +7,7 @@ from agl.errors import UnknownRecordError
 from agl.store import run_rules
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
-from agl.types import (
-    LedgerPart,
-    NamedResources,
-    ResourcesUpdate,
-    Run,
-    RunOutcome,
-    RunStart,
-    Worker,
-)
+from agl.types import LedgerPart, NamedResources, ResourcesUpdate, Run, RunOutcome, RunStart, Worker
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 

@@ -13,11 +13,7 @@ from agl.store.sqlite import runs
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import (
-    rollout_of,
-    row_of_worker,
-    stored_attempt_of,
-)
+from agl.store.sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
 from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Run, Worker

@@ -12,8 +12,8 @@ import click
 def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check FILE as agl run does, and print it with defaults; secrets are redacted."""
     from agl.cli.shared import print_json
-    from agl_runs.training import new_run
     from agl_runs.config.file import check_config, load_config
+    from agl_runs.training import new_run
 
     loaded = load_config(file, overrides)
     checked = check_config(loaded, run_dir=new_run(loaded.config).folder)
