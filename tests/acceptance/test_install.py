@@ -15,22 +15,28 @@ from agl.errors import install_line
 CLONE = Path(__file__).parents[2]
 ALL = sorted(["agl-core", "agl-agentlightning", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
 
+OF_ALGORITHMS = {
+    *("agl-adapters", "agl-core", "agl-http", "agl-learning", "agl-processes", "agl-runs"),
+    "agl-server",
+}
+"""What each algorithm brings."""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("package", "ours", "works"),
     [
-        ("agl-apo", {"agl-adapters", "agl-apo", "agl-core", "agl-learning"}, "algorithm apo"),
+        ("agl-apo", {"agl-apo", *OF_ALGORITHMS}, "algorithm apo"),
         pytest.param(
             "agl-verl",
-            {"agl-adapters", "agl-core", "agl-gateway", "agl-learning", "agl-verl"},
+            {"agl-gateway", "agl-verl", *OF_ALGORITHMS},
             "gateway proxy",
             marks=pytest.mark.nightly,
         ),
         pytest.param(
             "agl-torch",
-            {"agl-adapters", "agl-core", "agl-gateway", "agl-learning", "agl-torch"},
+            {"agl-gateway", "agl-torch", *OF_ALGORITHMS},
             "algorithm grpo",
             marks=pytest.mark.nightly,
         ),
