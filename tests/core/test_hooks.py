@@ -171,6 +171,12 @@ class Wrapper:
         yield
 
 
+class PlainMisspelt:
+    def on_rollout_end(self) -> None: ...
+
+    def on_steps_end(self) -> None: ...
+
+
 def module(*functions: Any) -> ModuleType:
     made = ModuleType(__name__)
     vars(made).update({function.__name__: function for function in functions})
@@ -191,7 +197,8 @@ class MarkedMisspelt:
     ("hook", "message"),
     [
         (Misspelt(), "no hook 'on_trace_ended'; .* Did you mean 'on_trace_end'?"),
-        (module(rollout_column), "has none of the hooks .* Did you mean 'rollout_columns'?"),
+        (PlainMisspelt(), "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
+        (module(rollout_column), "'rollout_column'; .* mean 'rollout_columns'?"),
         (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
         (Wrapper(), "on_rollout_end is a wrapper"),
         (MarkedMisspelt(), "no hook 'on_rollout_begin'"),

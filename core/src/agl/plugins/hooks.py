@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
@@ -84,8 +85,9 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        # Only an agl.Hook promises that each of its on_* methods is one of ours.
-        is_meant = name in self.arguments or (isinstance(plugin, Hook) and name.startswith("on_"))
+        # All on_* of an agl.Hook; elsewhere what is nearer than for a hint, as `routes` is no hook.
+        is_meant = isinstance(plugin, Hook) and name.startswith("on_")
+        is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
         if options is None and not is_meant:
             return None
         function: Any = getattr(plugin, name)
@@ -140,9 +142,7 @@ class HookManager(pluggy.PluginManager):
             super().register(plugin, label)
             if not self.get_hookcallers(plugin) and not isinstance(plugin, Hook):
                 self.unregister(plugin)
-                near = (did_you_mean(n, self.arguments) for n in dir(plugin) if n.isidentifier())
-                hint = next(filter(None, near), "")
-                raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}.{hint}")
+                raise ConfigError(f"it has none of the hooks {', '.join(self.arguments)}")
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"hook plugin {label!r}: {error}") from None
         return label
