@@ -378,7 +378,7 @@ def test_trailers_have_an_end(serve: Callable[..., Sender]) -> None:
     head = f"POST {DEQUEUE} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     port = serve(token=TOKEN).port
     for trailers in (b"a: b\r\n" * 2**16, b"a: " + b"b" * 2**20):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
             try:
                 sock.sendall(head.encode() + trailers)
                 while sock.recv(65536):

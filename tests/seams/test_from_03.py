@@ -316,7 +316,7 @@ def test_s6_address_is_no_dataset() -> None:
 
 
 def test_s7_method_of_0_1_gets_the_rollouts_id() -> None:
-    class Agent(agl.LitAgent[Any]):
+    class Agent(agentlightning.LitAgent[Any]):
         async def training_rollout(self, task: Any, rollout_id: str, resources: Any) -> float:  # type: ignore
             assert "prompt" in resources
             return float(rollout_id.startswith("ro-"))

@@ -27,8 +27,8 @@ async def run_algorithm(
 ) -> bool:
     """Run the algorithm; its waits for rollouts that nobody will run end with an error.
 
-    Once ``no_runners`` is set, ``wait_for_rollouts`` raises ``RunnerCrashError`` unless all its
-    rollouts have ended. An algorithm that computes, or looks with ``timeout=0``, goes on.
+    Once ``no_runners`` is set, a wait for rollouts that have not ended sets ``stop`` and raises
+    ``RunnerCrashError``. An algorithm that computes, or looks with ``timeout=0``, goes on.
 
     Args:
         algorithm: What to run, with ``store`` and ``stop``.
@@ -40,7 +40,7 @@ async def run_algorithm(
     Raises:
         UnaskedCancellationError: The algorithm raised a ``CancelledError`` that nobody asked for.
     """
-    waiting = _WaitingStore(store, no_runners)
+    waiting = _WaitingStore(store, stop, no_runners)
     try:
         await algorithm(waiting, stop)
     except asyncio.CancelledError:
@@ -62,9 +62,9 @@ class _WaitingStore(StandInStore):
     was_in_vain = False
     """Whether a wait has raised."""
 
-    def __init__(self, store: LightningStore, no_runners: ExecutionEvent) -> None:
+    def __init__(self, store: LightningStore, *events: ExecutionEvent) -> None:
         super().__init__(store)
-        self._no_runners = no_runners
+        self._stop, self._no_runners = events
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -80,9 +80,9 @@ class _WaitingStore(StandInStore):
         ended = await wait(rollout_ids=rollout_ids, timeout=0)
         if missing := set(rollout_ids) - {rollout.rollout_id for rollout in ended}:
             self.was_in_vain = True
+            self._stop.set()  # an algorithm may wait in a task, and look at the event
             raise RunnerCrashError(
                 "no runner is left to run the rollouts that the algorithm waits for: "
-                f"{shorten(', '.join(sorted(missing)))}. Give the runners more max_rollouts, if "
-                "they have run all that they may"
+                f"{shorten(', '.join(sorted(missing)))}. If max_rollouts ended them, raise it"
             )
         return ended
