@@ -102,6 +102,7 @@ from .types import (
     AttributeValue as AttributeValue,
     Credit as Credit,
     Dataset as Dataset,
+    Document as Document,
     EnqueueRolloutRequest as EnqueueRolloutRequest,
     Event as Event,
     Exclusion as Exclusion,

@@ -14,6 +14,7 @@
     │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
     │   ├── InvalidTransitionError (ValueError)   the status machine says no
     │   │   └── ReplacedError                     another start has taken over the run
+    │   ├── ConflictError (ValueError)            another writer has changed a document
     │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
     │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
     │   ├── DamagedRecordError                    a stored record cannot be read any more
@@ -90,6 +91,10 @@ class InvalidTransitionError(StoreError, ValueError):
 
 class ReplacedError(InvalidTransitionError):
     """A start of a run would write after another start has taken over. Nothing was stored."""
+
+
+class ConflictError(StoreError, ValueError):
+    """A document is stored in another version than its writer expects. Nothing was stored."""
 
 
 class InvalidQueryError(StoreError, ValueError):

@@ -47,9 +47,11 @@ class Canned(LightningStore):
             return Turn(arguments.get("spans", ()), ATTEMPT, [ROLLOUT])
         if name == "get_many_span_sequence_ids":
             return [7]
-        if name == "add_ledger_parts":
+        if name in ("add_ledger_parts", "put_documents"):
             return None
-        if name == "delete_run":
+        if name == "delete_documents":
+            return 1
+        if name in ("delete_run", "delete_rollouts"):
             return {"rollouts": 1}
         record = next(
             (one for word, one in RECORDS.items() if word in name.removesuffix("_by_id")), ROLLOUT
@@ -64,6 +66,7 @@ RECORDS: dict[str, Any] = {
     "attempt": ATTEMPT,
     "resources": RESOURCES,
     "worker": WORKER,
+    "documents": agl.Document(kind="note", key="a", body={"x": 1}),
     "ledger": agl.LedgerPart(rollout_id="ro-1"),
     "run": agl.Run(run_id="run-1", algorithm="toy", create_time=1.0),
     "spans": Span.from_attributes(attributes={"a": 1}, span_id="a" * 16, start_time=1.0),
@@ -98,6 +101,8 @@ GOOD: dict[str, Any] = {
     **{"last_heartbeat_time": 5, "heartbeat_stats": {"gpu": 1}, "wait_seconds": 0.5, "step": 1},
     **{"status_in": ["running"], "rollout_id_in": ["ro-1"], "sort_by": "name", "lost": False},
     **{"sort_order": "desc", "filter_logic": "or", "rollouts": [{"input": 1}], "spans": [SPAN]},
+    **{"documents": [{"kind": "note", "key": "a", "body": 1}], "keys": ["a"], "kind": "note"},
+    **{"key_in": ["a"], "key_prefix": "a", "after": "a"},
     **{"parts": [{"rollout_id": "ro-1"}], "rollout_ids": ["ro-1"], "claim": {"limit": 1}},
     **{"run_id": "run-1", "generation": 1, "outcome": "finished", "only_count": True},
     "finish": {"rollout_id": "ro-1", "attempt_id": "at-1", "status": "failed", "error": ERROR},

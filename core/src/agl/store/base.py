@@ -15,6 +15,7 @@ from agl.store.answers import (
     LightningStoreStatistics as LightningStoreStatistics,
     Turn as Turn,
 )
+from agl.store.documents import StoreDocuments
 from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
 from agl.store.packed_span import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads, StoreRuns):
+class LightningStore(StoreReads, StoreDocuments, StoreRuns):
     """Where algorithm and runners meet.
 
     It holds runs, a queue of rollouts, their attempts and spans, resources, and workers. Ids are

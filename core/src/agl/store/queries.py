@@ -46,6 +46,7 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "rollouts": _ordered(Rollout),
     "attempts": _ordered(Attempt),
     "spans": _ordered(Span),
+    "documents": (),
     "ledger_parts": (),
     "resources": _ordered(ResourcesUpdate),
     "runs": ("run_id", "algorithm", "status", "folder", "create_time"),

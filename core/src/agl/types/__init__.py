@@ -31,6 +31,7 @@ from agl.types.records import (
     AttemptedRollout as AttemptedRollout,
     AttemptStatus as AttemptStatus,
     Dataset as Dataset,
+    Document as Document,
     EnqueueRolloutRequest as EnqueueRolloutRequest,
     Failure as Failure,
     PaginatedResult as PaginatedResult,

@@ -211,6 +211,27 @@ class Worker(Record):
     current_attempt_id: str | None = None
 
 
+class Document(Record):
+    """What a library or a plugin keeps in a store: a JSON value under a kind and a key.
+
+    Agents and runners neither read nor write documents; a runner's token is not for them.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str = Field(min_length=1, max_length=100)
+    """Named after who keeps it, such as ``ledger``."""
+    key: str = Field(min_length=1, max_length=1000)
+    """Unique among the documents of its kind, which are sorted by it."""
+    body: Any
+    version: int = Field(default=1, ge=1, le=1 << 53)
+    """The writer counts it; see ``LightningStore.put_documents``."""
+    rollout_id: str | None = None
+    """The rollout that it is about, and with which it is deleted."""
+    expect: int | None = Field(default=None, ge=0, le=1 << 53)
+    """Of one that is put: the version that must be stored, 0 for none. None in an answer."""
+
+
 class PaginatedResult(BaseModel, Sequence[T], Generic[T]):  # pyright: ignore[reportIncompatibleMethodOverride]
     """One page of a query; behaves as the sequence of its items."""
 

@@ -38,6 +38,7 @@ _LOOKS: Final = (
     "query_attempts",
     "get_latest_attempt",
     "query_spans",
+    "query_documents",
     "query_ledger_parts",
     "query_resources",
     "get_latest_resources",

@@ -28,7 +28,16 @@ RETRY_AFTER = {"Retry-After": "1"}
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger", "runs", "indexes")
+FEATURES = (
+    "spans/batch",
+    "turn",
+    "wait_seconds",
+    "idempotency",
+    "ledger",
+    "runs",
+    "indexes",
+    "documents",
+)
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 
@@ -160,6 +169,7 @@ def decode(body: bytes) -> Any:
 _STATUS = {
     errors.NotAllowedError: 403,
     errors.UnknownRecordError: 404,
+    errors.ConflictError: 409,
     errors.InvalidTransitionError: 409,
     errors.NotSupportedError: 501,
     errors.StoreUnavailableError: 503,

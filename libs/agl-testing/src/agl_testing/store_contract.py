@@ -22,6 +22,7 @@ attempts at least ten times a second, and starts empty.
 import pytest
 
 from agl_testing.store_data_contract import StoreDataContract
+from agl_testing.store_documents_contract import StoreDocumentsContract
 from agl_testing.store_ledger_contract import StoreLedgerContract
 from agl_testing.store_queue_contract import StoreQueueContract
 from agl_testing.store_runs_contract import StoreRunsContract
@@ -39,6 +40,7 @@ class StoreContract(
     StoreTimeContract,
     StoreSpansContract,
     StoreDataContract,
+    StoreDocumentsContract,
     StoreLedgerContract,
     StoreRunsContract,
     StoreThreadsContract,

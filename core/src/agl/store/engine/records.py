@@ -3,11 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agl.errors import UnknownRecordError
+from agl.errors import ConflictError, UnknownRecordError
 from agl.store import run_rules
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
-from agl.types import LedgerPart, NamedResources, ResourcesUpdate, Run, RunOutcome, RunStart, Worker
+from agl.types import (
+    Document,
+    LedgerPart,
+    NamedResources,
+    ResourcesUpdate,
+    Run,
+    RunOutcome,
+    RunStart,
+    Worker,
+)
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 
@@ -50,6 +59,29 @@ def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) ->
         steps.find_rollout(tables, rollout_id)
     for part in parts:
         tables.save_ledger_part(part)
+
+
+def put_documents(tables: Tables, now: float, documents: Sequence[Document]) -> None:
+    """Keep documents whose version is not lower than the stored one."""
+    for rollout_id in {one.rollout_id for one in documents if one.rollout_id is not None}:
+        steps.find_rollout(tables, rollout_id)
+    versions: dict[tuple[str, str], int] = {}
+    kept: list[Document] = []
+    for one in documents:
+        place = one.kind, one.key
+        if place not in versions:
+            versions[place] = tables.document_version(*place)
+        stored = versions[place]
+        if one.expect is not None and one.expect != stored:
+            raise ConflictError(
+                f"document {one.key!r} of kind {one.kind!r}: version {stored} is stored, and its "
+                f"writer expects {one.expect} (0 is none). Read it again, and put it with that"
+            )
+        if one.expect is not None or one.version >= stored:
+            versions[place] = one.version
+            kept.append(one)
+    for one in kept:
+        tables.save_document(one)
 
 
 def update_resources(

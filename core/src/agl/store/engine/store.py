@@ -20,6 +20,7 @@ from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import (
     Attempt,
     AttemptedRollout,
+    Document,
     EnqueueRolloutRequest,
     LedgerPart,
     NamedResources,
@@ -244,6 +245,19 @@ class EngineStore(ReadingStore):
         changes = changes_of(LightningStore.update_worker, (worker_id, *args), given)
         return await self._change(
             lambda tables, now: records.update_worker(tables, now, worker_id, changes)
+        )
+
+    async def put_documents(self, documents: Sequence[Document]) -> None:
+        await self._change(lambda tables, now: records.put_documents(tables, now, documents))
+
+    async def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        return await self._change(lambda tables, now: tables.delete_documents(kind, keys))
+
+    async def delete_rollouts(
+        self, rollout_ids: Sequence[str], *, only_count: bool = False
+    ) -> dict[str, int]:
+        return await self._change(
+            lambda tables, now: tables.delete_rollouts(rollout_ids, only_count=only_count)
         )
 
     async def begin_run(self, start: RunStart) -> Run:

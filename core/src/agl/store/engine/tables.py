@@ -10,6 +10,7 @@ from agl.store.waiting import Effects
 from agl.types import (
     Attempt,
     AttemptedRollout,
+    Document,
     LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
@@ -57,6 +58,16 @@ class Lookups(Protocol):
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]: ...
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]: ...
+    def query_documents(
+        self,
+        kind: str,
+        *,
+        key_in: Sequence[str] | None = None,
+        key_prefix: str = "",
+        rollout_id_in: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = -1,
+    ) -> PaginatedResult[Document]: ...
     def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]: ...
     def query_workers(self, query: Query) -> PaginatedResult[Worker]: ...
     def query_runs(self, query: Query) -> PaginatedResult[Run]: ...
@@ -126,6 +137,24 @@ class Tables(Lookups, Protocol):
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None: ...
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]: ...
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None: ...
+
+    # --- documents
+
+    def document_version(self, kind: str, key: str) -> int:
+        """The version of a document; 0 if there is none."""
+        ...
+
+    def save_document(self, document: Document) -> None:
+        """Keep a document, in place of the one of its kind and key."""
+        ...
+
+    def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        """Delete documents; how many were there."""
+        ...
+
+    def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
+        """Delete rollouts with what belongs to them, or only count that; see the contract."""
+        ...
 
     # --- other records; each is new, or takes the place of the one with its id
 

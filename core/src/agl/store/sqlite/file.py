@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x61676C73
 """``agls``: what tells our files from other SQLite files."""
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 """Of ``schema.sql``. Before 1.0 a file of another version is refused, not migrated."""
 
 MEMORY: Final = ":memory:"

@@ -21,6 +21,7 @@ from agl.store.sqlite.rows import (
     RUN_COLUMNS,
     WORKER_FIELDS,
     attempt_of,
+    document_of,
     ledger_part_of,
     resources_of,
     run_of,
@@ -31,6 +32,7 @@ from agl.store.sqlite.rows import (
 from agl.store.sqlite.stored_json import rollout_json, spans_json
 from agl.types import (
     Attempt,
+    Document,
     LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
@@ -175,6 +177,43 @@ class SqliteLookups:
             ("t.a", "s.k"),
             _of_attempts(rollout_id, attempt_id),
         )
+
+    def query_documents(
+        self,
+        kind: str,
+        *,
+        key_in: Sequence[str] | None = None,
+        key_prefix: str = "",
+        rollout_id_in: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = -1,
+    ) -> PaginatedResult[Document]:
+        conditions, values = ["kind = ?"], [kind]
+        if key_in is not None:
+            conditions.append("key IN (SELECT value FROM json_each(?))")
+            values.append(json_of(list(key_in), "keys"))
+        if key_prefix:
+            conditions.append("key BETWEEN ? AND ?")
+            values += [key_prefix, key_prefix + chr(0x10FFFF)]
+        if rollout_id_in is not None:
+            sql, given = _condition(Filter("rollout_id", "within", rollout_id_in), "{}")
+            conditions.append(sql)
+            values += given
+        where = page = " AND ".join(conditions)
+        begun = [] if after is None else [after]
+        if begun:
+            page = f"{where} AND key > ?"
+        rows = self.connection.execute(
+            f"{SQL['documents']} {page} ORDER BY key LIMIT ?", (*values, *begun, limit)
+        )
+        found = [document_of(row) for row in rows]
+        total = len(found)
+        if begun or total == limit:
+            counted = self.connection.execute(
+                f"SELECT count(*) FROM document WHERE {where}", values
+            )
+            total = counted.fetchone()[0]
+        return make_page(found, Query(limit=limit), total=total)
 
     def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
         return self._page(ledger_part_of, "ledger_page", "ledger_part", query, "{}", ("p",))

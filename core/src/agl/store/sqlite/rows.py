@@ -9,6 +9,7 @@ from pydantic_core import from_json
 from agl.store.engine.tables import StoredAttempt, attempted
 from agl.types import (
     Attempt,
+    Document,
     Failure,
     LedgerPart,
     ResourcesUpdate,
@@ -54,6 +55,14 @@ def view_of(row: Sequence[Any]) -> Rollout:
     split = len(ROLLOUT_FIELDS)
     rollout = rollout_of(row[:split])
     return rollout if row[split + 1] is None else attempted(rollout, attempt_of(row[split:]))
+
+
+def document_of(row: Sequence[Any]) -> Document:
+    """From the columns of ``documents``."""
+    kind, key, body, version, rollout_id = row
+    return Document(
+        kind=kind, key=key, body=from_json(body), version=version, rollout_id=rollout_id
+    )
 
 
 def ledger_part_of(row: Sequence[Any]) -> LedgerPart:

@@ -1,4 +1,4 @@
--- Version 8. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- Version 9. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (
@@ -86,6 +86,19 @@ CREATE TABLE ledger_part (
 CREATE UNIQUE INDEX ledger_part_identity
     ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
 CREATE INDEX ledger_part_step ON ledger_part (step, run);
+
+-- What libraries and plugins keep, apart from what agents write; n is the rollout that it is about.
+CREATE TABLE document (
+    d          INTEGER PRIMARY KEY,
+    kind       TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    n          INTEGER REFERENCES rollout (n),
+    rollout_id TEXT,
+    body       TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX document_identity ON document (kind, key);
+CREATE INDEX document_rollout ON document (n) WHERE n IS NOT NULL;
 
 -- The columns beside body are those that queries filter and sort by.
 CREATE TABLE run (

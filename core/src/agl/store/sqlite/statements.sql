@@ -105,6 +105,21 @@ SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 SELECT CAST(s.body AS BLOB), s.sequence_id, s.a, s.k
 FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a WHERE;
 
+-- name: documents
+SELECT kind, key, body, version, rollout_id FROM document WHERE;
+
+-- name: document_version
+SELECT version FROM document WHERE kind = ? AND key = ?;
+
+-- name: save_document
+INSERT INTO document (kind, key, version, n, rollout_id, body) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, key) DO UPDATE
+SET version = excluded.version, n = excluded.n, rollout_id = excluded.rollout_id,
+    body = excluded.body;
+
+-- name: delete_documents
+DELETE FROM document WHERE kind = ? AND key IN (SELECT value FROM json_each(?));
+
 -- name: ledger_page
 SELECT rollout_id, run, algorithm, step, mode, generation, lost, body
 FROM ledger_part;
@@ -167,6 +182,10 @@ DELETE FROM run WHERE run_id = ?;
 -- name: rollouts_of_run
 SELECT n FROM rollout
 WHERE CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END = ?;
+
+-- name: known_rollouts
+SELECT n FROM rollout WHERE n IN (SELECT value FROM json_each(:numbers))
+AND rollout_id IN (SELECT value FROM json_each(:ids));
 
 -- name: resources_of_rollouts
 SELECT resources_id FROM rollout WHERE n IN (SELECT value FROM json_each(:rollouts))

@@ -16,7 +16,16 @@ from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
-from agl.types import UNSAID, Attempt, LedgerPart, ResourcesUpdate, Rollout, Run, Worker
+from agl.types import (
+    UNSAID,
+    Attempt,
+    Document,
+    LedgerPart,
+    ResourcesUpdate,
+    Rollout,
+    Run,
+    Worker,
+)
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 
 logger = logging.getLogger(__name__)
@@ -332,6 +341,29 @@ class SqliteTables(WriteBehind):
             if self._num_span_ids > 10 * _CACHE_SIZE:
                 self._span_ids, self._num_span_ids = {}, 0
 
+    # --- documents
+
+    def document_version(self, kind: str, key: str) -> int:
+        row = self.one("document_version", kind, key)
+        return row[0] if row else 0
+
+    def save_document(self, document: Document) -> None:
+        kind, key, about = document.kind, document.key, document.rollout_id
+        body = json_of(document.body, f"document {key!r} of kind {kind!r}")
+        number = None if about is None else number_of(about)
+        self.written_bytes += len(body)
+        self.connection.execute(
+            SQL["save_document"], (kind, key, document.version, number, about, body)
+        )
+
+    def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        values = kind, json_of(list(keys), "keys")
+        return self.connection.execute(SQL["delete_documents"], values).rowcount
+
+    def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
+        found = runs.delete_rollouts(self.connection, rollout_ids, only_count=only_count)
+        return self._deleted(*found, only_count)
+
     # --- runs and their accounts
 
     def save_run(self, run: Run) -> None:
@@ -341,7 +373,10 @@ class SqliteTables(WriteBehind):
         self.connection.execute(SQL["save_run"], (*about, body))
 
     def delete_run(self, run_id: str, *, only_count: bool) -> dict[str, int]:
-        counts, num_queued = runs.delete_run(self.connection, run_id, only_count=only_count)
+        found = runs.delete_run(self.connection, run_id, only_count=only_count)
+        return self._deleted(*found, only_count)
+
+    def _deleted(self, counts: dict[str, int], num_queued: int, only_count: bool) -> dict[str, int]:
         if not only_count:
             self.effects.dequeued += num_queued
             self.reload()
