@@ -17,6 +17,7 @@ from typing import Any
 import agl
 from agl_learning.ledger_tables import as_json, read_accounts
 from agl_runs.folders import known_run
+from agl_runs.store import get_run
 
 SEAMS = Path(__file__).parents[1] / "tests/seams"
 OURS = ("algorithm", "runner", "supervisor")
@@ -56,7 +57,7 @@ async def count_stale(store: agl.LightningStore, out: Path) -> int:
     """Attempts at rollouts of a dead start by runners of a later one."""
     # A start that was killed before it had written into the folder left a run of its own.
     run_id, _ = known_run(out / "run") or ("", 0)
-    run = await store.get_run_by_id(run_id)
+    run = await get_run(store, run_id)
     assert run is not None
     attempts = [
         ((rollout.metadata or {})["generation"], attempt)

@@ -45,8 +45,10 @@ from tests.plugins.ui.long_trace import fill_with_long_trace
 from tests.plugins.ui.stores import apart, call_span, reward_span
 
 import agl
-from agl.types import Exclusion, LedgerItem, LedgerPart, RunStart
+from agl.types import Exclusion, LedgerItem, LedgerPart
 from agl_learning.run_metrics import METRICS
+from agl_runs import store as run_store
+from agl_runs.records import RunStart
 
 RUN, OF_A_STEP = "watched", 64
 TOGETHER = 10
@@ -241,7 +243,9 @@ def measure_cost(folder: Path, seconds: float, rounds: int) -> None:
 async def begin_run(file: Path) -> None:
     """A store with a run under way, whose folder is the file's."""
     store = agl.SqliteLightningStore(file, durability="process")
-    await store.begin_run(RunStart(run_id=RUN, algorithm="grpo", folder=str(file.parent)))
+    await run_store.begin_run(
+        store, RunStart(run_id=RUN, algorithm="grpo", folder=str(file.parent))
+    )
     await store.close()
 
 

@@ -20,8 +20,10 @@ from agl.store.sqlite import SqliteLightningStore
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.tables import SqliteTables
-from agl.types import LLM, Attempt, Rollout, RolloutConfig, RunStart
+from agl.types import LLM, Attempt, Rollout, RolloutConfig
 from agl.utils.rewards import place_of_reward
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run
 from filling.accounts import account
 from filling.failing import LOST
 from filling.scripts import Piece, long_script, task
@@ -96,7 +98,7 @@ async def _open_runs(path: Path, folder: Path, run_ids: list[str]) -> None:
             start = RunStart(
                 run_id=run_id, algorithm="grpo", seed=0, config=config, folder=str(folder / run_id)
             )
-            await store.begin_run(start)
+            await begin_run(store, start)
     finally:
         await store.close()
 
@@ -105,7 +107,7 @@ async def _end_runs(path: Path, run_ids: list[str]) -> None:
     store = SqliteLightningStore(path)
     try:
         for run_id in run_ids:
-            await store.end_run(run_id, 1, "finished")
+            await end_run(store, run_id, 1, "finished")
     finally:
         await store.close()
 

@@ -41,11 +41,11 @@ class TestStoreContract(StoreContract):
     pass
 
 
-class KeepsSpansOfDeletedRuns(InMemoryLightningStore):
+class KeepsSpansOfDeletedRollouts(InMemoryLightningStore):
     num_kept = 0
 
-    async def delete_run(self, run_id, *, only_count=False):
-        counts = await super().delete_run(run_id, only_count=only_count)
+    async def delete_rollouts(self, rollout_ids, *, only_count=False):
+        counts = await super().delete_rollouts(rollout_ids, only_count=only_count)
         self.num_kept += 0 if only_count else counts["spans"]
         return counts
 
@@ -66,9 +66,10 @@ async def test_a_store_that_marks_no_late_span_is_caught(claim, monkeypatch):
         await getattr(StoreContract(), f"test_span_after_the_{claim}_is_late")(in_memory(Path()))
 
 
-async def test_a_store_that_keeps_spans_of_deleted_runs_is_caught():
+async def test_a_store_that_keeps_spans_of_deleted_rollouts_is_caught():
+    contract, store = StoreContract(), KeepsSpansOfDeletedRollouts()
     with pytest.raises(AssertionError):
-        await StoreContract().test_run_is_deleted_with_all_that_it_holds(KeepsSpansOfDeletedRuns())
+        await contract.test_rollouts_are_deleted_with_all_that_belongs_to_them(store)
 
 
 async def test_a_store_that_wakes_nobody_at_its_close_is_caught():

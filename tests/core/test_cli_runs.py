@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RunStart
 from agl_runs.known import runs_here, runs_in
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .run_project import AGENT, LEARN, Agl, begin, make_project, stored  # noqa: F401
 
@@ -64,7 +65,7 @@ def test_newest_run_that_has_not_come_to_its_end_goes_on(agl: Agl) -> None:
     folder.mkdir()
     store = SqliteLightningStore(folder / "store.db")
     start = RunStart(run_id="running", algorithm="learn", host="elsewhere", pid=1)
-    asyncio.run(store.begin_run(start))
+    asyncio.run(begin_run(store, start))
     asyncio.run(store.close())
     result = agl("run", "--resume")
     assert result.code == 0, result.err

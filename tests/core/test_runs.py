@@ -24,13 +24,14 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.store.forwarding import StandInStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types.runs import RunGeneration
 from agl.utils.lockfile import LockFile
 from agl_runs import folders
 from agl_runs.description import commit_of, options_of
 from agl_runs.differences import differences, options_that_shape, what_shapes
 from agl_runs.finding import open_to_read
 from agl_runs.known import runs_here
+from agl_runs.records import RunGeneration
+from agl_runs.store import begin_run, get_run, query_runs
 
 
 @agl.rollout
@@ -48,7 +49,7 @@ class Toy(agl.Algorithm):
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         store = self.get_store()
         run_id, generation = self.get_run() or ("", 0)
-        record = await store.get_run_by_id(run_id)
+        record = await get_run(store, run_id)
         self.seen.append((run_id, generation, self.get_run_folder(), record))
         requests = [agl.EnqueueRolloutRequest(input=task) for task in train_dataset or ()]
         rollouts = await store.enqueue_many_rollouts(requests)
@@ -67,7 +68,7 @@ def fit(store: Any = None, algorithm: Any = None, tasks: Any = (1, 2), **options
 
 
 def runs_of(store: Any) -> list[agl.Run]:
-    return list(asyncio.run(store.query_runs()))
+    return list(asyncio.run(query_runs(store)))
 
 
 @pytest.fixture(autouse=True)
@@ -346,7 +347,7 @@ def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
             self.inside = agl.InMemoryLightningStore()
 
         async def call(self, operation: Any, arguments: dict[str, Any]) -> Any:
-            if "_run" in operation.name:
+            if "_documents" in operation.name:
                 return await super().call(operation, arguments)
             return await getattr(self.inside, operation.name)(**arguments)
 
@@ -356,7 +357,7 @@ def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
 
     store = Older()
     assert fit(store, Unasking()).seen[0][1] == 1
-    with pytest.raises(agl.AglError, match="Older has no query_runs"):
+    with pytest.raises(agl.AglError, match="Older has no query_documents"):
         fit(store, Unasking(), run="a")
 
 
@@ -376,7 +377,7 @@ def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Pa
     store = agl.InMemoryLightningStore()
     about: dict[str, Any] = {"algorithm": "toy", "folder": str(tmp_path / "not-made")}
     start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), **about)
-    asyncio.run(store.begin_run(start))
+    asyncio.run(begin_run(store, start))
     with pytest.raises(ConfigError, match=f"'a' is running: process {process.pid} on"):
         fit(store, run="a", resume=True, run_dir="out")
     process.communicate()
@@ -385,7 +386,9 @@ def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Pa
 
 def test_run_of_another_machine_goes_on_and_says_what_nobody_knows() -> None:
     store = agl.InMemoryLightningStore()
-    asyncio.run(store.begin_run(agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere")))
+    asyncio.run(
+        begin_run(store, agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere"))
+    )
     fit(store, run="a", resume=True)
     (difference,) = runs_of(store)[0].generations[1].differences
     assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
@@ -472,7 +475,7 @@ def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
     for metadata in (left, {"run": "other"}):
         asyncio.run(store.enqueue_rollout("queued", metadata=metadata))
     asyncio.run(store.start_rollout("under way", metadata=left, worker_id="w"))
-    asyncio.run(store.begin_run(agl.RunStart(run_id="r", algorithm="toy")))
+    asyncio.run(begin_run(store, agl.RunStart(run_id="r", algorithm="toy")))
 
     class Watch:
         def on_rollout_start(self, rollout: Any) -> None:
@@ -499,7 +502,7 @@ def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bo
 
     @agl.algo
     async def die(store: Any) -> None:
-        (run,) = await store.query_runs()
+        (run,) = await query_runs(store)
         assert [each.outcome for each in run.generations] == ["died", None]
         assert folders.shown_status(run) == "running"
 

@@ -24,6 +24,7 @@ from .scripted import Conversation
 pytest.importorskip("torch")
 
 import agl_torch
+from agl_runs.store import query_runs
 
 from .table_model import MANY_WORDS, build_model, build_tokenizer
 
@@ -233,7 +234,7 @@ def test_a_judge_counts_within_the_budget_of_the_run(tmp_path, caplog):
     store, algorithm = train(tmp_path, honest, budget={"calls": 9})
     assert algorithm.asked == 1
     assert algorithm.summary["steps"] == 0
-    (run,) = asyncio.run(store.query_runs())
+    (run,) = asyncio.run(query_runs(store))
     assert run.status == "stopped"
     assert "the budget of the run is spent (calls 9 of 9)" in caplog.text
 

@@ -26,6 +26,7 @@ from agl_learning.generations import (
 from agl_learning.ledger_tables import Accounts, as_json, read_accounts
 from agl_learning.report import Report
 from agl_runs.rollouts import cancel_leftovers
+from agl_runs.store import query_runs
 
 pytest.importorskip("torch")
 
@@ -73,7 +74,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_the_store_has_the_run_as_its_folder_has_it(killed: Path) -> None:
     store = agl.SqliteLightningStore(killed / "store.db")
-    (run,) = await store.query_runs()
+    (run,) = await query_runs(store)
     await store.close()
     now = read_generation(killed / "run")
     assert now is not None

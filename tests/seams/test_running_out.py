@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_runs.store import query_runs
 
 pytest.importorskip("torch")
 
@@ -73,7 +74,7 @@ def steps_of(metrics: Iterable[str]) -> list[int]:
 async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     store = agl.SqliteLightningStore(folder / "store.db")
     try:
-        runs = (await store.query_runs()).items
+        runs = (await query_runs(store)).items
         trained = [
             item.key
             for part in await store.query_ledger_parts(lost=False)

@@ -18,6 +18,8 @@ from agl_learning.why import why
 
 pytest.importorskip("torch")
 
+from agl_runs.store import query_runs
+
 from .team_run import agent_of, trainer_of
 
 SCRIPT = Path(__file__).with_name("team_run.py")
@@ -123,7 +125,7 @@ def test_a_token_is_explained_by_the_algorithm_of_its_model(tmp_path):
     train(tmp_path / "run", store, steps=1)
 
     async def terms_by_model():
-        (run,) = await store.query_runs()
+        (run,) = await query_runs(store)
         recorded = run.config["algorithm"]["models"]["one"]
         assert recorded["model"].endswith("table_model.build_model")
         rollout = (await store.query_rollouts())[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_runs.store import query_runs
 
 from .scene import Scene
 
@@ -81,7 +82,7 @@ async def test_a_start_that_another_one_has_replaced_writes_nothing_and_says_so(
     said = f"another start has taken over run 'both': start 2, process {second.pid} on b"
     assert said in older.errors.read_text()
     assert await written() == before
-    (run,) = await store.query_runs()
+    (run,) = await query_runs(store)
     await server.stop()
     assert (run.status, [one.outcome for one in run.generations]) == (
         "finished",

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.types import RunStart
 from agl_learning.collected import Collected
 from agl_learning.ledger import Ledger, save_ledger
 from agl_learning.reading import Reader
 from agl_learning.showing import show
 from agl_learning.weighing import WeighingOptions, weigh
 from agl_learning.why import why
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from ..plugins.ui.grouped import TOKENS  # noqa: TID252
 from ..plugins.ui.stores import call_span, reward_span  # noqa: TID252
@@ -31,7 +32,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
     row_weights = pytest.importorskip("agl_torch.loss", exc_type=ImportError).row_weights
     store = agl.SqliteLightningStore(tmp_path / "store.db", durability="process")
     given = {"type": estimator, "estimator": estimator, "loss_type": "grpo"}
-    await store.begin_run(RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
+    await begin_run(store, RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
     ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), False)
     ended, rollouts = [], []
     for group, (task, rewards) in enumerate(REWARDS.items()):

@@ -9,6 +9,7 @@ import agl_learning.credit
 import agl_learning.ledger
 import agl_learning.mixing
 import agl_learning.records
+import agl_runs.records
 import agl_server.client
 import agl_server.processes
 import agl_server.server
@@ -124,9 +125,6 @@ from .types import (
     RolloutMode as RolloutMode,
     RolloutRawResult as RolloutRawResult,
     RolloutStatus as RolloutStatus,
-    Run as Run,
-    RunGeneration as RunGeneration,
-    RunStart as RunStart,
     Span as Span,
     SpanContext as SpanContext,
     SpanCoreFields as SpanCoreFields,
@@ -168,6 +166,9 @@ ModelCall = agl_learning.records.ModelCall
 RowBreak = agl_learning.records.RowBreak
 TrainedModel = agl_learning.records.TrainedModel
 TrainingRow = agl_learning.records.TrainingRow
+Run = agl_runs.records.Run
+RunGeneration = agl_runs.records.RunGeneration
+RunStart = agl_runs.records.RunStart
 ClientServerExecutionStrategy = agl_server.processes.ClientServerExecutionStrategy
 LightningStoreClient = agl_server.client.LightningStoreClient
 LightningStoreServer = agl_server.server.LightningStoreServer

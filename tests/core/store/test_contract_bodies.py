@@ -12,11 +12,8 @@ from agl_testing.store_contract import StoreContract
 
 OPERATIONS = {
     "add_ledger_parts",
-    "begin_run",
     "delete_documents",
     "delete_rollouts",
-    "delete_run",
-    "end_run",
     "enqueue_many_rollouts",
     "get_many_span_sequence_ids",
     "put_documents",
@@ -25,7 +22,6 @@ OPERATIONS = {
     "query_ledger_parts",
     "query_resources",
     "query_rollouts",
-    "query_runs",
     "query_spans",
     "query_workers",
     "start_attempt",

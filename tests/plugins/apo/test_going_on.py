@@ -9,9 +9,11 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import RolloutStatus, RunStart
+from agl.types import RolloutStatus
 from agl_apo.journal import StoreJournal
 from agl_learning.prompt_runs import EVALUATION
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run, query_runs
 
 UNFINISHED: list[RolloutStatus] = ["queuing", "requeuing", "preparing", "running"]
 
@@ -84,7 +86,7 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
 async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker, options) -> None:
     store = agl.InMemoryLightningStore()
     alive = RunStart(run_id="alive", algorithm="apo", pid=os.getpid(), host=platform.node())
-    await store.begin_run(alive)
+    await begin_run(store, alive)
     metadata = {"run": "alive", **StoreJournal(store, "apo", "apo").metadata(EVALUATION)}
     queued = await store.enqueue_rollout({}, metadata=metadata)
     with pytest.raises(ConfigError, match=r"'apo' of this store is in use by run 'alive'.*give"):
@@ -92,7 +94,7 @@ async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker
     rollout = await store.get_rollout_by_id(queued.rollout_id)
     assert rollout is not None
     assert rollout.status == "queuing"
-    await store.end_run("alive", 1, "died")
+    await end_run(store, "alive", 1, "died")
     await asyncio.to_thread(fit, agl.APO(**options), worker, store=store)
 
 
@@ -101,5 +103,5 @@ def test_a_run_goes_on_by_its_id_as_what_it_was(fit, worker, options, tmp_path) 
     options.update(beam_rounds=1, run_dir=str(tmp_path / "run"), reward_range=(0.0, 1.0))
     for resume in (False, True):
         fit(agl.APO(**options), worker, store=store, run="prompts", resume=resume)
-    (run,) = asyncio.run(store.query_runs())
+    (run,) = asyncio.run(query_runs(store))
     assert [each.differences for each in run.generations] == [[], []]

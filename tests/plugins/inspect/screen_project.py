@@ -16,10 +16,12 @@ from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store import overdue
 from agl.store.sqlite import SqliteLightningStore, ids
-from agl.types import Failure, RunCode, RunStart, Span
+from agl.types import Failure, Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
+from agl_runs.records import RunCode, RunStart
+from agl_runs.store import begin_run, end_run
 
 RUN = "20260102T030405Z-0001"
 BEGIN = 1_767_323_045.0
@@ -110,11 +112,11 @@ async def _fill(home: Path, clock: _Clock) -> None:
         run_id=RUN, algorithm="grpo", folder=str(home), config={"steps": 12}, code=code,
         seed=1, pid=1, host="here",
     )  # fmt: skip
-    await store.begin_run(start)
+    await begin_run(store, start)
     for step in (1, 2):
         clock.passes(2.0)
         await _step(store, clock, step)
-    await store.end_run(RUN, 1, "finished")
+    await end_run(store, RUN, 1, "finished")
     await store.close()
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Exclusion, LedgerItem, RunStart
+from agl.types import Exclusion, LedgerItem
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
 from agl_learning.showing import show
 from agl_learning.why import why
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .test_cli_explain import (
     FIRST,
@@ -37,7 +39,7 @@ def make(**options: Any) -> list[str]:
     async def fill() -> list[str]:
         store = SqliteLightningStore("s.db")
         given = {"algorithm": {**OPTIONS, **options}}
-        await store.begin_run(RunStart(run_id="r", algorithm="toy", config=given))
+        await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
         ended, rows_G, ledger = [], [], Ledger()
         for number, spans in enumerate(([*FIRST, *SECOND], OTHER, FAILED)):
             rollout = await add(store, spans, "failed" if number == 2 else "succeeded")
@@ -67,7 +69,7 @@ def why_of(explain: Explain, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("is_trained", [True, False])
 async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained: bool) -> None:
     store = InMemoryLightningStore()  # as in fine-tuning, or in an evaluation
-    await store.begin_run(RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
+    await begin_run(store, RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
     rollout = await add(store, FIRST)
     made = TraceToRows().adapt(
         list(await store.query_spans(rollout.rollout_id)),
@@ -91,7 +93,7 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
 async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
     options = {"max_tokens": 10, "overlong_buffer": 5, "overlong_penalty": 0.5}
     store = InMemoryLightningStore()
-    await store.begin_run(RunStart(run_id="r", algorithm="toy", config={"algorithm": options}))
+    await begin_run(store, RunStart(run_id="r", algorithm="toy", config={"algorithm": options}))
     rollout = await add(store, FIRST)
     made = TraceToRows().adapt(
         list(await store.query_spans(rollout.rollout_id)),

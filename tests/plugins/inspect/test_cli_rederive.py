@@ -14,8 +14,10 @@ from tests.digests import digests
 from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RunStart, Span
+from agl.types import Span
 from agl_runs.known import runs_in
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run
 
 Agl = Callable[..., tuple[object, str, str]]
 RUN = "first-run"
@@ -71,7 +73,7 @@ ROLLOUTS = (
 async def fill(path: Path, begins_with: list[Span]) -> None:
     """A run of two tasks, two rollouts of each, one more that failed, and one of another run."""
     store = SqliteLightningStore(path)
-    await store.begin_run(RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
+    await begin_run(store, RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
     for task, answer, reward, run, status in ROLLOUTS:
         new = await store.start_rollout(
             {"q": task, "private": "key"}, mode="train", metadata={"run": run, "step": 1}
@@ -80,7 +82,7 @@ async def fill(path: Path, begins_with: list[Span]) -> None:
         spans = [*begins_with, call_span(answer), reward_span(reward)]
         await store.add_many_spans([span.model_copy(update=owner) for span in spans])
         await store.update_attempt(**owner, status=status)  # pyright: ignore[reportArgumentType]
-    await store.end_run(RUN, 1, "finished")
+    await end_run(store, RUN, 1, "finished")
     await store.close()
 
 

@@ -15,8 +15,10 @@ import pytest
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import RunStart, Span
+from agl.types import Span
 from agl_learning.generations import begin_generation
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run
 
 from ...core.run_project import Agl, begin, make_project  # noqa: F401, TID252
 
@@ -94,10 +96,10 @@ def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
         store = SqliteLightningStore("shared.db")
         for host, run_id in ((platform.node(), "here"), ("elsewhere", "there")):
             folder = f"/gone/{run_id}"
-            await store.begin_run(
-                RunStart(run_id=run_id, algorithm="toy", folder=folder, pid=1, host=host)
+            await begin_run(
+                store, RunStart(run_id=run_id, algorithm="toy", folder=folder, pid=1, host=host)
             )
-            await store.end_run(run_id, 1, "finished")
+            await end_run(store, run_id, 1, "finished")
         await store.close()
 
     asyncio.run(fill())
@@ -150,7 +152,7 @@ def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> N
         "resources": 0,
         "rollouts": 4,
         "attempts": 4,
-        "ledger_parts": 0,
+        "documents": 0,
         "spans": json.loads(result.out)["spans"],
     }
     assert (project / "agl-runs" / first / "store.db").is_file()
@@ -179,7 +181,7 @@ def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl: Agl, project: Pa
     store = SqliteLightningStore("kept.db")
     for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
         start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
-        asyncio.run(store.begin_run(start))
+        asyncio.run(begin_run(store, start))
     asyncio.run(store.close())
     delete = ("runs", "--path", "kept.db", "delete", "--yes")
     result = agl(*delete, "there")
@@ -275,7 +277,7 @@ def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(a
 
     async def fill() -> None:
         store = SqliteLightningStore("shared.db")
-        await store.begin_run(RunStart(run_id="r", algorithm="toy"))
+        await begin_run(store, RunStart(run_id="r", algorithm="toy"))
         for task, by_step in rewards.items():
             for step, given in by_step.items():
                 for reward in [*given, None]:
@@ -294,7 +296,7 @@ def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(a
                         "latest",
                         status="failed" if reward is None else "succeeded",
                     )
-        await store.end_run("r", 1, "finished")
+        await end_run(store, "r", 1, "finished")
         await store.close()
 
     asyncio.run(fill())

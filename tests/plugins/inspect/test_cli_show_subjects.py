@@ -13,13 +13,15 @@ from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Failure, RolloutConfig, RunStart, Span
+from agl.types import Failure, RolloutConfig, Span
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
 from agl_inspect.subjects import finding, reading as reading_subject, run as run_subject
 from agl_inspect.subjects.finding import find
 from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_id
 from agl_inspect.subjects.task import show_task, task_text
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .test_cli_explain import add, reward_span, step
 from .test_cli_show import filled, said, show  # noqa: F401
@@ -121,7 +123,7 @@ def test_task_with_an_id_of_its_own_is_found_by_it(show: Any) -> None:  # noqa: 
 
 def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
     async def fill(store: SqliteLightningStore) -> str:
-        await store.begin_run(RunStart(run_id="grpo-20261122", algorithm="grpo"))
+        await begin_run(store, RunStart(run_id="grpo-20261122", algorithm="grpo"))
         for number, value in enumerate((0.0, 1.0, 1.0)):
             about = {"run": "grpo-20261122", "step": number // 2}
             rollout = await store.start_rollout("x", mode="train", metadata=about)
@@ -150,7 +152,7 @@ def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
 
 def test_rewards_of_what_did_not_succeed_are_in_no_mean(show: Any) -> None:  # noqa: F811
     async def fill(store: SqliteLightningStore) -> list[str]:
-        await store.begin_run(RunStart(run_id="grpo-1", algorithm="grpo"))
+        await begin_run(store, RunStart(run_id="grpo-1", algorithm="grpo"))
         ids: list[str] = []
         for value, status in (
             (0.25, "succeeded"),
@@ -204,7 +206,7 @@ async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
     lines.append({"step": 0, "val/reward/mean": 0.125})
     lines.append({"step": 5, "val/reward/mean": 0.75})
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-    await store.begin_run(RunStart(run_id="mine", algorithm="grpo", folder=str(tmp_path)))
+    await begin_run(store, RunStart(run_id="mine", algorithm="grpo", folder=str(tmp_path)))
     for n in range(1, 6):
         for _ in range(4):
             await store.start_rollout("x", mode="train", metadata={"run": "mine", "step": n})

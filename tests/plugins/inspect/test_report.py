@@ -9,7 +9,6 @@ import pytest
 import agl
 from agl.algorithm.run_result import RunResult
 from agl.errors import AlgorithmError, NotSupportedError, StoreDiskError
-from agl.types import RunStart
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
@@ -18,7 +17,9 @@ from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import begin_generation
 from agl_learning.report import Report
 from agl_learning.run_facts import HeldOut, RunFacts, run_facts
+from agl_runs.records import RunStart
 from agl_runs.rollouts import OfRunStore
+from agl_runs.store import begin_run, end_run
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 
@@ -129,11 +130,11 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path
 async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
     store = agl.InMemoryLightningStore()
     for number in (1, 2):
-        run = await store.begin_run(RunStart(run_id="r", algorithm="toy"))
+        run = await begin_run(store, RunStart(run_id="r", algorithm="toy"))
         of_it = OfRunStore(store, "r", number)
         for _ in range(3):
             await of_it.start_rollout({"x": 1})
-    run = await store.end_run("r", 2, "finished")
+    run = await end_run(store, "r", 2, "finished")
     one, two = run.generations
     assert two.end_time is not None
     facts = await run_facts(store, run_id="r")

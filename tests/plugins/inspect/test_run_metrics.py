@@ -7,12 +7,12 @@ import pytest
 
 from agl.algorithm.run_result import RunResult
 from agl.store.memory import InMemoryLightningStore
-from agl.types import Run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
 from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.run_facts import run_facts
 from agl_learning.run_metrics import lines_of, metrics_of
+from agl_runs.records import Run
 
 GOOD = b'{"step": 1, "reward/mean": 0.5}\n', b'{"step": 2, "reward/mean": 0.75}\n'
 BAD = [

@@ -51,7 +51,7 @@ class Canned(LightningStore):
             return None
         if name == "delete_documents":
             return 1
-        if name in ("delete_run", "delete_rollouts"):
+        if name == "delete_rollouts":
             return {"rollouts": 1}
         record = next(
             (one for word, one in RECORDS.items() if word in name.removesuffix("_by_id")), ROLLOUT
@@ -68,7 +68,6 @@ RECORDS: dict[str, Any] = {
     "worker": WORKER,
     "documents": agl.Document(kind="note", key="a", body={"x": 1}),
     "ledger": agl.LedgerPart(rollout_id="ro-1"),
-    "run": agl.Run(run_id="run-1", algorithm="toy", create_time=1.0),
     "spans": Span.from_attributes(attributes={"a": 1}, span_id="a" * 16, start_time=1.0),
 }
 
@@ -104,7 +103,7 @@ GOOD: dict[str, Any] = {
     **{"documents": [{"kind": "note", "key": "a", "body": 1}], "keys": ["a"], "kind": "note"},
     **{"key_in": ["a"], "key_prefix": "a", "after": "a"},
     **{"parts": [{"rollout_id": "ro-1"}], "rollout_ids": ["ro-1"], "claim": {"limit": 1}},
-    **{"run_id": "run-1", "generation": 1, "outcome": "finished", "only_count": True},
+    "only_count": True,
     "finish": {"rollout_id": "ro-1", "attempt_id": "at-1", "status": "failed", "error": ERROR},
 }
 ODD: st.SearchStrategy[Any] = st.one_of(
@@ -131,7 +130,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     """One request to one of the routes, good or nearly."""
     route = draw(st.sampled_from(ROUTES))
     path = route.path
-    for name in ("rollout_id", "attempt_id", "resources_id", "worker_id", "run_id"):
+    for name in ("rollout_id", "attempt_id", "resources_id", "worker_id"):
         step = draw(st.sampled_from(STEPS)) if f"{{{name}" in path else ""
         path = path.replace(f"{{{name}:path}}", step).replace(f"{{{name}}}", step)
     verb = draw(st.sampled_from([route.verb] * 8 + ["GET", "POST", "PUT", "HEAD"]))

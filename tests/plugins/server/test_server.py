@@ -18,6 +18,7 @@ from agl.errors import ConfigError, StoreError
 from agl.types import Span
 from agl_http.metrics import RequestMetrics
 from agl_http.server import ServerThread, bind
+from agl_runs.store import begin_run
 from agl_server.server import LightningStoreServer
 
 
@@ -341,7 +342,7 @@ async def test_a_repeated_post_is_carried_out_once(http):
 async def test_a_pipelined_request_has_no_writer_of_the_one_before(server, store):
     start = agl.RunStart(run_id="r", algorithm="a", pid=1, host="here")
     for _ in range(2):
-        await store.begin_run(start)
+        await begin_run(store, start)
     body = b'{"rollouts": [{"input": 1}]}'
 
     def request(*lines: str) -> bytes:
@@ -350,7 +351,7 @@ async def test_a_pipelined_request_has_no_writer_of_the_one_before(server, store
         return "\r\n".join([*head, *about]).encode() + body
 
     reader, writer = await asyncio.open_connection(*server.endpoint[7:].split(":"))
-    writer.write(request("AGL-Writer: 1 r") + request("Connection: close"))
+    writer.write(request("AGL-Fence: 1 run.starts r") + request("Connection: close"))
     answers = await reader.read()
     writer.close()
     assert b" 409 " in answers.splitlines()[0]

@@ -2,10 +2,11 @@
 
 import agl
 from agl.semconv import ModelCallAttributes as Call
-from agl.types import RunStart
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .stores import call_span, reward_span
 
@@ -26,7 +27,7 @@ async def fill_with_group(path, because=None, **begun):
     """
     store = agl.SqliteLightningStore(path, durability="process")
     given = {"algorithm": "toy", "config": {"algorithm": {}}, **begun}
-    await store.begin_run(RunStart(run_id="r", **given))
+    await begin_run(store, RunStart(run_id="r", **given))
     ended, rows_G, ledger = [], [], Ledger()
     about = {"group": 0, "step": 1}
     for value in (1.0, 0.0):

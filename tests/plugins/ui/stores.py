@@ -7,7 +7,9 @@ from pathlib import Path
 
 import agl
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Call
-from agl.types import Failure, RolloutConfig, RunStart, TraceStatus
+from agl.types import Failure, RolloutConfig, TraceStatus
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/me/agent.py", line 41, in solve\n'
@@ -66,7 +68,7 @@ def reward_span(rollout, value):
 async def fill_with_failures(path: Path) -> None:
     """Rollouts that failed in each way, one that was tried twice, and one that waits."""
     store = agl.SqliteLightningStore(path, durability="process")
-    await store.begin_run(RunStart(run_id="failures", algorithm="grpo"))
+    await begin_run(store, RunStart(run_id="failures", algorithm="grpo"))
     await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}!")})
     for boundary, (kind, message, traceback) in FAILURES.items():
         rollout = await store.start_rollout({"task": boundary}, mode="train", worker_id="w1")
@@ -128,7 +130,7 @@ async def fill_with_hostile(path: Path) -> None:
     hostile = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
     hostile = [text.replace("\x00", "") for text in hostile]
     config = {"algorithm": {"type": "grpo", **{text: text for text in hostile}}}
-    await store.begin_run(RunStart(run_id="hostile", algorithm=hostile[0], config=config))
+    await begin_run(store, RunStart(run_id="hostile", algorithm=hostile[0], config=config))
     resources = {text: agl.PromptTemplate(template=text + " {name}") for text in hostile}
     await store.add_resources(resources)
     for text, safe in zip(HOSTILE, hostile, strict=True):

@@ -3,8 +3,10 @@
 import pytest
 
 import agl
-from agl.types import Credit, Exclusion, LedgerItem, LedgerPart, RunStart
+from agl.types import Credit, Exclusion, LedgerItem, LedgerPart
 from agl_learning.generations import mark_lost
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 from agl_ui import accounts
 from agl_ui.accounts import accounts_of
 from agl_ui.places import Place
@@ -16,7 +18,7 @@ RUN = "long"
 async def store():
     """A store with a run of 20 steps, each of four rollouts."""
     store = agl.InMemoryLightningStore()
-    await store.begin_run(RunStart(run_id=RUN, algorithm="grpo"))
+    await begin_run(store, RunStart(run_id=RUN, algorithm="grpo"))
     for step in range(20):
         await add(store, step)
     return store
@@ -98,7 +100,7 @@ async def test_a_small_store_is_read_whole_and_then_only_what_has_come(store):
 async def test_what_a_start_goes_back_behind_is_read_anew(store):
     place = Place("s", "s", store)
     await accounts_of(place, RUN, None)
-    await store.begin_run(RunStart(run_id=RUN, algorithm="grpo"))
+    await begin_run(store, RunStart(run_id=RUN, algorithm="grpo"))
     await accounts_of(place, RUN, None)  # an open page looks before the start has marked them
     await mark_lost(store, RUN, lambda part: (part.step or 0) > 17)
     known = await accounts_of(place, RUN, None)

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import agl
-from agl.types import RunStart
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .stores import apart
 
@@ -31,7 +32,7 @@ def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
     assert f"there is no {tmp_path}/*/store.db" in refused(tmp_path)
     folder.mkdir()
     store = agl.SqliteLightningStore(folder / "store.db")
-    apart(store.begin_run(RunStart(run_id="first", algorithm="grpo")))
+    apart(begin_run(store, RunStart(run_id="first", algorithm="grpo")))
     apart(store.close())
     command = [AGL, "ui", str(tmp_path), "--export", str(tmp_path / "copy")]
     assert "first" in Path(subprocess.check_output(command, text=True).strip()).read_text()

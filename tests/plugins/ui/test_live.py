@@ -9,7 +9,9 @@ import urllib.request
 import pytest
 
 import agl
-from agl.types import LedgerItem, LedgerPart, RunStart
+from agl.types import LedgerItem, LedgerPart
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES
 from agl_ui import live
 from agl_ui.looking import Looking
@@ -102,7 +104,7 @@ def test_addresses_of_0_3s_dashboard_lead_to_their_pages(store):
 
 async def _begin(store):
     """A store in which something of each kind can change."""
-    await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+    await begin_run(store, RunStart(run_id="r", algorithm="grpo"))
     await store.add_resources({"p": agl.PromptTemplate(template="Hi")})
     await store.update_worker("w")
     for text in ("first", "second", "third"):
@@ -128,7 +130,7 @@ async def _accounted(store):
 
 
 async def _ended(store):
-    await store.end_run("r", 1, outcome="finished")
+    await end_run(store, "r", 1, outcome="finished")
 
 
 CHANGES = {
@@ -138,7 +140,7 @@ CHANGES = {
     "a cancelled rollout": _cancelled,
     "a requeued rollout": _requeued,
     "an account": _accounted,
-    "another run": lambda store: store.begin_run(RunStart(run_id="s", algorithm="grpo")),
+    "another run": lambda store: begin_run(store, RunStart(run_id="s", algorithm="grpo")),
     "the end of a run": _ended,
 }
 

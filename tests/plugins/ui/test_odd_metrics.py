@@ -6,7 +6,8 @@ import urllib.request
 import pytest
 
 import agl
-from agl.types import RunStart
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 from agl_ui.charts import chart
 from agl_ui.places import Places
 from agl_ui.serving import Server
@@ -44,7 +45,7 @@ def test_a_run_of_odd_metrics_breaks_no_page(tmp_path, monkeypatch, odd):
             store = agl.SqliteLightningStore(folder / "store.db")
             config = {"gateway": {"run_budget": {"tokens": None, "calls": "many"}}}
             start = RunStart(run_id=name, algorithm="grpo", folder=str(folder), config=config)
-            await store.begin_run(start)
+            await begin_run(store, start)
             await store.close()
 
     apart(begin())

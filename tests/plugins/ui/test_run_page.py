@@ -10,9 +10,11 @@ import pytest
 
 import agl
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Failure, RunStart
+from agl.types import Failure
 from agl_learning.run_facts import run_facts
 from agl_learning.task_changes import TaskChange, task_changes
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run, query_runs
 from agl_ui.pages.run import MOST_TASKS, most_changed
 from agl_ui.templating import number
 
@@ -119,12 +121,12 @@ def begun(tmp_path):
         async def fill():
             store = SqliteLightningStore(folder / "store.db")
             start = RunStart(run_id="r", algorithm="grpo", folder=str(folder))
-            number = (await store.begin_run(start)).generations[-1].number
+            number = (await begin_run(store, start)).generations[-1].number
             for (kind, value), count in (number_of or {}).items():
                 for _ in range(count):
                     await one(store, kind, value)
             if outcome is not None:
-                await store.end_run("r", number, outcome)
+                await end_run(store, "r", number, outcome)
             await store.close()
 
         async def one(store, kind, value):
@@ -176,9 +178,9 @@ def test_only_the_last_start_of_a_run_alerts(serve, begun):
     async def change(again):
         store = SqliteLightningStore(file)
         if again:
-            await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+            await begin_run(store, RunStart(run_id="r", algorithm="grpo"))
         else:
-            await store.end_run("r", 1, "stopped", "interrupted")
+            await end_run(store, "r", 1, "stopped", "interrupted")
         await store.close()
 
     for again in (False, True):
@@ -226,7 +228,7 @@ def test_tasks_of_a_run_stand_by_how_much_worse_they_became(serve, trained):
     async def ask():
         store = SqliteLightningStore(trained / "store.db")
         try:
-            (run,) = await store.query_runs()
+            (run,) = await query_runs(store)
             return run.run_id, await task_changes(store, run.run_id)
         finally:
             await store.close()

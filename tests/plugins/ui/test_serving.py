@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 import agl
-from agl.types import Failure, RolloutConfig, RunStart
+from agl.types import Failure, RolloutConfig
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .stores import apart, reward_span
 
@@ -103,7 +105,7 @@ def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):
     async def begin():
         store = agl.SqliteLightningStore(path)
         start = RunStart(run_id="r", algorithm="grpo", config=config, folder=str(tmp_path))
-        await store.begin_run(start)
+        await begin_run(store, start)
         await store.close()
 
     apart(begin())
@@ -120,7 +122,7 @@ def test_what_is_of_all_runs_of_a_store_does_not_look_like_one_runs(tmp_path, se
     async def begin():
         store = agl.SqliteLightningStore(path)
         for run in ("first", "second"):
-            await store.begin_run(RunStart(run_id=run, algorithm="grpo"))
+            await begin_run(store, RunStart(run_id=run, algorithm="grpo"))
         await store.close()
 
     apart(begin())
@@ -155,7 +157,7 @@ def test_runners_snapshots_and_settings_beyond_one_page_are_reached(tmp_path, se
             await store.update_worker(f"w-{number:02}")
             await store.add_resources({"p": agl.PromptTemplate(template=f"t-{number:02}")})
         for number in range(9):
-            await store.begin_run(RunStart(run_id=f"run-{number}", algorithm="grpo"))
+            await begin_run(store, RunStart(run_id=f"run-{number}", algorithm="grpo"))
         await store.close()
 
     apart(begin())
@@ -184,7 +186,7 @@ def test_what_a_page_does_not_show_is_counted(tmp_path, serve):
 
     async def fail():
         store = agl.SqliteLightningStore(path, durability="process")
-        await store.begin_run(RunStart(run_id="r", algorithm="grpo"))
+        await begin_run(store, RunStart(run_id="r", algorithm="grpo"))
         for number in range(23):
             rollout = await store.start_rollout(number)
             error = Failure(boundary="agent", type=f"Error{number}", message="m")

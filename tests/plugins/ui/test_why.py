@@ -15,6 +15,7 @@ import pytest
 
 import agl
 from agl_learning.generations import mark_lost
+from agl_runs.store import begin_run
 
 from .grouped import TOKENS, fill_with_group
 from .long_trace import fill_with_long_trace
@@ -98,7 +99,7 @@ def test_an_account_behind_which_the_run_went_back_is_told_as_lost(serve, tmp_pa
 
     async def lose():
         store = agl.SqliteLightningStore(file, durability="process")
-        await store.begin_run(agl.types.RunStart(run_id="r", algorithm="toy"))
+        await begin_run(store, agl.RunStart(run_id="r", algorithm="toy"))
         await mark_lost(store, "r", lambda part: True)
         await store.close()
 

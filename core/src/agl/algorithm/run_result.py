@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from agl.types import Run
 from agl.utils.text import printable
 
 
@@ -37,8 +37,8 @@ class RunResult:
 
     run_id: str = ""
     algorithm: str = ""
-    record: Run | None = None
-    """The run as it ended; None where its store keeps none."""
+    record: Any = None
+    """The run as it ended, an ``agl_runs.records.Run``; None where its store keeps none."""
     folder: Path | None = None
     """Where the run has its files; None where it wrote none."""
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])

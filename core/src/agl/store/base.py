@@ -19,7 +19,6 @@ from agl.store.documents import StoreDocuments
 from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
 from agl.store.packed_span import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
-from agl.store.runs import StoreRuns
 from agl.types import (
     Attempt,
     AttemptedRollout,
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads, StoreDocuments, StoreRuns):
+class LightningStore(StoreReads, StoreDocuments):
     """Where algorithm and runners meet.
 
-    It holds runs, a queue of rollouts, their attempts and spans, resources, and workers. Ids are
-    strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds. What only
-    asks is in ``StoreReads``, what is about runs in ``StoreRuns``.
+    It holds a queue of rollouts, their attempts and spans, resources, workers, and documents. Ids
+    are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds. What
+    only asks is in ``StoreReads``, what is about documents in ``StoreDocuments``.
 
     A store writes the methods that are an ``@operation``; all others are made of those, and a store
     may have faster ones of its own.

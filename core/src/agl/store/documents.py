@@ -1,9 +1,27 @@
 """The contract of a store, as far as it is about documents, and about deleting."""
 
 from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Final, NamedTuple
 
 from agl.store.operation_table import operation
 from agl.types import Document, PaginatedResult
+
+
+class Fence(NamedTuple):
+    """A document that counts, by its version, who may write: once it is higher, others may not.
+
+    Its body says who has taken over.
+    """
+
+    kind: str
+    key: str
+    version: int
+
+
+FENCE: Final[ContextVar[Fence | None]] = ContextVar("agl_fence", default=None)
+"""That of who calls the store; None for everybody who is never replaced. A store writes nothing,
+and raises a ``ReplacedError``, if the document's version is higher."""
 
 
 class StoreDocuments:

@@ -39,7 +39,6 @@ class ForwardingStore(LightningStore, ABC):
     get_resources_by_id = operation(LightningStore.get_resources_by_id)
     get_latest_resources = operation(LightningStore.get_latest_resources)
     get_worker_by_id = operation(LightningStore.get_worker_by_id)
-    get_run_by_id = operation(LightningStore.get_run_by_id)
 
 
 class StandInStore(ForwardingStore):

@@ -19,7 +19,6 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     RolloutStatus,
-    RunStatus,
     Span,
     Worker,
     WorkerStatus,
@@ -49,7 +48,6 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "documents": (),
     "ledger_parts": (),
     "resources": _ordered(ResourcesUpdate),
-    "runs": ("run_id", "algorithm", "status", "folder", "create_time"),
     "workers": _ordered(Worker),
 }
 """Per kind of record, the fields it can be sorted by."""
@@ -91,7 +89,6 @@ class Query:
 
 _STATUSES: Final = {
     "rollouts": get_args(RolloutStatus),
-    "runs": get_args(RunStatus),
     "workers": get_args(WorkerStatus),
 }
 

@@ -13,8 +13,6 @@ from agl.types import (
     Rollout,
     RolloutMode,
     RolloutStatus,
-    Run,
-    RunStatus,
     Span,
     Worker,
     WorkerStatus,
@@ -194,31 +192,6 @@ class StoreReads:
         """The worker, or None."""
         found = await self.query_workers(worker_id_contains=worker_id)
         return _first(each for each in found if each.worker_id == worker_id)
-
-    @operation
-    async def query_runs(
-        self,
-        *,
-        status_in: Sequence[RunStatus] | None = None,
-        run_id_contains: str | None = None,
-        algorithm: str | None = None,
-        folder: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Run]:
-        """Runs; default order: as first begun.
-
-        A run whose process was killed is ``running`` until somebody says that it has died.
-        """
-        ...
-
-    async def get_run_by_id(self, run_id: str) -> Run | None:
-        """The run, or None."""
-        found = await self.query_runs(run_id_contains=run_id)
-        return _first(each for each in found if each.run_id == run_id)
 
 
 def _first(found: Iterable[T]) -> T | None:

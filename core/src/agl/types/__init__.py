@@ -55,16 +55,6 @@ from agl.types.resources import (
     ResourcesUpdate as ResourcesUpdate,
     ResourceUnion as ResourceUnion,
 )
-from agl.types.runs import (
-    DatasetDigest as DatasetDigest,
-    Run as Run,
-    RunCode as RunCode,
-    RunGeneration as RunGeneration,
-    RunOutcome as RunOutcome,
-    RunSource as RunSource,
-    RunStart as RunStart,
-    RunStatus as RunStatus,
-)
 from agl.types.spans import (
     UNASSIGNED as UNASSIGNED,
     UNSAID as UNSAID,

@@ -45,8 +45,6 @@ _LOOKS: Final = (
     "get_resources_by_id",
     "query_workers",
     "get_worker_by_id",
-    "query_runs",
-    "get_run_by_id",
 )
 ALLOWED: Final[Mapping[Role, Mapping[str, Rule]]] = {
     "runner": {

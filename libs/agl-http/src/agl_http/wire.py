@@ -1,9 +1,8 @@
 """What both sides of the store's HTTP interface share beside its operations (``calls.py``).
 
-The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``POST turn``, ``POST
-ledger`` and ``runs``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error``
-when an attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the
-error.
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``turn``, ``ledger`` and
+``documents``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when an
+attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """
 
 from collections.abc import Sequence
@@ -34,7 +33,6 @@ FEATURES = (
     "wait_seconds",
     "idempotency",
     "ledger",
-    "runs",
     "indexes",
     "documents",
 )

@@ -10,13 +10,14 @@ from typing import Any, cast
 
 from agl.errors import AglError
 from agl.store.base import LightningStore
-from agl.types import Credit, Exclusion, LedgerPart, Rollout, Run, Trained
+from agl.types import Credit, Exclusion, LedgerPart, Rollout, Trained
 from agl_learning.advantages import moments, sibling_advantages
 from agl_learning.credit import GroupRule
 from agl_learning.overlong import longest_answer, punishment
 from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter, rows_adapter
 from agl_learning.weighing import DEFAULT, estimator_of
+from agl_runs.records import Run
 
 SAME = 1e-9
 """Relative: numbers that differ by no more are the same."""

@@ -14,14 +14,15 @@ from typing import Any
 from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
-from agl.types import Run
 from agl_learning.checkpoint import best_checkpoint, kept_checkpoints
 from agl_learning.findings import Finding, read_findings
 from agl_learning.ledger_tables import Sums, excluded, read_accounts
 from agl_learning.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
 from agl_learning.run_time import seconds_of
 from agl_runs.folders import shown_status
+from agl_runs.records import Run
 from agl_runs.result import known_of, result_of, summary_in
+from agl_runs.store import get_run, query_runs
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,8 @@ async def run_facts(
 async def _find(store: LightningStore, folder: Path | None, run_id: str | None) -> Run | None:
     try:
         if run_id:
-            return await store.get_run_by_id(run_id)
-        runs = await store.query_runs(sort_by="create_time", sort_order="desc")
+            return await get_run(store, run_id)
+        runs = (await query_runs(store))[::-1]
     except NotSupportedError:
         return None
     here = [run for run in runs if folder is not None and _is_in(run, folder)]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl.algorithm.run_result import RunResult
-from agl.types import Run
 from agl_learning.json_lines import JsonLines, is_number, read_json_lines
+from agl_runs.records import Run
 from agl_runs.result import known_of
 
 METRICS: Final = "metrics.jsonl"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Rollout, Run
+from agl.types import AttemptedRollout, Rollout
+from agl_runs.records import Run
 
 _LAST: Final = 100
 """Rollouts that are looked at for the last sign of life of a start."""

@@ -10,7 +10,8 @@ from agl.cli.shared import note
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl.types import Rollout, RolloutStatus, Run
+    from agl.types import Rollout, RolloutStatus
+    from agl_runs.records import Run
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:

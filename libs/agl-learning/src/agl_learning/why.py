@@ -11,15 +11,7 @@ from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
-from agl.types import (
-    EXCLUSION_REASONS,
-    Exclusion,
-    ExclusionReason,
-    LedgerPart,
-    Rollout,
-    Run,
-    Trained,
-)
+from agl.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Rollout, Trained
 from agl_learning.advantages import moments
 from agl_learning.explanation import CallLine, Chain, group_of
 from agl_learning.ledger import each_part
@@ -29,6 +21,8 @@ from agl_learning.run_metrics import lines_of
 from agl_learning.weighing import ACROSS_TASKS
 from agl_learning.why_parts import Batch, Bin, Group, Member, Step, Why
 from agl_learning.why_terms import terms_of
+from agl_runs.records import Run
+from agl_runs.store import query_runs
 
 MOST_MEMBERS = 200
 """Rollouts of a group whose raw rewards are looked up."""
@@ -138,7 +132,7 @@ def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | Non
 async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
     if part is None or part.run is None:
         return None
-    return next((run for run in await store.query_runs() if run.run_id == part.run), None)
+    return next((run for run in await query_runs(store) if run.run_id == part.run), None)
 
 
 def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from agl.plugins.registry import components
 from agl.plugins.schema import schema_of
 from agl.plugins.secrets import redact
 from agl.recorder import RunSubject
-from agl.types import Dataset, DatasetDigest, RunCode
+from agl.types import Dataset
 from agl.utils.json_values import to_json_text
 from agl.utils.text import full_name_of
+from agl_runs.records import DatasetDigest, RunCode
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent

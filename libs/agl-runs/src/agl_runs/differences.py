@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from agl.algorithm.base import Algorithm
-from agl.types import Run, RunCode, RunStart
 from agl_runs.description import options_of
+from agl_runs.records import Run, RunCode, RunStart
 
 _IGNORED: Final = re.compile(
     r"file|working_directory|run_dir|store\.path|train|val|algorithm\.(run_dir|resume_from|function)"

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from agl.errors import StoreUnavailableError
 from agl.store.sqlite.file import check_schema, unavailable
-from agl.types import Run
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run
+from agl_runs.records import Run
 
 _PLACES = ("file", "working_directory")
 """What of a run's configuration says where things lie beside its folder; absolute."""

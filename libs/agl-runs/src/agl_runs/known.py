@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 from agl.errors import ConfigError, DamagedRecordError, StoreError
-from agl.store.queries import make_query
 from agl.store.sqlite.lookups import SqliteLookups
-from agl.types import Run
 from agl_runs.finding import last_time, open_to_read, placed, stores_here
 from agl_runs.folders import FILE, STORE, known_run
+from agl_runs.records import Run
+from agl_runs.store import KIND, runs_of
 
 
 def runs_here(folder: Path | None = None) -> list[Run]:
@@ -39,7 +39,7 @@ def runs_in(file: Path) -> list[Run]:
     """
     try:
         with closing(open_to_read(file)) as connection:
-            runs = SqliteLookups(connection).query_runs(make_query("runs"))
+            runs = runs_of(SqliteLookups(connection).query_documents(KIND))
             return [placed(run, file) for run in runs]
     except sqlite3.Error as error:
         raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error

@@ -22,18 +22,18 @@ from agl.errors import (
 )
 from agl.plugins.build import Given
 from agl.recorder import Recorder, Recording, RunRequest, RunSubject
-from agl.store import run_rules
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
-from agl.types import Run, RunOutcome, RunStart
 from agl.utils.files import make_private_folder
 from agl.utils.secrets import hide
-from agl_runs import folders
+from agl_runs import folders, records
 from agl_runs.description import describe_run
 from agl_runs.differences import differences, what_shapes
 from agl_runs.finding import placed, stores_here
+from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
 from agl_runs.rollouts import OfRunStore, cancel_leftovers
+from agl_runs.store import begin_run, end_run, get_run, query_runs
 
 logger = logging.getLogger("agl.runs")
 
@@ -125,13 +125,13 @@ class RecordedStart(Recording):
         if self.record is None:
             return
         try:
-            call = store.end_run(self.run_id, self.generation, outcome, error)
+            call = end_run(store, self.run_id, self.generation, outcome, error)
             self.record = await asyncio.wait_for(call, LAST_WORD_SECONDS)
         except ReplacedError as replaced:  # it would have finished
             self.note_replaced(replaced)
             await self.end(store, self.stopped)
         except Exception as failure:
-            self.record = run_rules.end(self.record, self.generation, outcome, error, time.time())
+            self.record = records.end(self.record, self.generation, outcome, error, time.time())
             logger.warning(
                 "the store was not told that run %s is %s (%r): it will be shown as died",
                 self.run_id,
@@ -231,7 +231,7 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
     known = folders.known_run(request.folder) if request.folder is not None else None
     if request.run_id is None:
         run_id = known[0] if known is not None else folders.new_run_id()
-        before = None if known is None else _ask(store, lambda: store.get_run_by_id(run_id))
+        before = None if known is None else _ask(store, lambda: get_run(store, run_id))
         before = before and _placed(before, store)
     else:
         run_id = request.run_id
@@ -283,7 +283,7 @@ def _placed(run: Run, store: LightningStore) -> Run:
 def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
     """The run as it is stored: there where it is to go on, and not there where it is new."""
     run_id = request.run_id or ""
-    before = asyncio.run(store.get_run_by_id(run_id))
+    before = asyncio.run(get_run(store, run_id))
     before = before and _placed(before, store)
     if before is not None and not request.resume:
         raise ConfigError(
@@ -292,8 +292,8 @@ def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
         )
     in_folder = folders.known_run(request.folder or folders.default_folder(run_id))
     if before is None and request.resume and (in_folder is None or in_folder[0] != run_id):
-        runs = asyncio.run(store.query_runs(sort_by="create_time", sort_order="desc", limit=20))
-        names = ", ".join(run.run_id for run in runs) or "none"
+        runs = asyncio.run(query_runs(store))[-20:]
+        names = ", ".join(run.run_id for run in reversed(runs)) or "none"
         raise ConfigError(
             f"no run {run_id!r} in this store to go on with. Leave resume out to begin it, or give "
             f"the store that it had. The newest here: {names}"
@@ -342,9 +342,9 @@ def _begin(
         start = start.changed(differences=[*safe, *unknown, *unsafe])
     try:
         if request.run_id is None:
-            now.record = _ask(store, lambda: store.begin_run(start))
+            now.record = _ask(store, lambda: begin_run(store, start))
         else:
-            now.record = asyncio.run(store.begin_run(start))
+            now.record = asyncio.run(begin_run(store, start))
     except InvalidTransitionError as error:
         raise ConfigError(str(error)) from error
     if now.record is not None:

@@ -14,9 +14,10 @@ from agl.errors import AglError, PluginError
 from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
-from agl.types import AttemptedRollout, Failure, Rollout, Run, public_failure
+from agl.types import AttemptedRollout, Failure, Rollout, public_failure
 from agl.utils.tracebacks import place_of
 from agl_runs.folders import known_run
+from agl_runs.records import Run
 
 logger = logging.getLogger("agl.runs")
 

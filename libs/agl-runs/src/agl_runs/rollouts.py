@@ -5,12 +5,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from agl.errors import InvalidTransitionError, ReplacedError
-from agl.store import run_rules
 from agl.store.base import LightningStore
+from agl.store.documents import FENCE
 from agl.store.forwarding import StandInStore
 from agl.store.operation_table import Operation
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure
+from agl_runs.store import fence_of
 
 LEFT_OVER: Final = Failure(
     boundary="cancelled", type="left_over", message="the start of the run that it was of is over"
@@ -31,7 +32,7 @@ class OfRunStore(StandInStore):
 
     def __init__(self, store: LightningStore, run_id: str, generation: int) -> None:
         super().__init__(store)
-        self._writer = run_id, generation
+        self._fence = fence_of(run_id, generation)
         self._metadata = {"run": run_id, "generation": generation}
         self.refusal: ReplacedError | None = None
         """What the store said when another start had taken over."""
@@ -45,14 +46,14 @@ class OfRunStore(StandInStore):
             ]
         elif operation.name in ("enqueue_rollout", "start_rollout"):
             arguments["metadata"] = self._metadata | (arguments.get("metadata") or {})
-        token = run_rules.WRITER.set(self._writer)
+        token = FENCE.set(self._fence)
         try:
             return await super().call(operation, arguments)
         except ReplacedError as error:
             self.refusal = error
             raise
         finally:
-            run_rules.WRITER.reset(token)
+            FENCE.reset(token)
 
 
 async def cancel_leftovers(store: LightningStore, run_id: str) -> None:

@@ -12,13 +12,14 @@ from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.utils.files import make_private_folder, write_whole
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
+from agl_runs.store import query_runs
 
 if TYPE_CHECKING:
     from agl.algorithm.run_result import RunResult
     from agl.store.base import LightningStore
     from agl.trainer import Trainer
-    from agl.types import Run
     from agl_runs.config.file import CheckedConfig, ConfigFile, RunConfig
+    from agl_runs.records import Run
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
     store = build_component(
         spec, group="agl.stores", expected_type=LightningStore, where=file.where("store")
     )
-    return sorted(read_and_close(store, lambda store: store.query_runs()), key=last_time)
+    return sorted(read_and_close(store, query_runs), key=last_time)
 
 
 def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:

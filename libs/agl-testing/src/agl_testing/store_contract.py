@@ -25,7 +25,6 @@ from agl_testing.store_data_contract import StoreDataContract
 from agl_testing.store_documents_contract import StoreDocumentsContract
 from agl_testing.store_ledger_contract import StoreLedgerContract
 from agl_testing.store_queue_contract import StoreQueueContract
-from agl_testing.store_runs_contract import StoreRunsContract
 from agl_testing.store_spans_contract import StoreSpansContract
 from agl_testing.store_status_contract import StoreStatusContract
 from agl_testing.store_threads_contract import StoreThreadsContract
@@ -42,7 +41,6 @@ class StoreContract(
     StoreDataContract,
     StoreDocumentsContract,
     StoreLedgerContract,
-    StoreRunsContract,
     StoreThreadsContract,
     StoreTurnContract,
 ):

@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from agl.errors import ConflictError, InvalidQueryError, InvalidRecordError, UnknownRecordError
+from agl.errors import (
+    ConflictError,
+    InvalidQueryError,
+    InvalidRecordError,
+    ReplacedError,
+    UnknownRecordError,
+)
 from agl.store.base import LightningStore
-from agl.types import Document, PromptTemplate
+from agl.store.documents import FENCE, Fence
+from agl.types import Document, NamedResources, PromptTemplate
 from agl_testing.store_steps import span_of
 
 
@@ -105,6 +112,37 @@ class StoreDocumentsContract:
         assert [one.key for one in await store.query_documents("note")] == ["b"]
         assert (await store.query_documents("other")).total == 1
         await store.put_documents([document("a", expect=0)])
+
+    async def test_writer_that_another_one_has_replaced_writes_nothing(
+        self, store: LightningStore
+    ) -> None:
+        """See ``Fence``: a store looks at it before it writes."""
+        text: NamedResources = {"p": PromptTemplate(template="x", engine="f-string")}
+        fence = Document(kind="fence", key="é/1", body="a newer one has taken over")
+        token = FENCE.set(Fence("fence", "é/1", 1))
+        try:
+            await store.enqueue_rollout(1)
+            await store.put_documents([fence])
+            rollout = await store.enqueue_rollout(1)
+            await store.put_documents([fence.model_copy(update={"version": 2})])
+            for write in (
+                lambda: store.enqueue_rollout(2),
+                lambda: store.start_rollout(2),
+                lambda: store.update_rollout(rollout.rollout_id, status="cancelled"),
+                lambda: store.put_documents([document("a")]),
+                lambda: store.delete_documents("fence", ["é/1"]),
+                lambda: store.delete_rollouts([rollout.rollout_id]),
+                lambda: store.add_resources(text),
+                lambda: store.update_resources("rs-1", text),
+            ):
+                with pytest.raises(ReplacedError, match="newer one has taken over"):
+                    await write()
+            assert (await store.query_rollouts())[1] == rollout
+        finally:
+            FENCE.reset(token)
+        assert not await store.query_resources()
+        assert (await store.query_rollouts()).total == 2
+        await store.put_documents([document("a")])
 
     async def test_rollouts_are_deleted_with_all_that_belongs_to_them(
         self, store: LightningStore

@@ -18,6 +18,7 @@ from agl.utils.text import shorten
 from agl_learning.prompt_runs import EVALUATION, FIELD
 from agl_runs.folders import is_alive
 from agl_runs.result import NOTE
+from agl_runs.store import get_run
 
 
 class StoreJournal:
@@ -59,7 +60,7 @@ class StoreJournal:
 
     async def _check_dead(self, run_id: str | None) -> None:
         with suppress(NotSupportedError):  # a store that keeps no runs
-            run = None if run_id is None else await self.store.get_run_by_id(run_id)
+            run = None if run_id is None else await get_run(self.store, run_id)
             if run is not None and is_alive(run):
                 raise ConfigError(
                     f"run {self.run_name!r} of this store is in use by run {run_id!r}, as far as "

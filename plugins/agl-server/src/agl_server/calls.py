@@ -24,7 +24,6 @@ from agl.types import (
     PaginatedResult,
     Rollout,
     RolloutStatus,
-    RunStatus,
 )
 from agl_http.wire import Body
 
@@ -137,7 +136,7 @@ def _segment(record_id: str) -> str:
     return quote(record_id, safe="")
 
 
-_JUDGED: Final = (RolloutStatus, RunStatus, AttemptStatus, SortOrder, FilterLogic)
+_JUDGED: Final = (RolloutStatus, AttemptStatus, SortOrder, FilterLogic)
 """Words that the store judges, so that a wrong one is the same error over HTTP as without."""
 
 
@@ -155,7 +154,7 @@ def _wire_type(hint: Any) -> Any:
 
 
 _QUEUE, _ROLLOUT = "/queues/rollouts/enqueue", "/rollouts/{rollout_id}"
-_ATTEMPTS, _RUN = f"{_ROLLOUT}/attempts", "/runs/{run_id}"
+_ATTEMPTS = f"{_ROLLOUT}/attempts"
 _Page = PaginatedResult[AnyRollout]
 _CALLS: Final = (
     Call(S.statistics, "GET", "/statistics", answers=dict[str, Any]),  # others may count more
@@ -171,11 +170,6 @@ _CALLS: Final = (
     Call(S.query_spans, "POST", "/spans/search", "/spans"),
     Call(S.add_ledger_parts, "POST", "/ledger", status=201, feature="ledger"),
     Call(S.query_ledger_parts, "POST", "/ledger/search"),
-    Call(S.begin_run, "POST", "/runs", status=201, whole="start", feature="runs"),
-    Call(S.query_runs, "POST", "/runs/search", "/runs", feature="runs"),
-    Call(S.get_run_by_id, "GET", _RUN, absent_is_404=True, feature="runs"),
-    Call(S.end_run, "POST", f"{_RUN}/end", feature="runs"),
-    Call(S.delete_run, "POST", f"{_RUN}/delete", may_be_empty=True, feature="runs"),
     Call(S.put_documents, "POST", "/documents", status=201, feature="documents"),
     Call(S.query_documents, "POST", "/documents/search", feature="documents"),
     Call(S.delete_documents, "POST", "/documents/delete", feature="documents"),

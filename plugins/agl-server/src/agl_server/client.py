@@ -132,7 +132,6 @@ class LightningStoreClient(LightningStore):
     get_latest_attempt = operation(LightningStore.get_latest_attempt)
     get_latest_resources = operation(LightningStore.get_latest_resources)
     get_worker_by_id = operation(LightningStore.get_worker_by_id)
-    get_run_by_id = operation(LightningStore.get_run_by_id)
 
     async def issue_token(
         self, role: Role, rollout_id: str = "", attempt_id: str = "", seconds: float | None = None

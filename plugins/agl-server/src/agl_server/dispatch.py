@@ -10,17 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args, get_origin
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import compile_path
 
 from agl.errors import AglError
-from agl.store import run_rules
+from agl.store import documents
 from agl.store.retry import RETRY_SECONDS
 from agl_http import wire
-from agl_http.headers import RECEIVED, WRITER
+from agl_http.headers import FENCE, RECEIVED
 from agl_http.layers import JSON, ROUTE, App, Receive, Scope, Send, header
 from agl_server.answers import error_answer
 from agl_server.shapes import Shape
@@ -31,7 +31,7 @@ MAX_LISTED = 100
 """Errors of a body that an answer lists."""
 
 
-_writer = re.compile(rb"(\d{1,9}) ([\w.-]+)").fullmatch
+_fence = re.compile(r"(\d{1,16}) ([^ ]+) ([^ ]+)").fullmatch
 
 
 class UnreadableError(Exception):
@@ -208,13 +208,14 @@ class Dispatch:
         """Handle one request."""
         RETRY_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         # None, too: the task of a pipelined request begins with what the one before it had.
-        run_rules.WRITER.set(None)
+        documents.FENCE.set(None)
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         route, ids = self._find(scope["method"], scope["path"])
         if route is not None:
-            if writer := _writer(header(scope, RECEIVED[WRITER])):
-                run_rules.WRITER.set((writer[2].decode(), int(writer[1])))
+            if fence := _fence(header(scope, RECEIVED[FENCE]).decode("latin-1")):
+                given = documents.Fence(fence[2], unquote(fence[3]), int(fence[1]))
+                documents.FENCE.set(given)
             scope[ROUTE] = route.path
             response = await self._answer(route, scope, receive, ids)
         elif verbs := {one.verb for pattern, one in self._patterns if pattern.match(scope["path"])}:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -19,10 +19,10 @@ from pydantic import BaseModel
 from yarl import URL
 
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
-from agl.store import run_rules
+from agl.store.documents import FENCE as STORE_FENCE
 from agl_http import wire
 from agl_http.addresses import UNIX_SCHEME, socket_path
-from agl_http.headers import ABANDONED, ATTEMPTS, IDEMPOTENCY_KEY, WRITER
+from agl_http.headers import ABANDONED, ATTEMPTS, FENCE, IDEMPOTENCY_KEY
 from agl_server.runner_tokens import TokenSlot
 
 logger = logging.getLogger("agl.server")
@@ -138,8 +138,8 @@ class Transport:
         }
         if abandoned:
             headers[ABANDONED] = "1"
-        if (writer := run_rules.WRITER.get()) is not None:
-            headers[WRITER] = f"{writer[1]} {writer[0]}"
+        if (fence := STORE_FENCE.get()) is not None:
+            headers[FENCE] = f"{fence.version} {fence.kind} {quote(fence.key)}"
         content = body if isinstance(body, bytes) else encode(body)
         return await self._ask(_Request("POST", path, {}, content, headers, wait_seconds))
 

@@ -17,6 +17,7 @@ from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
 from agl_learning.final_rewards import FinalReward
 from agl_runs.description import name_of, options_of
+from agl_runs.store import get_run
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -77,7 +78,7 @@ async def about_run(algorithm: "Algorithm", store: "LightningStore") -> RunAbout
     name, folder = name_of(algorithm), algorithm.get_run_folder()
     config: dict[str, Any] = {"algorithm": options_of(algorithm)}
     try:
-        record = await store.get_run_by_id(run_id)
+        record = await get_run(store, run_id)
     except NotSupportedError:
         record = None
     if record is not None:

@@ -12,20 +12,22 @@ from pydantic import BaseModel
 
 from agl.errors import AglError, ConfigError, NotSupportedError
 from agl.store.base import LightningStore
-from agl.types import PaginatedResult, Run
+from agl.types import PaginatedResult
 from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
 from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.run_metrics import METRICS
 from agl_runs.finding import last_time, placed
 from agl_runs.folders import RUNS, STORE
+from agl_runs.records import Run
+from agl_runs.store import KIND as RUNS_KIND, query_runs
 from agl_ui.looking import Looking
 
 logger = logging.getLogger("agl.ui")
 MOST_OPEN = 20
 """Files of stores that are open at once: a machine lets a process have some 1,000 of any kind."""
 NEWEST = 50
-"""Runners, runs and rollouts under way among which a change is seen, of a store without a file."""
+"""Runners and rollouts under way among which a change is seen, of a store without a file."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Place:
     async def runs(self) -> list[Run]:
         """Its runs, the newest first; none where it is too old to know of any."""
         try:
-            runs = list(await self.store.query_runs())
+            runs = await query_runs(self.store)
         except NotSupportedError:
             return []
         if self.file is not None:
@@ -84,7 +86,7 @@ def _looks(store: LightningStore) -> list[Awaitable[Any]]:
         store.query_rollouts(status_in=["preparing", "running"], **some),
         store.query_resources(sort_by="update_time", **newest),
         store.query_workers(**heard, limit=NEWEST),
-        store.query_runs(sort_by="create_time", **some),
+        store.query_documents(RUNS_KIND),
         store.query_ledger_parts(limit=1),
         store.query_ledger_parts(lost=True, limit=1),
     ]

@@ -8,7 +8,8 @@ import time
 import pytest
 
 import agl
-from agl.types import RunStart
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run, end_run
 from agl_ui import prompt_tree
 from agl_ui.pages import rollouts
 from agl_ui.places import Places
@@ -132,7 +133,7 @@ def test_a_group_is_computed_again_once_and_not_at_each_change(page, serve, stor
 def test_what_is_not_there_at_first_comes(page, serve, store, tmp_path):
     """Metrics, alerts and other runs of a run that has just begun."""
     start = RunStart(run_id="r", algorithm="grpo", folder=str(tmp_path))
-    apart(store.begin_run(start))
+    apart(begin_run(store, start))
     page.goto(f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/run/r")
     wait_for_mark(page, "live")
     assert not page.locator("#small").is_visible()
@@ -140,9 +141,9 @@ def test_what_is_not_there_at_first_comes(page, serve, store, tmp_path):
     lines = [{"step": step, "reward/mean": 0.5, "entropy": 1.0 - step / 10} for step in range(3)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     page.locator("#small", has_text="Entropy").wait_for()
-    apart(store.begin_run(RunStart(run_id="s", algorithm="grpo")))
+    apart(begin_run(store, RunStart(run_id="s", algorithm="grpo")))
     page.locator("#others", has_text="grpo").wait_for()
-    apart(store.end_run("r", 1, outcome="failed", error="no memory"))
+    apart(end_run(store, "r", 1, outcome="failed", error="no memory"))
     page.locator("#alerts", has_text="no memory").wait_for()
 
 
@@ -212,7 +213,7 @@ def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monke
         folder = tmp_path / "agl-runs" / name
         folder.mkdir(parents=True)
         store = agl.SqliteLightningStore(folder / "store.db")
-        await store.begin_run(RunStart(run_id=name, algorithm="grpo", folder=str(folder)))
+        await begin_run(store, RunStart(run_id=name, algorithm="grpo", folder=str(folder)))
         await store.close()
 
     apart(begin("first"))

@@ -3,7 +3,8 @@
 import pytest
 
 import agl
-from agl.types import RunStart
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from ..stores import apart  # noqa: TID252
 
@@ -32,7 +33,7 @@ def test_long_ids_of_runs(narrow, serve, tmp_path):
     async def begin():
         store = agl.SqliteLightningStore(path)
         for one in ids:
-            await store.begin_run(RunStart(run_id=one, algorithm="grpo"))
+            await begin_run(store, RunStart(run_id=one, algorithm="grpo"))
         await store.close()
 
     apart(begin())

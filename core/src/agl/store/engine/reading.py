@@ -14,7 +14,6 @@ from agl.types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    Run,
     Span,
     Worker,
 )
@@ -92,10 +91,6 @@ class ReadingStore(LightningStore):
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
         query = query_of(LightningStore.query_workers, filters)
         return await self._read(lambda lookups: lookups.query_workers(query))
-
-    async def query_runs(self, **filters: Any) -> PaginatedResult[Run]:
-        query = query_of(LightningStore.query_runs, filters)
-        return await self._read(lambda lookups: lookups.query_runs(query))
 
     async def query_ledger_parts(self, **filters: Any) -> PaginatedResult[LedgerPart]:
         query = query_of(LightningStore.query_ledger_parts, filters)

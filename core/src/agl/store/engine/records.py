@@ -1,10 +1,10 @@
-"""Operations on runs, accounts, resources and workers; see ``operations``."""
+"""Operations on documents, accounts, resources and workers; see ``operations``."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from agl.errors import ConflictError, UnknownRecordError
-from agl.store import run_rules
+from agl.errors import ConflictError, ReplacedError
+from agl.store.documents import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
 from agl.types import (
@@ -12,45 +12,21 @@ from agl.types import (
     LedgerPart,
     NamedResources,
     ResourcesUpdate,
-    Run,
-    RunOutcome,
-    RunStart,
     Worker,
 )
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 
-def begin_run(tables: Tables, now: float, start: RunStart) -> Run:
-    """Add a run or begin its next generation."""
-    return _save(tables, run_rules.begin(tables.run(start.run_id), start, now))
+def check_fence(tables: Tables, fence: Fence) -> None:
+    """Refuse what a writer would write after another one has taken over.
 
-
-def end_run(
-    tables: Tables, now: float, run_id: str, generation: int, outcome: RunOutcome, error: str | None
-) -> Run:
-    """Note how a generation ended."""
-    return _save(tables, run_rules.end(_find(tables, run_id), generation, outcome, error, now))
-
-
-def delete_run(tables: Tables, now: float, run_id: str, only_count: bool) -> dict[str, int]:
-    """Delete a run with what it holds."""
-    run = _find(tables, run_id)
-    if not only_count:
-        run_rules.check_deletable(run)
-    return tables.delete_run(run_id, only_count=only_count)
-
-
-def _find(tables: Tables, run_id: str) -> Run:
-    run = tables.run(run_id)
-    if run is None:
-        raise UnknownRecordError(f"no run {run_id!r} in this store")
-    return run
-
-
-def _save(tables: Tables, run: Run) -> Run:
-    if not run.problem:  # the body would be lost
-        tables.save_run(run)
-    return run
+    Raises:
+        ReplacedError: One has.
+    """
+    kind, key, version = fence
+    if tables.document_version(kind, key) > version:
+        (stored,) = tables.query_documents(kind, key_in=[key])
+        raise ReplacedError(f"{stored.body}. Version {version} of {kind} writes nothing any more")
 
 
 def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:

@@ -4,12 +4,12 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError
-from agl.store import rules, run_rules
+from agl.store import rules
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
+from agl.store.documents import FENCE
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
@@ -26,9 +26,6 @@ from agl.types import (
     NamedResources,
     ResourcesUpdate,
     Rollout,
-    Run,
-    RunOutcome,
-    RunStart,
     Span,
     Worker,
 )
@@ -104,10 +101,15 @@ class EngineStore(ReadingStore):
         operation: Callable[[Tables, float], T],
         claimed_of: Callable[[T], Sequence[AttemptedRollout]] | None = None,
     ) -> Awaitable[T]:
-        """Write, unless a start of a run calls and another start has taken over its run."""
-        if (writer := run_rules.WRITER.get()) is not None:
-            operation = partial(run_rules.written_by, operation, writer)
-        return self._write(operation, claimed_of)
+        """Write, unless another writer has taken over from the one who calls."""
+        if (fence := FENCE.get()) is None:
+            return self._write(operation, claimed_of)
+
+        def fenced(tables: Tables, now: float) -> T:
+            records.check_fence(tables, fence)
+            return operation(tables, now)
+
+        return self._write(fenced, claimed_of)
 
     # --- putting work in, taking it out
 
@@ -232,7 +234,7 @@ class EngineStore(ReadingStore):
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
 
-    # --- resources, workers, runs and their accounts
+    # --- resources, workers, documents, accounts
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources
@@ -258,21 +260,6 @@ class EngineStore(ReadingStore):
     ) -> dict[str, int]:
         return await self._change(
             lambda tables, now: tables.delete_rollouts(rollout_ids, only_count=only_count)
-        )
-
-    async def begin_run(self, start: RunStart) -> Run:
-        return await self._change(lambda tables, now: records.begin_run(tables, now, start))
-
-    async def end_run(
-        self, run_id: str, generation: int, outcome: RunOutcome, error: str | None = None
-    ) -> Run:
-        return await self._change(
-            lambda tables, now: records.end_run(tables, now, run_id, generation, outcome, error)
-        )
-
-    async def delete_run(self, run_id: str, *, only_count: bool = False) -> dict[str, int]:
-        return await self._change(
-            lambda tables, now: records.delete_run(tables, now, run_id, only_count)
         )
 
     async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:

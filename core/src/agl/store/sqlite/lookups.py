@@ -18,13 +18,11 @@ from agl.store.sqlite.rows import (
     ATTEMPT_FIELDS,
     RESOURCES_COLUMNS,
     ROLLOUT_FIELDS,
-    RUN_COLUMNS,
     WORKER_FIELDS,
     attempt_of,
     document_of,
     ledger_part_of,
     resources_of,
-    run_of,
     stored_attempt_of,
     view_of,
     worker_of,
@@ -37,7 +35,6 @@ from agl.types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    Run,
     Span,
     Worker,
 )
@@ -55,7 +52,6 @@ def _statements() -> dict[str, str]:
             for name in ROLLOUT_FIELDS
         ),
         "resources": RESOURCES_COLUMNS,
-        "run": RUN_COLUMNS,
         # Attempts have the number of their rollout, and not its id.
         "attempt": ", ".join(
             f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS
@@ -236,13 +232,6 @@ class SqliteLookups:
     def query_workers(self, query: Query) -> PaginatedResult[Worker]:
         return self._page(worker_of, "workers_page", "worker", query, "{}", ("w",))
 
-    def run(self, run_id: str) -> Run | None:
-        row = self.one("run", run_id)
-        return run_of(row) if row else None
-
-    def query_runs(self, query: Query) -> PaginatedResult[Run]:
-        return self._page(run_of, "runs_page", "run", query, "{}", ("u",))
-
     # --- steps
 
     def latest_stored(self, rollout_id: str) -> StoredAttempt | None:
@@ -327,7 +316,7 @@ def _up_to(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
     found: list[SpanRow] = []
     for row in rows:
         if row is None:
-            raise UnknownRecordError("a run was deleted while its spans were read")
+            raise UnknownRecordError("a rollout was deleted while its spans were read")
         found.append(row)
         most -= len(row[0]) + _SPAN_BYTES
         if most < 0:

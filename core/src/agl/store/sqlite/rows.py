@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from pydantic_core import from_json
 
@@ -15,8 +15,6 @@ from agl.types import (
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
-    Run,
-    RunStatus,
     Worker,
 )
 from agl.utils.json_values import json_or_none
@@ -82,20 +80,6 @@ def resources_of(row: Sequence[Any]) -> ResourcesUpdate:
     """From ``RESOURCES_COLUMNS``."""
     about = dict(zip(RESOURCES_COLUMNS.split(", ")[:-1], row, strict=False))
     return ResourcesUpdate(**about, resources=from_json(row[-1]))
-
-
-RUN_COLUMNS: Final = "run_id, algorithm, status, folder, create_time, body"
-
-
-def run_of(row: Sequence[Any]) -> Run:
-    """From ``RUN_COLUMNS``; one whose body cannot be read says so."""
-    about = dict(zip(("run_id", "algorithm", "status", "folder", "create_time"), row, strict=False))
-    if about["status"] not in get_args(RunStatus):  # of a newer agl
-        about["status"] = "died"
-    try:
-        return Run.model_validate({**from_json(row[5]), **about})
-    except (ValueError, TypeError) as error:  # a newer agl wrote it
-        return Run(**about, problem=f"run {row[0]!r} cannot be read: {error}")
 
 
 WORKER_FIELDS: Final = tuple(Worker.model_fields)

@@ -100,17 +100,6 @@ CREATE TABLE document (
 CREATE UNIQUE INDEX document_identity ON document (kind, key);
 CREATE INDEX document_rollout ON document (n) WHERE n IS NOT NULL;
 
--- The columns beside body are those that queries filter and sort by.
-CREATE TABLE run (
-    u           INTEGER PRIMARY KEY,
-    run_id      TEXT NOT NULL UNIQUE,
-    algorithm   TEXT NOT NULL,
-    status      TEXT NOT NULL,
-    folder      TEXT,
-    create_time REAL NOT NULL,
-    body        TEXT NOT NULL
-) STRICT;
-
 CREATE TABLE resources (
     r            INTEGER PRIMARY KEY,
     resources_id TEXT NOT NULL UNIQUE,

@@ -163,26 +163,6 @@ SELECT {worker} FROM worker;
 INSERT INTO worker ({worker}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
 
--- name: run
-SELECT {run} FROM run WHERE run_id = ?;
-
--- name: runs_page
-SELECT {run} FROM run;
-
--- name: save_run
-INSERT INTO run (run_id, algorithm, status, folder, create_time, body)
-VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (run_id) DO UPDATE
-SET algorithm = excluded.algorithm, status = excluded.status, folder = excluded.folder,
-    body = excluded.body;
-
--- name: delete_run
-DELETE FROM run WHERE run_id = ?;
-
--- name: rollouts_of_run
-SELECT n FROM rollout
-WHERE CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.run') END = ?;
-
 -- name: known_rollouts
 SELECT n FROM rollout WHERE n IN (SELECT value FROM json_each(:numbers))
 AND rollout_id IN (SELECT value FROM json_each(:ids));

@@ -16,16 +16,7 @@ from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
-from agl.types import (
-    UNSAID,
-    Attempt,
-    Document,
-    LedgerPart,
-    ResourcesUpdate,
-    Rollout,
-    Run,
-    Worker,
-)
+from agl.types import UNSAID, Attempt, Document, LedgerPart, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 
 logger = logging.getLogger(__name__)
@@ -361,22 +352,9 @@ class SqliteTables(WriteBehind):
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
-        found = runs.delete_rollouts(self.connection, rollout_ids, only_count=only_count)
-        return self._deleted(*found, only_count)
-
-    # --- runs and their accounts
-
-    def save_run(self, run: Run) -> None:
-        body = json_of(run, f"run {run.run_id!r}")
-        about = (run.run_id, run.algorithm, run.status, run.folder, run.create_time)
-        self.written_bytes += len(body)
-        self.connection.execute(SQL["save_run"], (*about, body))
-
-    def delete_run(self, run_id: str, *, only_count: bool) -> dict[str, int]:
-        found = runs.delete_run(self.connection, run_id, only_count=only_count)
-        return self._deleted(*found, only_count)
-
-    def _deleted(self, counts: dict[str, int], num_queued: int, only_count: bool) -> dict[str, int]:
+        counts, num_queued = runs.delete_rollouts(
+            self.connection, rollout_ids, only_count=only_count
+        )
         if not only_count:
             self.effects.dequeued += num_queued
             self.reload()

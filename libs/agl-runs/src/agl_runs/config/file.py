@@ -29,7 +29,8 @@ from agl_runs.folders import CONFIG, STORE
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
-    from agl.types import NamedResources, Run
+    from agl.types import NamedResources
+    from agl_runs.records import Run
 
 ComponentSpec = str | dict[str, Any]
 """A name, a path ``module:attribute``, or a dict of ``type`` and options."""

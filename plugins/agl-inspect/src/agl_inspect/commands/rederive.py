@@ -23,7 +23,7 @@ from agl_runs.config.overrides import parse_yaml
 from agl_runs.folders import STORE, default_folder, new_run_id
 
 if TYPE_CHECKING:
-    from agl.types import Run
+    from agl_runs.records import Run
 
 RECORDS = "records.jsonl"
 MOST_TASKS = 50

@@ -16,9 +16,9 @@ from agl_runs.folders import CONFIG
 from agl_runs.known import folder_here
 
 if TYPE_CHECKING:
-    from agl.types import Run
     from agl_learning.replay import Compared, Replay
     from agl_runs.config.file import ConfigFile
+    from agl_runs.records import Run
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""

@@ -20,6 +20,7 @@ from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
 from agl_runs.known import one_of
+from agl_runs.store import query_runs
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 LAST = 20
@@ -81,7 +82,7 @@ def command(
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         hooks = HookCaller()
-        run = None if run_id is None else one_of(await store.query_runs(), run_id).run_id
+        run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
         found = await listed(store, replace(wanted, run=run))
         shown = found.rollouts[::-1] if reverse else found.rollouts
         rows = [await _row(store, rollout, hooks) for rollout in shown]

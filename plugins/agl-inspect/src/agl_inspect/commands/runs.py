@@ -6,7 +6,7 @@ from typing import Any, get_args
 import click
 
 from agl.cli.shared import note, print_json, print_table
-from agl.types import RolloutMode, Run
+from agl.types import RolloutMode
 from agl_inspect.report.text import near
 from agl_inspect.runs.comparing import MOST_TASKS, OfStep, compared, print_comparison
 from agl_inspect.runs.known import (
@@ -25,6 +25,7 @@ from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import store_options
 from agl_learning.task_changes import task_changes, task_text
 from agl_runs.folders import shown_status
+from agl_runs.records import Run
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

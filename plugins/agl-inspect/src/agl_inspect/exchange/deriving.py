@@ -22,7 +22,7 @@ from agl.errors import AglError, ConfigError, DamagedRecordError
 from agl.plugins.build import build_component, import_attribute
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
-from agl.types import GradeResult, Rollout, Run, RunSource, RunStart, Span, private_of
+from agl.types import GradeResult, Rollout, Span, private_of
 from agl.types.records import without_private
 from agl.utils.rewards import reward_problem
 from agl_inspect.exchange.reading import Read, read_rollout
@@ -34,6 +34,8 @@ from agl_learning.rows import RowsAdapter
 from agl_learning.stores import each_rollout
 from agl_learning.tasks import digest
 from agl_runs.description import installed_versions
+from agl_runs.records import Run, RunSource, RunStart
+from agl_runs.store import begin_run, end_run
 
 ALGORITHM: Final = "rederive"
 Component = str | dict[str, Any]
@@ -216,7 +218,7 @@ class Derivation:
             start: Of the derived run.
             write: Takes the records.
         """
-        await store.begin_run(start)
+        await begin_run(store, start)
         async for rollout in self._rollouts():
             read = await self._read(rollout)
             if read is None:
@@ -224,7 +226,7 @@ class Derivation:
             else:
                 reward = self._rewards.get(rollout.rollout_id)
                 await self._copy(read, reward, store, start.run_id, write)
-        await store.end_run(start.run_id, 1, "finished")
+        await end_run(store, start.run_id, 1, "finished")
 
     async def _rollouts(self) -> AsyncGenerator[Rollout]:
         async for rollout in each_rollout(self.source, ["succeeded"]):

@@ -6,13 +6,13 @@ from typing import Any
 
 from agl.cli.shared import note, print_table
 from agl.store.base import LightningStore
-from agl.types import Run
 from agl_inspect.runs.known import Where, read_store_of, rounded
 from agl_learning.ledger import each_part
 from agl_learning.listing import Wanted, listed
 from agl_learning.run_metrics import metrics_of
 from agl_learning.task_changes import task_text
 from agl_runs.differences import flat
+from agl_runs.records import Run
 from agl_runs.result import with_reward
 
 OfStep = tuple[Run, int | None]

@@ -15,13 +15,14 @@ import click
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.store.base import LightningStore
-from agl.types import Run
 from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import open_store, store_file, store_of
+from agl_runs import store as store_runs
 from agl_runs.differences import flat
 from agl_runs.finding import open_to_read
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl_runs.known import one_of, runs_here, runs_in
+from agl_runs.records import Run
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]
@@ -31,7 +32,7 @@ Where = tuple[Path | None, str | None]
 def known_runs(path: Path | None, url: str | None) -> list[Run]:
     """The runs of the store that is named; without one, of all under ``agl-runs``."""
     if url is not None:
-        return read_and_close(open_store(path, url), _query)
+        return read_and_close(open_store(path, url), store_runs.query_runs)
     return runs_here() if path is None else runs_in(store_file(path))
 
 
@@ -45,10 +46,6 @@ def find_run(name: str, where: Where) -> Run:
         runs = runs_here(Path(name)) if os.path.isdir(name) else runs_in(Path(name))
         return runs[0] if len(runs) == 1 else one_of(runs, "")
     return one_of(known_runs(*where), name)
-
-
-async def _query(store: LightningStore) -> list[Run]:
-    return list(await store.query_runs())
 
 
 def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:
@@ -184,7 +181,7 @@ def delete_run(
 
     async def delete(store: LightningStore) -> dict[str, int] | None:
         try:
-            counts = await store.delete_run(run.run_id, only_count=True)
+            counts = await store_runs.delete_run(store, run.run_id, only_count=True)
         except UnknownRecordError:  # a run of before there were records
             raise ConfigError(
                 f"run {run.run_id!r}: {run.problem}; remove its folder {run.folder!r} by hand"
@@ -193,8 +190,8 @@ def delete_run(
             return None
         if run.status == "running":
             number = run.generations[-1].number
-            await store.end_run(run.run_id, number, "died", "its process was gone")
-        return await store.delete_run(run.run_id)
+            await store_runs.end_run(store, run.run_id, number, "died", "its process was gone")
+        return await store_runs.delete_run(store, run.run_id)
 
     path, url = where
     if url is None:

@@ -12,6 +12,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
 from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
+from agl_runs.store import query_runs
 
 Kind = Literal["rollout", "attempt", "span", "task", "run"]
 SHORTEST = 4
@@ -175,7 +176,7 @@ async def _matching(store: LightningStore, reading: Reading, beginning: str) -> 
 
 
 async def _runs(store: LightningStore, beginning: str) -> list[Subject]:
-    runs = await store.query_runs(run_id_contains=beginning)
+    runs = await query_runs(store)
     return [Subject("run", one.run_id) for one in runs if one.run_id.startswith(beginning)]
 
 

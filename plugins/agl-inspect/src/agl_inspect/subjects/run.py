@@ -8,13 +8,14 @@ from typing import Any
 from agl.cli.shared import table_text
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.types import Run
 from agl_learning.file_store import file_of
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.run_facts import RunFacts, run_facts
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
+from agl_runs.records import Run
+from agl_runs.store import get_run
 
 MOST = 500
 """Rollouts that are read, the newest of the run."""
@@ -65,7 +66,7 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     Raises:
         ConfigError: There is no such run.
     """
-    run = await store.get_run_by_id(run_id)
+    run = await get_run(store, run_id)
     if run is None:
         raise ConfigError(f"the store has no run {run_id!r}. See: agl runs")
     if (file := file_of(store)) is not None:
