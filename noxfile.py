@@ -254,7 +254,7 @@ def install_original(session: nox.Session) -> str:
 def benchmarks(session: nox.Session) -> None:
     """Every benchmark once and short, beside 0.3.0 where it takes it; -- ui apo: only those.
 
-    Needs the system's Chromium.
+    Needs the system's Chromium, and bubblewrap where root runs it: agents get a user of their own.
     """
     python = install_original(session)
     needs = ("agl-ui[test]", "agl-torch[model]", "matplotlib>=3.9", OPENAI)
