@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 import agl
-from agl_learning.memory_estimate import Size, estimate
+from agl_torch.memory_estimate import Size, estimate
 
 SHAPES = {
     "0.5B": (151_936, 896, 4864, 24, 14, 2, True),

@@ -80,8 +80,8 @@ def smollm2(place: Path, small: bool, tell: Tell, **options: Any) -> dict[str, A
     """Sums of two numbers, as `benchmarks/real_model.py` has them."""
     from real_model import agent, tasks
 
-    from agl_learning.memory_estimate import Size
     from agl_testing.models import smollm2 as fetch
+    from agl_torch.memory_estimate import Size
     from agl_torch.models import load_shape
 
     given = {"max_tokens": 16, "learning_rate": 5e-6, "steps": STEPS["learn"], "eval_every": 5}

@@ -10,7 +10,7 @@ import torch
 import agl
 import agl_torch
 from agl.errors import ConfigError
-from agl_learning import memory_estimate
+from agl_torch import memory_estimate
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory, return_free_memory

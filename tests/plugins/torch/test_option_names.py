@@ -8,7 +8,7 @@ from agl.errors import ConfigError, UnknownArgumentError
 from agl.plugins import registry
 from agl.plugins.build import plan_component
 from agl.plugins.schema import schema_of
-from agl_learning.option_names import INSTEAD, OURS, OWNERS
+from agl_torch.option_names import INSTEAD, OURS, OWNERS
 
 
 def options_of(name):

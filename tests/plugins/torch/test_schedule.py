@@ -12,10 +12,10 @@ import torch
 import agl_torch
 from agl.errors import ConfigError
 from agl.plugins.build import plan_component
-from agl_learning.schedule import learning_factor
 from agl_torch.learner import Learner, Sample
 from agl_torch.loss import next_coefficient
 from agl_torch.options import LearnerOptions
+from agl_torch.schedule import learning_factor
 
 from .conftest import build_model
 from .test_learner import RULE, make_row

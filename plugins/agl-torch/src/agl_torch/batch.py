@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from agl_learning.memory_estimate import AUTO_TOKENS, LOGITS_TOKENS
+from agl_torch.memory_estimate import AUTO_TOKENS, LOGITS_TOKENS
 from agl_torch.models import as_mask, autocast
 from agl_torch.slots import shared_length
 

@@ -1,4 +1,4 @@
-"""Whether a run will fit, before a model is loaded for it; see ``agl_learning.memory_estimate``.
+"""Whether a run will fit, before a model is loaded for it; see ``agl_torch.memory_estimate``.
 
 What a function builds is counted when it is there: the model before its gradients, a critic or a
 teacher not at all.
@@ -12,7 +12,7 @@ from typing import Any
 from agl.errors import ConfigError
 from agl_learning.engines import memory_share
 from agl_learning.free_memory import free_memory
-from agl_learning.memory_estimate import Size, estimate
+from agl_torch.memory_estimate import Size, estimate
 from agl_torch.models import resolve_dtype
 
 GIB = 2**30

@@ -29,16 +29,16 @@ from agl_learning.checkpoint import home_of, making
 from agl_learning.engines import ENGINES, EngineServer, check_server
 from agl_learning.estimated import Foreseen
 from agl_learning.online import OnlineTraining
-from agl_learning.option_names import OptionNames, take_other_names
 from agl_learning.options import AboveZero, Count, check_place, pick_options
 from agl_learning.prompts import unknown_token_id
 from agl_learning.records import TrainedModel
-from agl_learning.schedule import learning_factor
 from agl_learning.start import MODEL_NAME, name_of
 from agl_learning.versions import Served, Version
 from agl_learning.weighing import check_copies
 from agl_torch.garbage import without_collections
+from agl_torch.option_names import OptionNames, take_other_names
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner
+from agl_torch.schedule import learning_factor
 
 if TYPE_CHECKING:
     from torch import Tensor
