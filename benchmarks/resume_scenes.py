@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
+from agl_learning.ledger_documents import query_parts
 from agl_learning.ledger_tables import as_json, read_accounts
 from agl_runs.folders import known_run
 from agl_runs.store import get_run
@@ -102,7 +103,7 @@ async def _count(out: Path) -> Counter[str]:
         wrong["repeated"] += sum(done.values()) - len(done)
         trained = Counter(
             item.key
-            for part in await store.query_ledger_parts(lost=False)
+            for part in await query_parts(store, lost=False)
             for item in part.trained
             if item.kind == "call"
         )

@@ -266,7 +266,7 @@ async def _left(names: Names, store: Any) -> str:
     for rollout in await store.query_rollouts():
         found += [rollout, *await store.query_attempts(rollout.rollout_id)]
         found += await store.query_spans(rollout.rollout_id)
-    return names.shown([*found, await store.query_ledger_parts()])
+    return names.shown([*found, await store.query_documents("note")])
 
 
 async def ask_requests(agl: Any, kind: str, folder: Path, only: str) -> Found:

@@ -14,7 +14,7 @@ _METHODS = """
     add_span add_many_spans get_next_span_sequence_id get_many_span_sequence_ids query_spans
     query_rollouts get_rollout_by_id query_attempts get_latest_attempt wait_for_rollouts
     update_rollout update_attempt turn
-    add_ledger_parts query_ledger_parts
+    put_documents query_documents delete_documents
     add_resources update_resources get_resources_by_id get_latest_resources query_resources
     query_workers get_worker_by_id update_worker
 """
@@ -86,8 +86,8 @@ async def make_scene(agl: Any, store: Any) -> Scene:
         queued = await store.enqueue_rollout(number, key=f"queued-{number}")
         scene.ids.setdefault("wait", queued.rollout_id)
     await store.update_worker("w/ü 1", {"gpu": 0.5})
-    await store.add_ledger_parts(
-        [agl.LedgerPart(rollout_id=scene.ids["done"], step=1, run="r", algorithm="a", mode="val")]
+    await store.put_documents(
+        [agl.Document(kind="note", key="a/1", body=[1], rollout_id=scene.ids["done"])]
     )
     return scene
 
@@ -136,7 +136,7 @@ def _good(agl: Any, scene: Scene) -> dict[str, dict[str, Any]]:
     order = {"sort_order": "desc"}
     attempt = {"rollout_id": ids["run"], "attempt_id": ids["run.at"]}
     error = agl.Failure(boundary="agent", type="E", message="broke", traceback="t")
-    part = {"rollout_id": ids["done"], "run": "r", "generation": 2}
+    note = {"kind": "note", "key": "a/2", "body": {"x": 1}, "rollout_id": ids["done"], "version": 2}
     resources = {
         "a": agl.LLM(endpoint="http://m/v1", model="m", sampling_parameters={"t": 1}),
         "b": agl.PromptTemplate(template="{x}", engine="f-string"),
@@ -189,11 +189,12 @@ def _good(agl: Any, scene: Scene) -> dict[str, dict[str, Any]]:
             "wait_seconds": 0.1,
             "key": "t",
         },
-        "add_ledger_parts": {"parts": [agl.LedgerPart(**part)]},
-        "query_ledger_parts": {
-            **{"rollout_id_in": [ids["done"]], "run": "r", "step": 1, "lost": False},
-            **page,
+        "put_documents": {"documents": [agl.Document(**note)]},
+        "query_documents": {
+            **{"kind": "note", "rollout_id_in": [ids["done"]], "key_prefix": "a/", "after": "a/0"},
+            **{"key_in": ["a/1"], "limit": 3},
         },
+        "delete_documents": {"kind": "note", "keys": ["a/2", "none"]},
         "add_resources": {"resources": resources},
         "update_resources": {"resources_id": ids["rs"], "resources": resources},
         "get_resources_by_id": {"resources_id": ids["rs"]},
@@ -300,11 +301,12 @@ def _more(agl: Any, scene: Scene) -> dict[str, list[dict[str, Any]]]:
             {"limit": 3, "worker_id": "w-8", "key": "t-1"},
             {"limit": 3, "worker_id": "w-8", "key": "t-1"},
         ],
-        "add_ledger_parts": [
-            {"parts": []},
-            {"parts": [agl.LedgerPart(rollout_id="ro-none")]},
+        "put_documents": [
+            {"documents": []},
+            {"documents": [agl.Document(kind="note", key="b", body=1, rollout_id="ro-none")]},
+            {"documents": [agl.Document(kind="note", key="a/1", body=1, expect=7)]},
         ],
-        "query_ledger_parts": [{"lost": True}, {"run": "other"}, {"rollout_id_in": []}],
+        "query_documents": [{"kind": "none"}, {"kind": "note", "rollout_id_in": []}],
         "add_resources": [{"resources": {}}],
         "get_resources_by_id": [{"resources_id": "my/own one"}],
         "get_worker_by_id": [{"worker_id": word} for word in ("w-run", "w-none", "latest")],
@@ -362,7 +364,7 @@ _RESOURCES = {"resources_id": "{rs}", "resources_id_contains": "rs", "sort_by": 
 _RESOURCES |= {**_ORDER, **_PAGE}
 _WORKERS = {"status_in": ["busy"], "worker_id_contains": "w", "filter_logic": "and"}
 _WORKERS |= {"sort_by": "worker_id", **_ORDER, **_PAGE}
-_PART = {"rollout_id": "{done}", "run": "r2", "step": 3, "generation": 1}
+_NOTE = {"kind": "note", "key": "a/3", "body": 1, "rollout_id": "{done}", "version": 3}
 
 ROUTES: tuple[tuple[str, str, dict[str, str], Any], ...] = (
     # verb, path, values of its parameters, a good body or query (None: there is none)
@@ -409,11 +411,9 @@ ROUTES: tuple[tuple[str, str, dict[str, str], Any], ...] = (
     ("POST", "/spans/batch", {}, [_SPAN]),
     ("POST", "/spans/search", {}, _SPANS),
     ("POST", "/spans/next", {}, _ATTEMPT),
-    ("POST", "/ledger", {}, {"parts": [_PART]}),
-    (
-        *("POST", "/ledger/search", {}),
-        {"rollout_id_in": ["{done}"], "run": "r", "step": 1, "lost": False, **_PAGE},
-    ),
+    ("POST", "/documents", {}, {"documents": [_NOTE]}),
+    ("POST", "/documents/search", {}, {"kind": "note", "key_prefix": "a", "limit": 2}),
+    ("POST", "/documents/delete", {}, {"kind": "note", "keys": ["a/3"]}),
     ("GET", "/resources", {}, _RESOURCES),
     ("POST", "/resources", {}, {"a": _LLM}),
     ("GET", "/resources/latest", {}, None),

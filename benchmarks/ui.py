@@ -45,8 +45,9 @@ from tests.plugins.ui.long_trace import fill_with_long_trace
 from tests.plugins.ui.stores import apart, call_span, reward_span
 
 import agl
-from agl.types import Exclusion, LedgerItem, LedgerPart
+from agl_learning.ledger_documents import put_parts
 from agl_learning.run_metrics import METRICS
+from agl_learning.types import Exclusion, LedgerItem, LedgerPart
 from agl_runs import store as run_store
 from agl_runs.records import RunStart
 
@@ -263,7 +264,7 @@ async def write(file: Path, seconds: float) -> float:
             await store.add_many_spans([call_span(rollout, USER, "it"), reward_span(rollout, 1.0)])
             ids = (rollout.rollout_id, rollout.attempt.attempt_id)
             await store.update_attempt(*ids, status="succeeded")
-            await store.add_ledger_parts([account(rollout.rollout_id, step)])
+            await put_parts(store, [account(rollout.rollout_id, step)])
             number += 1
         with metrics.open("a") as lines:
             lines.write(json.dumps({"step": step, "reward/mean": 1.0, "entropy": 1.0}) + "\n")

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agl.types import LedgerPart, Span
+from agl.types import Span
 from agl.utils.json_values import json_of
+from agl_learning.types import LedgerPart
 
 
 class Holes:

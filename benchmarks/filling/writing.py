@@ -22,6 +22,7 @@ from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.tables import SqliteTables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig
 from agl.utils.rewards import place_of_reward
+from agl_learning import ledger_documents
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from filling.accounts import account
@@ -297,11 +298,12 @@ class _Filler:
         cut = tuple(piece.truncated for piece in pieces if piece.kind == "call")
         body = fill(account(one.fate, cut), values)
         rollout_id = values["rollout"]
-        about = (number_of(rollout_id), rollout_id, run_id, "grpo", one.step, one.mode, 1, False)
+        key = ledger_documents.key_of(run_id, one.step, "grpo", rollout_id)
+        about = (ledger_documents.KIND, key, 2, number_of(rollout_id), rollout_id)
         self._parts.append((*about, body))
 
     def _flush(self) -> None:
         self._tables.flush()
-        self._connection.executemany(SQL["save_ledger_part"], self._parts)
+        self._connection.executemany(SQL["save_document"], self._parts)
         self._parts.clear()
         self._tables.reload()  # what it keeps of records that have ended

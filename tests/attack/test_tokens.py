@@ -21,9 +21,10 @@ from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
 from agl.store.give_back import give_back
-from agl.types import Failure, LedgerPart
+from agl.types import Failure
 from agl_http.roles import ALLOWED
 from agl_http.tokens import Tokens, issue_token, tokens_of
+from agl_learning.types import LedgerPart
 from agl_server.calls import CALLS
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
@@ -285,7 +286,6 @@ def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
         "put_documents",
         "delete_documents",
         "delete_rollouts",
-        "add_ledger_parts",
         "add_resources",
         "update_resources",
         "issue_token",

@@ -167,7 +167,7 @@ def test_advice_for_a_name_that_two_offer_can_be_followed(
             "agl.stores",
             "import agl\nclass X(agl.LightningStore): pass",
             "broken",
-            "has neither call() nor add_ledger_parts, delete_documents,",
+            "has neither call() nor delete_documents, delete_rollouts,",
         ),
         (
             "agl.stores",

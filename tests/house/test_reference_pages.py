@@ -13,7 +13,8 @@ from urllib.request import urlopen
 import agl
 from agl import errors, semconv
 from agl.env import LightningEnvVar
-from agl.types import ExclusionReason, Failure
+from agl.types import Failure
+from agl_learning.types import ExclusionReason
 from agl_runs.config.file import RunConfig
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

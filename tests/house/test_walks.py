@@ -104,7 +104,7 @@ def look(frame: FrameType, event: str, argument: object) -> None:
 
 async def run_one(port: int) -> None:
     client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret-long-enough")
-    await client.query_ledger_parts(limit=1)  # it asks once what the server can do
+    await client.query_documents("ledger", limit=1)  # it asks once what the server can do
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
     with runner.run_context(agent=agent, store=StoreAtWork(client, lambda: None)):
         await runner.iter()

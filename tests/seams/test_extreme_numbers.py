@@ -17,6 +17,8 @@ from .grpo_run import TASKS
 pytest.importorskip("torch")
 pytest.importorskip("agl_adapters")
 
+from agl_learning.ledger_documents import query_parts
+
 from .table_model import build_model, build_tokenizer
 
 
@@ -115,7 +117,7 @@ async def test_a_credit_that_is_no_number_is_refused_and_the_run_goes_on(tmp_pat
     adapter = {"type": "rows", "credit": Odd()}
     trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", adapter=adapter)
     await asyncio.to_thread(trainer.fit, agent, TASKS[:1])
-    accounts = await store.query_ledger_parts()
+    accounts = await query_parts(store)
     assert sum(bool(one.trained) for one in accounts) == 2
     ((refused,),) = (one.excluded for one in accounts if not one.trained)
     said = f"credit rule 'Odd' gave nan to call 1 of 1 of rollout '{refused.rollout_id}'"

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.types import LedgerPart
 from agl_learning.checkpoint import Progress, making
 from agl_learning.generations import (
     Generation,
@@ -23,8 +22,10 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
+from agl_learning.ledger_documents import put_parts, query_parts
 from agl_learning.ledger_tables import Accounts, as_json, read_accounts
 from agl_learning.report import Report
+from agl_learning.types import LedgerPart
 from agl_runs.rollouts import cancel_leftovers
 from agl_runs.store import query_runs
 
@@ -330,7 +331,7 @@ async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_w
         (3, 3), (4, 3)
     ]  # fmt: skip
     store = agl.SqliteLightningStore(tmp_path / "store.db")
-    parts = await store.query_ledger_parts(run=before.run, lost=False)
+    parts = await query_parts(store, run=before.run, lost=False)
     await store.close()
     assert {part.generation for part in parts} == {3}
 
@@ -458,7 +459,8 @@ async def test_only_what_lies_on_the_branch_counts(memory_store: agl.LightningSt
     rollout = await memory_store.enqueue_rollout("task")
     written = [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (2, 3)]
     for step, generation in written:
-        await memory_store.add_ledger_parts(
+        await put_parts(
+            memory_store,
             [
                 LedgerPart(
                     rollout_id=rollout.rollout_id,
@@ -468,15 +470,15 @@ async def test_only_what_lies_on_the_branch_counts(memory_store: agl.LightningSt
                     algorithm=f"of start {generation}",
                 )
                 for run_id in ("a", "b")
-            ]
+            ],
         )
 
     async def counting(run_id: str) -> list[tuple[int | None, int]]:
-        parts = await memory_store.query_ledger_parts(run=run_id, lost=False)
+        parts = await query_parts(memory_store, run=run_id, lost=False)
         return [(part.step, part.generation) for part in parts]
 
     async def lost() -> int:
-        return len(await memory_store.query_ledger_parts(run="a", lost=True))
+        return len(await query_parts(memory_store, run="a", lost=True))
 
     await keep_branch(memory_store, "a", [(1, 2)])
     assert await lost() == 4
@@ -518,7 +520,7 @@ def test_a_part_of_a_folder_of_another_store_is_no_obstacle(tmp_path: Path) -> N
     async def look() -> int:
         store = agl.InMemoryLightningStore()
         await keep_branch(store, "a", [(1, 2)])
-        return len(await store.query_ledger_parts(run="a", lost=True))
+        return len(await query_parts(store, run="a", lost=True))
 
     assert asyncio.run(look()) == 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_learning.ledger_documents import query_parts
 from agl_runs.store import query_runs
 
 pytest.importorskip("torch")
@@ -77,7 +78,7 @@ async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
         runs = (await query_runs(store)).items
         trained = [
             item.key
-            for part in await store.query_ledger_parts(lost=False)
+            for part in await query_parts(store, lost=False)
             for item in part.trained
             if item.kind == "call"
         ]

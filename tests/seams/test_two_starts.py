@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
+from agl_learning.ledger_documents import query_parts
 from agl_runs.store import query_runs
 
 from .scene import Scene
@@ -26,7 +27,7 @@ async def algorithm(store):
         rollout = await store.enqueue_rollout(step)
         await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         await store.add_resources({"prompt": agl.PromptTemplate(template="x", engine="f-string")})
-        await store.add_ledger_parts([agl.LedgerPart(rollout_id=rollout.rollout_id, run="both")])
+        await put_parts(store, [agl.LedgerPart(rollout_id=rollout.rollout_id, run="both")])
     await asyncio.to_thread(wait_for, options["waits_for"])
 
 @agl.rollout
@@ -60,7 +61,7 @@ async def test_a_start_that_another_one_has_replaced_writes_nothing_and_says_so(
 
     async def written() -> list[int]:
         counts = await store.statistics()
-        parts = await store.query_ledger_parts()
+        parts = await query_parts(store)
         return [counts["total_rollouts"], counts["total_resources"], len(parts)]
 
     def start(scene: Scene, **options: object) -> "subprocess.Popen[bytes]":

@@ -9,6 +9,7 @@ import agl_learning.credit
 import agl_learning.ledger
 import agl_learning.mixing
 import agl_learning.records
+import agl_learning.types
 import agl_runs.records
 import agl_server.client
 import agl_server.processes
@@ -30,6 +31,7 @@ from .algorithm.adapter import (
     OtelTraceAdapter as OtelTraceAdapter,
     TraceAdapter as TraceAdapter,
     TraceToTripletBase as TraceToTripletBase,
+    Triplet as Triplet,
 )
 from .algorithm.base import (
     Algorithm as Algorithm,
@@ -93,23 +95,17 @@ from .tracer.base import (
 from .tracer.otel import OtelTracer as OtelTracer
 from .trainer import Trainer as Trainer
 from .types import (
-    EXCLUSION_REASONS as EXCLUSION_REASONS,
     LLM as LLM,
-    Advantage as Advantage,
     Attempt as Attempt,
     AttemptedRollout as AttemptedRollout,
     AttemptStatus as AttemptStatus,
     Attributes as Attributes,
     AttributeValue as AttributeValue,
-    Credit as Credit,
     Dataset as Dataset,
     Document as Document,
     EnqueueRolloutRequest as EnqueueRolloutRequest,
     Event as Event,
-    Exclusion as Exclusion,
-    ExclusionReason as ExclusionReason,
     Failure as Failure,
-    LedgerPart as LedgerPart,
     Link as Link,
     NamedResources as NamedResources,
     OtelResource as OtelResource,
@@ -130,12 +126,9 @@ from .types import (
     SpanCoreFields as SpanCoreFields,
     SpanLike as SpanLike,
     StatusCode as StatusCode,
-    StepCredit as StepCredit,
     TaskInput as TaskInput,
     TraceState as TraceState,
     TraceStatus as TraceStatus,
-    Trained as Trained,
-    Triplet as Triplet,
     Worker as Worker,
     WorkerStatus as WorkerStatus,
 )
@@ -166,6 +159,14 @@ ModelCall = agl_learning.records.ModelCall
 RowBreak = agl_learning.records.RowBreak
 TrainedModel = agl_learning.records.TrainedModel
 TrainingRow = agl_learning.records.TrainingRow
+EXCLUSION_REASONS = agl_learning.types.EXCLUSION_REASONS
+Advantage = agl_learning.types.Advantage
+Credit = agl_learning.types.Credit
+Exclusion = agl_learning.types.Exclusion
+ExclusionReason = agl_learning.types.ExclusionReason
+LedgerPart = agl_learning.types.LedgerPart
+StepCredit = agl_learning.types.StepCredit
+Trained = agl_learning.types.Trained
 Run = agl_runs.records.Run
 RunGeneration = agl_runs.records.RunGeneration
 RunStart = agl_runs.records.RunStart

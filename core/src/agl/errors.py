@@ -27,7 +27,6 @@
     ├── AgentResultError (TypeError)        the agent returned something that is no result
     ├── RolloutTimeoutError (TimeoutError)  the agent ran past its deadline
     ├── AdapterError (ValueError)           spans that an adapter cannot read
-    ├── LedgerError (RuntimeError)          calls and bins do not balance
     └── RunError (RuntimeError)             the run failed; exit code 1
         ├── AlgorithmError                  the algorithm raised
         ├── StoppedError                    stopped before its end, as it was asked to; it can go on
@@ -143,10 +142,6 @@ class RolloutTimeoutError(AglError, TimeoutError):
 
 class AdapterError(AglError, ValueError):
     """Spans that an adapter cannot read."""
-
-
-class LedgerError(AglError, RuntimeError):
-    """Model calls do not each stand in exactly one bin."""
 
 
 class RunError(AglError, RuntimeError):

@@ -11,7 +11,6 @@ from agl.store.operation_table import operation_of
 from agl_testing.store_contract import StoreContract
 
 OPERATIONS = {
-    "add_ledger_parts",
     "delete_documents",
     "delete_rollouts",
     "enqueue_many_rollouts",
@@ -19,7 +18,6 @@ OPERATIONS = {
     "put_documents",
     "query_attempts",
     "query_documents",
-    "query_ledger_parts",
     "query_resources",
     "query_rollouts",
     "query_spans",

@@ -25,7 +25,7 @@ from agl.store.retry import RETRY_SECONDS
 from agl.store.sqlite import SqliteLightningStore, writer as sqlite_writer
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.tables import SqliteTables
-from agl.types import EnqueueRolloutRequest, LedgerPart, PromptTemplate, RolloutConfig, Span
+from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 from agl_runs.finding import open_to_read
 
 
@@ -800,19 +800,3 @@ def test_forked_process_that_outlives_the_owner_does_not_hold_the_store(path):
             asyncio.run(SqliteLightningStore(path).close())
         finally:
             os.kill(child, signal.SIGKILL)
-
-
-async def test_account_that_cannot_be_read_says_so_and_spares_the_others(path):
-    store = SqliteLightningStore(path)
-    for number in range(3):
-        rollout = await store.enqueue_rollout(number)
-        await store.add_ledger_parts([LedgerPart(rollout_id=rollout.rollout_id, step=number)])
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE ledger_part SET body = '{' WHERE step = 0")
-        connection.execute("""UPDATE ledger_part SET body = '{"items": 7}' WHERE step = 1""")
-        connection.commit()
-    store = SqliteLightningStore(path)
-    parts = list(await store.query_ledger_parts())
-    assert [(part.step, bool(part.problem)) for part in parts] == [(0, True), (1, True), (2, False)]
-    await store.close()

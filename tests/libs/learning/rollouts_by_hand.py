@@ -2,10 +2,11 @@
 
 import pytest
 
-from agl.types import Credit, Rollout
+from agl.types import Rollout
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.types import Credit
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):

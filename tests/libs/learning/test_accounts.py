@@ -1,11 +1,12 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
-from agl.types import Exclusion, Rollout
+from agl.types import Rollout
 from agl_learning.accounts import collected_metrics, version_lag, why_nothing
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall
 from agl_learning.tasks import TaskOrder
+from agl_learning.types import Exclusion
 from agl_learning.weighing import WeighingOptions, is_solved, weigh
 
 from .rollouts_by_hand import make_collected as collected, make_row, two_calls

@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 
-from agl.types import Credit, Rollout, StepCredit
+from agl.types import Rollout
 from agl_learning.advantages import group_advantages, moments, sibling_advantages
 from agl_learning.collected import Collected, Ended
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.types import Credit, StepCredit
 from agl_learning.weighing import WeighingOptions, weigh
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
-from agl.types import Exclusion
 from agl_learning.by_model import RowsByModel
 from agl_learning.records import ModelCall, TrainedModel
 from agl_learning.team import Team
+from agl_learning.types import Exclusion
 
 agl_adapters = pytest.importorskip("agl_adapters")
 pytestmark = pytest.mark.plugins

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from agl.types import Credit
+from agl_learning.types import Credit
 
 torch = pytest.importorskip("torch")
 

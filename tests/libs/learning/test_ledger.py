@@ -1,18 +1,23 @@
 """Ledgers in the store: kept per step, and read back."""
 
-import asyncio
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agl
-from agl.errors import LedgerError
-from agl.store.base import LightningStore
-from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
-from agl.types import Advantage, Credit, Exclusion, LedgerPart
-from agl_learning.ledger import Ledger, each_part
+from agl.types import Document
+from agl_learning.ledger import Ledger
+from agl_learning.ledger_documents import count_parts, each_part, put_parts, query_parts
 from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.types import (
+    Advantage,
+    Credit,
+    Exclusion,
+    LedgerError,
+    LedgerItem,
+    LedgerPart,
+    Trained,
+)
 
 
 def call(call_id: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> ModelCall:
@@ -85,7 +90,7 @@ async def test_an_imbalance_is_not_stored(memory_store) -> None:
     ledger.add_call(call("a", rollout_id, attempt_id))
     with pytest.raises(LedgerError, match="in no bin"):
         await agl.save_ledger(memory_store, ledger, await memory_store.query_rollouts(), step=1)
-    assert not await memory_store.query_ledger_parts()
+    assert not await query_parts(memory_store)
 
 
 async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store) -> None:
@@ -93,29 +98,90 @@ async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store) -> None
     assert await agl.load_ledger(memory_store) == Ledger()
 
 
-def test_accounts_of_a_file_are_read_by_key_and_those_asked_for_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def part_of(rollout_id: str, step: int | None = 1, **about: Any) -> LedgerPart:
+    """An account of one trained call and one rollout."""
+    made: dict[str, Any] = {"rollout_id": rollout_id, "attempt_id": "at", "call_id": "call"}
+    return LedgerPart(
+        rollout_id=rollout_id,
+        step=step,
+        items=[LedgerItem(**made), LedgerItem(kind="rollout", rollout_id=rollout_id)],
+        trained=[Trained(**made, row=0, credit=Credit(reward=1.0), model_version="3")],
+        **{"mode": "train", "algorithm": "toy", **about},
+    )
+
+
+async def test_account_that_is_kept_again_is_there_once(memory_store) -> None:
+    rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
+    first, second = part_of(rollout_id, 1), part_of(rollout_id, 2)
+    await put_parts(memory_store, [first, second])
+    await put_parts(memory_store, [first])  # the answer was lost
+    assert await query_parts(memory_store) == [first, second]
+    changed = first.model_copy(update={"generation": 2, "trained": []})
+    await put_parts(memory_store, [changed])
+    await put_parts(memory_store, [first])  # late, of a process that was thought dead
+    assert await query_parts(memory_store) == [changed, second]
+
+
+async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memory_store) -> None:
+    rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
+    changes = [{"step": None}, {"algorithm": None}, {"step": 0}, {}, {"run": "a/b"}, {"run": "b"}]
+    parts = [part_of(rollout_id, **{"step": 1, **change}) for change in changes]
+    await put_parts(memory_store, parts)
+    found = await query_parts(memory_store)
+    assert sorted(found, key=repr) == sorted(parts, key=repr)
+
+
+async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(
+    memory_store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agl_learning.ledger.PAGE", 2)
+    monkeypatch.setattr("agl_learning.ledger_documents.PAGE", 2)
+    rollouts = [await memory_store.enqueue_rollout("task") for _ in range(5)]
+    ids = [one.rollout_id for one in rollouts]
+    for step in (1, 2):
+        for run in ("a", "ab"):
+            await put_parts(memory_store, [part_of(one, step, run=run) for one in ids])
+    counts = [
+        ({}, 20),
+        ({"run": "a"}, 10),
+        ({"step": 2}, 10),
+        ({"run": "ab", "step": 1}, 5),
+        ({"lost": True}, 0),
+    ]
+    for filters, number in counts:
+        found = await query_parts(memory_store, **filters)
+        assert len({(one.run, one.step, one.rollout_id) for one in found}) == number
+        assert [part async for part in each_part(memory_store, **filters)] == found
+    assert len(await query_parts(memory_store, rollout_id_in=ids[:2], lost=False)) == 8
+    assert await query_parts(memory_store, rollout_id_in=[]) == []
+    assert await count_parts(memory_store, run="a", step=2) == 5
+    await memory_store.delete_rollouts(ids[:4])
+    assert await count_parts(memory_store) == 4
 
-    async def check(store: LightningStore) -> None:
-        asked: list[object] = []
-        rollouts = [await store.enqueue_rollout("task") for _ in range(5)]
-        for step in (1, 2):
-            for run in ("a", "b"):
-                parts = [
-                    LedgerPart(rollout_id=one.rollout_id, run=run, step=step) for one in rollouts
-                ]
-                await store.add_ledger_parts(parts)
-        for filters in ({}, {"run": "a"}, {"step": 2}, {"run": "b", "step": 1}, {"lost": True}):
-            of_contract = list(await store.query_ledger_parts(**filters))
-            asked.append(len(of_contract))
-            assert [part async for part in each_part(store, **filters)] == of_contract
-        assert asked == [20, 10, 10, 5, 0]
 
-    async def both() -> None:
-        for store in (SqliteLightningStore(tmp_path / "s.db"), InMemoryLightningStore()):
-            await check(store)
-            await store.close()
+async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_store) -> None:
+    rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
+    await put_parts(memory_store, [part_of(rollout_id, step) for step in (1, 2)])
+    odd = {"items": 7, "step": 0}
+    await memory_store.put_documents(
+        [Document(kind="ledger", key="/0", body=odd, rollout_id=rollout_id)]
+    )
+    parts = await query_parts(memory_store)
+    assert [(part.step, bool(part.problem)) for part in parts] == [
+        (0, True),
+        (1, False),
+        (2, False),
+    ]
 
-    asyncio.run(both())
+
+async def test_spans_are_no_accounts(memory_store) -> None:
+    started = await memory_store.start_rollout("task")
+    text = part_of(started.rollout_id).model_dump_json()
+    await memory_store.add_span(
+        agl.Span.from_attributes(
+            attributes={"agentlightning.ledger.part": text},
+            rollout_id=started.rollout_id,
+            attempt_id=started.attempt.attempt_id,
+            name="agentlightning.ledger",
+        )
+    )
+    assert await query_parts(memory_store) == []

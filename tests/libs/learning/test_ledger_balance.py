@@ -2,10 +2,8 @@
 
 import pytest
 
-from agl.errors import LedgerError
-from agl.types import Advantage, Exclusion
-from agl.types.reasons import EXCLUSION_REASONS
 from agl_learning.ledger import Ledger
+from agl_learning.types import EXCLUSION_REASONS, Advantage, Exclusion, LedgerError
 
 from .test_ledger import call, row
 
@@ -86,7 +84,7 @@ def test_a_rollout_is_excluded_as_most_of_its_calls_are() -> None:
 def test_every_code_has_its_meaning() -> None:
     from typing import get_args
 
-    from agl.types import ExclusionReason
+    from agl_learning.types import ExclusionReason
 
     assert set(EXCLUSION_REASONS) == set(get_args(ExclusionReason))
     assert len(set(EXCLUSION_REASONS.values())) == len(EXCLUSION_REASONS)

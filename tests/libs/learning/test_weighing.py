@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from agl.errors import ConfigError
-from agl.types import Credit, StepCredit
 from agl_learning.options import check_options
+from agl_learning.types import Credit, StepCredit
 from agl_learning.weighing import (
     ADVANTAGES,
     OF_TOKENS,

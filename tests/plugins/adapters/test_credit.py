@@ -4,7 +4,6 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl.types import Credit, StepCredit
 from agl.utils.otel import make_link_attributes
 from agl_adapters import (
     Discounted,
@@ -15,6 +14,7 @@ from agl_adapters import (
 )
 from agl_learning.advantages import sibling_advantages
 from agl_learning.records import TrainingRow
+from agl_learning.types import Credit, StepCredit
 
 
 def rewards(trace, credit) -> list[float | None]:

@@ -3,11 +3,12 @@ import math
 import pytest
 
 import agl
-from agl.errors import AdapterError, ConfigError, LedgerError, UnknownComponentError
-from agl.types import Attempt, Credit, StepCredit
+from agl.errors import AdapterError, ConfigError, UnknownComponentError
+from agl.types import Attempt
 from agl_adapters import TraceToRows
 from agl_learning.credit import CreditRule
 from agl_learning.records import RowBreak
+from agl_learning.types import Credit, LedgerError, StepCredit
 
 
 def settled(result):

@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from agl.types import ExclusionReason, Failure
+from agl.types import Failure
 from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
+from agl_learning.types import ExclusionReason
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

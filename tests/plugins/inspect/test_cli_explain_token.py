@@ -9,11 +9,11 @@ import pytest
 
 from agl.store.memory import InMemoryLightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import Exclusion, LedgerItem
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
 from agl_learning.showing import show
+from agl_learning.types import Exclusion, LedgerItem
 from agl_learning.why import why
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run

@@ -11,9 +11,10 @@ import pytest
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.store.base import LightningStore
 from agl.store.sqlite import SqliteLightningStore
-from agl.types import LedgerItem
 from agl_learning import ledger_tables
 from agl_learning.ledger import save_ledger
+from agl_learning.ledger_documents import put_parts
+from agl_learning.types import LedgerItem
 
 Agl = Callable[..., Any]
 
@@ -140,7 +141,7 @@ def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl: Agl, tmp_path
         rollout = await store.start_rollout(input="x")
         wrong = LedgerItem(rollout_id=rollout.rollout_id, attempt_id="at", call_id="c")
         part = LedgerPart(rollout_id=rollout.rollout_id, step=3, items=[wrong])
-        await store.add_ledger_parts([part])
+        await put_parts(store, [part])
         await store.close()
 
     asyncio.run(add_wrong_part())

@@ -9,6 +9,7 @@ import agl
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl_inspect.monitor import RewardMonitor, Said, repetition, signals
+from agl_learning.ledger_documents import put_parts
 
 
 def said(*answers, failed=False, reward=1.0, name="r"):
@@ -106,7 +107,7 @@ async def step_of(store, step, answer, call_span, reward=None, status="succeeded
         part = agl.LedgerPart(
             rollout_id=rollout.rollout_id, step=step, mode="train", run="run-1", excluded=[call]
         )
-        await store.add_ledger_parts([part])
+        await put_parts(store, [part])
 
 
 @pytest.fixture

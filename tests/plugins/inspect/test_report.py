@@ -8,7 +8,7 @@ import pytest
 
 import agl
 from agl.algorithm.run_result import RunResult
-from agl.errors import AlgorithmError, NotSupportedError, StoreDiskError
+from agl.errors import AlgorithmError, StoreDiskError, StoreError
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
@@ -89,8 +89,10 @@ def test_run_that_fails_has_a_result_and_a_report(
 
 
 class FullAtTheEnd(agl.InMemoryLightningStore):
-    async def end_run(self, *_: Any, **__: Any) -> Any:
-        raise StoreDiskError("no space left")
+    async def put_documents(self, documents: Any) -> None:
+        if documents[0].body["status"] != "running":
+            raise StoreDiskError("no space left")
+        await super().put_documents(documents)
 
 
 def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path: Path) -> None:
@@ -149,8 +151,10 @@ async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
 
 
 class WithoutLedger(agl.InMemoryLightningStore):
-    async def query_ledger_parts(self, *_: Any, **__: Any) -> Any:
-        raise NotSupportedError("this store has no ledger")
+    async def query_documents(self, kind: str, **asked: Any) -> Any:
+        if kind == "ledger":
+            raise StoreError("the ledger cannot be read")
+        return await super().query_documents(kind, **asked)
 
 
 def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
@@ -160,7 +164,7 @@ def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
     with caplog.at_level("INFO", "agl"):
         result = trainer.dev(agent, ["works"])
     assert dict(result.rollouts) == {"succeeded": 1}
-    assert "hook plugin 'learning': run_summary raised NotSupportedError" in caplog.text
+    assert "hook plugin 'learning': run_summary raised StoreError" in caplog.text
     assert "1 succeeded" in capsys.readouterr().err
 
 

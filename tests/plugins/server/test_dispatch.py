@@ -47,7 +47,7 @@ class Canned(LightningStore):
             return Turn(arguments.get("spans", ()), ATTEMPT, [ROLLOUT])
         if name == "get_many_span_sequence_ids":
             return [7]
-        if name in ("add_ledger_parts", "put_documents"):
+        if name == "put_documents":
             return None
         if name == "delete_documents":
             return 1
@@ -67,7 +67,6 @@ RECORDS: dict[str, Any] = {
     "resources": RESOURCES,
     "worker": WORKER,
     "documents": agl.Document(kind="note", key="a", body={"x": 1}),
-    "ledger": agl.LedgerPart(rollout_id="ro-1"),
     "spans": Span.from_attributes(attributes={"a": 1}, span_id="a" * 16, start_time=1.0),
 }
 
@@ -102,7 +101,7 @@ GOOD: dict[str, Any] = {
     **{"sort_order": "desc", "filter_logic": "or", "rollouts": [{"input": 1}], "spans": [SPAN]},
     **{"documents": [{"kind": "note", "key": "a", "body": 1}], "keys": ["a"], "kind": "note"},
     **{"key_in": ["a"], "key_prefix": "a", "after": "a"},
-    **{"parts": [{"rollout_id": "ro-1"}], "rollout_ids": ["ro-1"], "claim": {"limit": 1}},
+    **{"rollout_ids": ["ro-1"], "claim": {"limit": 1}},
     "only_count": True,
     "finish": {"rollout_id": "ro-1", "attempt_id": "at-1", "status": "failed", "error": ERROR},
 }

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agl.types import Credit
 from agl_learning.records import TrainingRow
+from agl_learning.types import Credit
 from agl_tinker.data import batches, example_of_row, logprob_gap, shifted
 
 

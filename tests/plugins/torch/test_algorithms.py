@@ -12,13 +12,14 @@ import torch
 
 import agl_torch
 from agl.errors import ConfigError
-from agl.types import Advantage, Credit, Rollout
+from agl.types import Rollout
 from agl_learning.collected import Collected, Ended
 from agl_learning.estimated import is_mean_of_tokens
 from agl_learning.ledger import Ledger
 from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
 from agl_learning.sampling.sequences import SamplingRequest
+from agl_learning.types import Advantage, Credit
 from agl_learning.weighing import Weighed, estimator_of, weigh
 from agl_torch.batch import token_logprobs
 from agl_torch.critic import Critic, value_loss

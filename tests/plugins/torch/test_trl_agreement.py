@@ -11,9 +11,9 @@ pytest.importorskip("trl")
 import torch
 
 import agl_torch
-from agl.types import Credit
 from agl_learning.options import pick_options
 from agl_learning.records import TrainingRow
+from agl_learning.types import Credit
 from agl_learning.weighing import weigh
 from agl_torch.learner import Learner, LearnerOptions, Sample
 

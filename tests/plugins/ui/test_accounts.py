@@ -3,8 +3,9 @@
 import pytest
 
 import agl
-from agl.types import Credit, Exclusion, LedgerItem, LedgerPart
 from agl_learning.generations import mark_lost
+from agl_learning.ledger_documents import put_parts
+from agl_learning.types import Credit, Exclusion, LedgerItem, LedgerPart
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui import accounts
@@ -30,7 +31,8 @@ async def add(store, step, number=4):
         rollout = await store.enqueue_rollout("t", metadata={"run": RUN, "step": step})
         of, call = {"rollout_id": rollout.rollout_id}, {"kind": "call", "call_id": "c"}
         credit = Credit(reward=step / 20, rule="final")
-        await store.add_ledger_parts(
+        await put_parts(
+            store,
             [
                 LedgerPart(
                     **of,
@@ -41,7 +43,7 @@ async def add(store, step, number=4):
                     items=[LedgerItem(kind="rollout", **of), LedgerItem(**of, **call)],
                     excluded=[Exclusion(**of, **call, reason="zero_advantage", credit=credit)],
                 )
-            ]
+            ],
         )
 
 

@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 
 import agl
-from agl.types import LedgerItem, LedgerPart
+from agl_learning.ledger_documents import put_parts
+from agl_learning.types import LedgerItem, LedgerPart
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES
@@ -126,7 +127,7 @@ async def _accounted(store):
     of = {"rollout_id": (await store.query_rollouts(limit=1))[0].rollout_id}
     about = {"algorithm": "grpo", "step": 1, "mode": "train"}
     items = [LedgerItem(kind="rollout", **of)]
-    await store.add_ledger_parts([LedgerPart(**of, **about, items=items)])
+    await put_parts(store, [LedgerPart(**of, **about, items=items)])
 
 
 async def _ended(store):

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from agl.types import Credit, Rollout, StepCredit
+from agl.types import Rollout
 from agl_learning.collected import Collected, Ended
 from agl_learning.estimators import ESTIMATORS
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.siblings import Inputs
 from agl_learning.trajectories import Trajectories
+from agl_learning.types import Credit, StepCredit
 from agl_learning.weighing import ADVANTAGES, WeighingOptions, weigh
 from agl_verl.groups import _train
 from agl_verl.losses import loss_weights

@@ -15,10 +15,11 @@ from agentlightning._v01.proxies import Proxies
 from agentlightning._v01.records import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agentlightning._v01.reports import FAILED, report_of, report_spans
 from agl import InMemoryLightningStore, LightningStore, NamedResources, ResourcesUpdate
+from agl.algorithm.adapter import Triplet
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, ConfigError, StoreError
 from agl.store.rules import ENDED
-from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span, Triplet
+from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
 from agl_http.tokens import Tokens, token_in, with_token

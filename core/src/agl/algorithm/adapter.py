@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from agl.types import Span, Triplet
+from pydantic import BaseModel, Field
+
+from agl.types import Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan  # noqa: F401
@@ -34,6 +36,15 @@ class TraceAdapter(Adapter[Sequence[Span], To], Generic[To]):
 
 class OtelTraceAdapter(Adapter["Sequence[ReadableSpan]", To], Generic[To]):
     """An adapter whose source is finished spans of the OpenTelemetry SDK."""
+
+
+class Triplet(BaseModel):
+    """One turn as 0.3 shows it: prompt, response, and the reward that the turn got."""
+
+    prompt: Any
+    response: Any
+    reward: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class TraceToTripletBase(TraceAdapter[list[Triplet]]):

@@ -25,7 +25,6 @@ from agl.types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     Failure,
-    LedgerPart,
     NamedResources,
     ResourcesUpdate,
     Rollout,
@@ -339,22 +338,6 @@ class LightningStore(StoreReads, StoreDocuments):
             wait_seconds: While the queue is empty, wait up to so long for the first one. By then
                 the spans and the end are stored.
             key: Unique name of this claim; see ``dequeue_many_rollouts``.
-        """
-        ...
-
-    # --- the ledger
-
-    @operation
-    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
-        """Keep accounts of rollouts, all or none.
-
-        They are apart from spans: what an agent records cannot stand among them. One of the same
-        rollout, run, algorithm and step takes the place of the one before, so that a write may be
-        repeated; one of an earlier ``generation`` does not, so that a late write of a process that
-        was thought dead changes nothing.
-
-        Raises:
-            UnknownRecordError: A rollout does not exist. Nothing was stored.
         """
         ...
 

@@ -46,7 +46,6 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "attempts": _ordered(Attempt),
     "spans": _ordered(Span),
     "documents": (),
-    "ledger_parts": (),
     "resources": _ordered(ResourcesUpdate),
     "workers": _ordered(Worker),
 }

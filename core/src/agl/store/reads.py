@@ -7,7 +7,6 @@ from agl.store.operation_table import operation
 from agl.store.rules import IMPORTED
 from agl.types import (
     Attempt,
-    LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -126,27 +125,6 @@ class StoreReads:
 
         Returns:
             Those that have ended, in the order of ``rollout_ids``.
-        """
-        ...
-
-    @operation
-    async def query_ledger_parts(
-        self,
-        *,
-        rollout_id_in: Sequence[str] | None = None,
-        run: str | None = None,
-        step: int | None = None,
-        lost: bool | None = None,
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[LedgerPart]:
-        """Accounts of rollouts; default order: as they were first added.
-
-        Args:
-            rollout_id_in: Only of these; an empty one matches nothing.
-            run: Only of this run.
-            step: Only of this step.
-            lost: Only those that the run went back behind, or only those that count; None for all.
         """
         ...
 

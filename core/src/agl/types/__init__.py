@@ -1,31 +1,12 @@
 """Every noun of agl, and nothing but data.
 
-``runs`` is what was started, ``records`` is the work, ``spans`` what it did, ``resources`` what it
-uses, ``learning`` what is learned from it and why, ``ledger`` and ``reasons`` what became of all of
-it. Model calls, training rows and the ledger that balances are in agl-learning.
+``records`` is the work, ``spans`` what it did, ``resources`` what it uses. Runs are in agl-runs;
+model calls, credit and the ledger in agl-learning.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agl.types.learning import (
-    Advantage as Advantage,
-    Credit as Credit,
-    StepCredit as StepCredit,
-    Triplet as Triplet,
-)
-from agl.types.ledger import (
-    CallKey as CallKey,
-    Exclusion as Exclusion,
-    ItemKind as ItemKind,
-    LedgerItem as LedgerItem,
-    LedgerPart as LedgerPart,
-    Trained as Trained,
-)
-from agl.types.reasons import (
-    EXCLUSION_REASONS as EXCLUSION_REASONS,
-    ExclusionReason as ExclusionReason,
-)
 from agl.types.records import (
     Attempt as Attempt,
     AttemptedRollout as AttemptedRollout,

@@ -39,7 +39,6 @@ _LOOKS: Final = (
     "get_latest_attempt",
     "query_spans",
     "query_documents",
-    "query_ledger_parts",
     "query_resources",
     "get_latest_resources",
     "get_resources_by_id",

@@ -1,6 +1,6 @@
 """What both sides of the store's HTTP interface share beside its operations (``calls.py``).
 
-The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``turn``, ``ledger`` and
+The interface is 0.3's (``/v1/agl``) with additions: ``POST spans/batch``, ``turn`` and
 ``documents``, ``wait_seconds`` when claiming, ``key`` when claiming or starting, ``error`` when an
 attempt ends, ``Idempotency-Key`` on posts, and error answers that name the class of the error.
 """

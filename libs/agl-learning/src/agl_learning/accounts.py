@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl.store.queries import PAGE
-from agl.types import ExclusionReason
-from agl_learning.ledger import Ledger, each_part
+from agl_learning.ledger import Ledger
+from agl_learning.ledger_documents import each_part
 from agl_learning.prompts import prompt_metrics
 from agl_learning.records import TrainedModel, TrainingRow
+from agl_learning.types import ExclusionReason
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -25,8 +25,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agl.types import Advantage, Credit
 from agl_learning.records import TrainingRow
+from agl_learning.types import Advantage, Credit
 
 EQUAL = 1e-12
 """Relative; some thousand times what rounding makes of a mean, and less than anybody means."""

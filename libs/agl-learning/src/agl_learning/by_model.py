@@ -9,7 +9,8 @@ from agl_learning.rows import RowsAdapter, RowSet
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
-    from agl.types import Attempt, CallKey, Exclusion, ItemKind, Span
+    from agl.types import Attempt, Span
+    from agl_learning.types import CallKey, Exclusion, ItemKind
 
 
 class RowsByModel(RowsAdapter):

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agl.types import ExclusionReason, Rollout
+from agl.types import Rollout
 from agl_learning.copies import over_copies
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import Ran
 from agl_learning.records import TrainingRow
+from agl_learning.types import ExclusionReason
 
 COUNTED = "counted"
 """In the metadata of a rollout whose bad end a start has taken for what came of it: no later start

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, cast
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import AdapterError
-from agl.types import Credit, Span
+from agl.types import Span
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit
 
 Ask = Callable[[list[dict[str, str]], Mapping[str, Any]], Awaitable[str]]
 """Sends messages and further fields of a request to the judge's model, and gives the answer."""

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agl.types import Advantage
 from agl_learning.records import TrainingRow
+from agl_learning.types import Advantage
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Advantage
 from agl_learning.estimated import Estimated, Foresee, Foreseen, mean_of_tokens
 from agl_learning.estimators import ESTIMATORS, reverse_kl
 from agl_learning.records import TrainingRow
 from agl_learning.siblings import Inputs
 from agl_learning.trajectories import Call, lay_out
+from agl_learning.types import Advantage
 
 if TYPE_CHECKING:
     from torch import Tensor

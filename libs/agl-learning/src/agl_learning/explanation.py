@@ -6,18 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.types import (
-    EXCLUSION_REASONS,
-    Credit,
-    Exclusion,
-    ExclusionReason,
-    LedgerPart,
-    Rollout,
-    Trained,
-)
+from agl.types import Rollout
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.estimated import is_mean_of_tokens
-from agl_learning.ledger import each_part, load_parts
+from agl_learning.ledger import load_parts
+from agl_learning.ledger_documents import each_part, query_parts
 from agl_learning.records import ModelCall, TrainingRow
 from agl_learning.reward_lines import (
     RefusedReward,
@@ -28,6 +21,14 @@ from agl_learning.reward_lines import (
 )
 from agl_learning.rows import extend, new_row, rows_adapter
 from agl_learning.traces import Part, Trace, read_trace
+from agl_learning.types import (
+    EXCLUSION_REASONS,
+    Credit,
+    Exclusion,
+    ExclusionReason,
+    LedgerPart,
+    Trained,
+)
 
 SHOWN = 5
 """Siblings whose rewards a text names."""
@@ -281,7 +282,7 @@ async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -
     if parts := await load_parts(store, [rollout], step=step):
         return parts
     ids = [rollout.rollout_id]
-    return list(await store.query_ledger_parts(rollout_id_in=ids, step=step, lost=True))
+    return await query_parts(store, rollout_id_in=ids, step=step, lost=True)
 
 
 async def _siblings(

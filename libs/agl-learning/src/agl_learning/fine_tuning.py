@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset, LedgerPart
+from agl.types import Dataset
 from agl_learning.by_version import OF_TRAINING, VersionTraining, place, standing, version_of
 from agl_learning.durable import begin, find_request, give_up, key_of
 from agl_learning.generations import (
@@ -44,8 +44,10 @@ from agl_learning.generations import (
 from agl_learning.journal import Journal, mend_generation, read_entries
 from agl_learning.json_lines import write_lines
 from agl_learning.ledger import ledger_parts
+from agl_learning.ledger_documents import put_parts
 from agl_learning.options import Count
 from agl_learning.start import run_folder
+from agl_learning.types import LedgerPart
 from agl_learning.versions import Version
 
 if TYPE_CHECKING:
@@ -300,11 +302,12 @@ class FineTuning(VersionTraining):
         number = self._version.number
         path = self.session.folder / "iterations" / f"{number:04d}" / LEDGER
         made = {"version": str(number)}
-        await self.get_store().add_ledger_parts(
+        await put_parts(
+            self.get_store(),
             [
                 LedgerPart.model_validate_json(line).model_copy(update=made)
                 for line in path.read_text("utf-8").splitlines()
-            ]
+            ],
         )
 
     def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.types import LedgerPart
+from agl.types import Document
 from agl.utils.files import make_private_folder, write_whole
 from agl.utils.lockfile import HeldError, LockFile
-from agl_learning.ledger import each_part
+from agl_learning.ledger_documents import LOST, each_part, put_parts
+from agl_learning.types import LedgerPart
 from agl_runs.folders import FILE
 from agl_runs.rollouts import cancel_leftovers
 
@@ -257,4 +259,6 @@ async def mark_lost(store: LightningStore, run: str, is_lost: Callable[[LedgerPa
         lost = is_lost(part)
         if lost != part.lost and not part.problem:
             changed.append(part.model_copy(update={"lost": lost}))
-    await store.add_ledger_parts(changed)
+    await put_parts(store, changed)
+    if changed:
+        await store.put_documents([Document(kind=LOST, key=run, body=time.time())])

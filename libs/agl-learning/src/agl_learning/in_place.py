@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Exclusion, ExclusionReason
 from agl_learning.loop import Training
 from agl_learning.start import folder_of
+from agl_learning.types import Exclusion, ExclusionReason
 from agl_learning.weighing import WeighingOptions, weigh
 
 if TYPE_CHECKING:

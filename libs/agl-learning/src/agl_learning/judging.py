@@ -23,13 +23,14 @@ import aiohttp
 
 from agl.errors import AdapterError, ConfigError, GatewayError
 from agl.store.rules import ENDED
-from agl.types import Exclusion, ExclusionReason, Failure
+from agl.types import Failure
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
 from agl_learning.collected import Collected, Ended
 from agl_learning.credit import GroupRule, Score, check_scores
 from agl_learning.records import TrainedModel
 from agl_learning.together import together
+from agl_learning.types import Exclusion, ExclusionReason
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway

@@ -1,39 +1,28 @@
 """The ledger: every model call, rollout and reward of a step in exactly one bin.
 
-It is kept in the store, and read back.
-
-The account of a rollout in a step is a ``LedgerPart``, in a table of its own: what agents record
-cannot stand among them. Save a step after the update that used its rows, so that rows of an update
-that failed are never in the store as trained.
+The account of a rollout in a step is a ``LedgerPart``; see ``ledger_documents``. Save a step after
+the update that used its rows, so that rows of an update that failed are never stored as trained.
 """
 
-import asyncio
-import sqlite3
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agl.errors import LedgerError
 from agl.store.base import LightningStore
-from agl.store.queries import PAGE
-from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import ledger_part_of
-from agl.types import (
+from agl.types import Rollout
+from agl_learning.ledger_documents import put_parts, query_parts
+from agl_learning.records import ModelCall, TrainingRow
+from agl_learning.types import (
     Advantage,
     CallKey,
     Exclusion,
     ExclusionReason,
     ItemKind,
+    LedgerError,
     LedgerItem,
     LedgerPart,
-    Rollout,
     Trained,
 )
-from agl_learning.file_store import file_of
-from agl_learning.records import ModelCall, TrainingRow
-from agl_runs.finding import open_to_read
 
 
 class Ledger:
@@ -315,7 +304,7 @@ async def save_ledger(
         generation=generation,
         version=None if version is None else str(version),
     )
-    await store.add_ledger_parts(parts)
+    await put_parts(store, parts)
 
 
 def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> list[LedgerPart]:
@@ -341,48 +330,10 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
     ]
 
 
-async def each_part(
-    store: LightningStore,
-    *,
-    run: str | None = None,
-    step: int | None = None,
-    lost: bool | None = None,
-) -> AsyncGenerator[LedgerPart]:
-    """The accounts that a store keeps, read page by page; see ``query_ledger_parts``.
-
-    A store's file is read by key. Elsewhere each page passes over those before it.
-    """
-    if (path := file_of(store)) is not None:
-        with closing(open_to_read(path, is_shared=True)) as file:
-            last = -1
-            while page := await asyncio.to_thread(_parts_behind, file, last, run, step, lost):
-                last = page[-1][0]
-                for _, part in page:
-                    yield part
-        return
-    offset, ask = 0, partial(store.query_ledger_parts, run=run, step=step, lost=lost, limit=PAGE)
-    while len(found := await ask(offset=offset)):
-        for part in found:
-            yield part
-        offset += len(found)
-
-
-def _parts_behind(
-    file: sqlite3.Connection, last: int, run: str | None, step: int | None, lost: bool | None
-) -> list[tuple[int, LedgerPart]]:
-    """A page of accounts with their keys."""
-    asked = {"run": run, "step": step, "lost": None if lost is None else int(lost)}
-    given = {name: value for name, value in asked.items() if value is not None}
-    conditions = " AND ".join(["p > :last", *(f"{name} = :{name}" for name in given)])
-    columns = SQL["ledger_page"].replace("SELECT ", "SELECT p, ", 1)
-    sql = f"{columns} WHERE {conditions} ORDER BY p LIMIT {PAGE}"
-    return [(row[0], ledger_part_of(row[1:])) for row in file.execute(sql, {"last": last, **given})]
-
-
 async def load_parts(
     store: LightningStore, rollouts: Sequence[Rollout] | None = None, *, step: int | None = None
 ) -> list[LedgerPart]:
-    """The accounts that count, in the order in which they were kept.
+    """The accounts that count, by run and step.
 
     Args:
         store: Where they are.
@@ -390,7 +341,7 @@ async def load_parts(
         step: Only of this step.
     """
     ids = None if rollouts is None else [rollout.rollout_id for rollout in rollouts]
-    return list(await store.query_ledger_parts(rollout_id_in=ids, step=step, lost=False))
+    return await query_parts(store, rollout_id_in=ids, step=step, lost=False)
 
 
 async def load_ledger(

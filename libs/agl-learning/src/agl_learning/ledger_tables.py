@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.cli.shared import note, table_text
-from agl.errors import LedgerError
 from agl.store.base import LightningStore
-from agl.types import LedgerPart
-from agl_learning.ledger import Ledger, each_part
+from agl_learning.ledger import Ledger
+from agl_learning.ledger_documents import count_parts, each_part, query_parts
+from agl_learning.types import LedgerError, LedgerPart
 
 Key = tuple[str, str, int | None, str]
 """(run, algorithm, step, mode)."""
@@ -84,7 +84,7 @@ async def read_accounts(
 
 async def read_newest_accounts(store: LightningStore) -> Accounts:
     """Read the accounts of a store, or where there are many, those of its newest steps, whole."""
-    total = (await store.query_ledger_parts(limit=1)).total
+    total = await count_parts(store)
     if total <= MOST_ACCOUNTS:
         return await read_accounts(store)
     accounts = Accounts()
@@ -93,14 +93,14 @@ async def read_newest_accounts(store: LightningStore) -> Accounts:
     steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
     num_read = 0
     for run, step in steps:
-        parts = await store.query_ledger_parts(run=run, step=step)
+        parts = await query_parts(store, run=run, step=step)
         if num_read and num_read + len(parts) > MOST_ACCOUNTS:
             break
         num_read += len(parts)
         for part in parts:
             accounts.add(part)
     if not num_read:  # these rollouts are of no step
-        parts = await store.query_ledger_parts(rollout_id_in=[one.rollout_id for one in newest])
+        parts = await query_parts(store, rollout_id_in=[one.rollout_id for one in newest])
         num_read = len(parts)
         for part in parts:
             accounts.add(part)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.algorithm.infrastructure import infrastructure_failure
 from agl.errors import ConfigError, DamagedRecordError
-from agl.types import Attempt, Exclusion, ExclusionReason, Rollout, Span
+from agl.types import Attempt, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.collected import Ended
@@ -16,6 +16,7 @@ from agl_learning.final_rewards import graded_only
 from agl_learning.ledger import Ledger
 from agl_learning.mixing import ran
 from agl_learning.records import TrainedModel, TrainingRow
+from agl_learning.types import Exclusion, ExclusionReason
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter

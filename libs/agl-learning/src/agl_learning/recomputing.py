@@ -10,12 +10,13 @@ from typing import Any, cast
 
 from agl.errors import AglError
 from agl.store.base import LightningStore
-from agl.types import Credit, Exclusion, LedgerPart, Rollout, Trained
+from agl.types import Rollout
 from agl_learning.advantages import moments, sibling_advantages
 from agl_learning.credit import GroupRule
 from agl_learning.overlong import longest_answer, punishment
 from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter, rows_adapter
+from agl_learning.types import Credit, Exclusion, LedgerPart, Trained
 from agl_learning.weighing import DEFAULT, estimator_of
 from agl_runs.records import Run
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_field
 
-from agl.types import Credit
 from agl.types.records import Record
+from agl_learning.types import Credit
 
 
 class Choice(Record):

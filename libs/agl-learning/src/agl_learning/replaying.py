@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl_learning.durable import collected_under
-from agl_learning.ledger import each_part, ledger_parts
+from agl_learning.ledger import ledger_parts
+from agl_learning.ledger_documents import each_part
 from agl_learning.replay import Compared, Replay
 from agl_runs.differences import options_that_shape
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
     from agl.store.base import LightningStore
-    from agl.types import LedgerPart
     from agl_learning.collect import Collector
     from agl_learning.collected import Collected
     from agl_learning.journal import Entry, Journal
+    from agl_learning.types import LedgerPart
     from agl_learning.weighing import Weighed
 
 TOLERANCE = 1e-3

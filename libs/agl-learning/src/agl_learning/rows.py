@@ -7,9 +7,10 @@ from typing import Any, cast
 
 from agl.algorithm.adapter import TraceAdapter
 from agl.plugins.build import build_component
-from agl.types import Attempt, Credit, Span
+from agl.types import Attempt, Span
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, RowBreak, TrainedModel, TrainingRow
+from agl_learning.types import Credit
 
 BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""

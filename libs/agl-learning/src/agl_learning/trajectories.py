@@ -16,7 +16,7 @@ from agl.errors import AlgorithmError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl.types import Credit
+    from agl_learning.types import Credit
 
 
 @dataclass(frozen=True)

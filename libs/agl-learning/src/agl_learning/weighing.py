@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt
 
 from agl.errors import ConfigError
-from agl.types import Advantage, Exclusion
 from agl.utils.checks import check_choice, check_numbers
 from agl_learning.accounts import usable_rows
 from agl_learning.advantages import moments, sibling_advantages
@@ -25,6 +24,7 @@ from agl_learning.estimated import Estimated
 from agl_learning.ledger import Ledger
 from agl_learning.overlong import check_overlong, punished
 from agl_learning.records import TrainingRow
+from agl_learning.types import Advantage, Exclusion
 
 if TYPE_CHECKING:
     from agl_learning.collected import Collected, Ended

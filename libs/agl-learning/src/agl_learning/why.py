@@ -11,13 +11,14 @@ from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
-from agl.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Rollout, Trained
+from agl.types import Rollout
 from agl_learning.advantages import moments
 from agl_learning.explanation import CallLine, Chain, group_of
-from agl_learning.ledger import each_part
+from agl_learning.ledger_documents import each_part
 from agl_learning.recomputing import compared_credits, recompute
 from agl_learning.records import ModelCall
 from agl_learning.run_metrics import lines_of
+from agl_learning.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_learning.weighing import ACROSS_TASKS
 from agl_learning.why_parts import Batch, Bin, Group, Member, Step, Why
 from agl_learning.why_terms import terms_of

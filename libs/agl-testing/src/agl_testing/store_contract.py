@@ -23,7 +23,6 @@ import pytest
 
 from agl_testing.store_data_contract import StoreDataContract
 from agl_testing.store_documents_contract import StoreDocumentsContract
-from agl_testing.store_ledger_contract import StoreLedgerContract
 from agl_testing.store_queue_contract import StoreQueueContract
 from agl_testing.store_spans_contract import StoreSpansContract
 from agl_testing.store_status_contract import StoreStatusContract
@@ -40,7 +39,6 @@ class StoreContract(
     StoreSpansContract,
     StoreDataContract,
     StoreDocumentsContract,
-    StoreLedgerContract,
     StoreThreadsContract,
     StoreTurnContract,
 ):

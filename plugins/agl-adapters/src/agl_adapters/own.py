@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from agl.emitter import is_reward_span
 from agl.semconv import LightningSpanAttributes
-from agl.types import Attempt, ExclusionReason, Span
+from agl.types import Attempt, Span
 from agl.utils.rewards import reward_problem
 from agl_learning.calls.reading import Recorded
 from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.records import ModelCall, TrainedModel
+from agl_learning.types import ExclusionReason
 
 QUESTION = ("requested_model", "agent_name", "messages", "tools")
 """What two calls have in common of which one asks the other's question again."""

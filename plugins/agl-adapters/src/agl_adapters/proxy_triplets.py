@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from agl.algorithm.adapter import TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase, Triplet
 from agl.emitter import get_reward_value
-from agl.types import Span, Triplet
+from agl.types import Span
 from agl_adapters.credit.rewards import calls_before, places
 from agl_learning.calls.reading import by_attempt, recorded_calls
 from agl_learning.calls.sources import gateway, litellm

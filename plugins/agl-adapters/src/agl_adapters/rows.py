@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from agl.errors import ConfigError
-from agl.types import Attempt, Credit, Exclusion, ExclusionReason, Span
+from agl.types import Attempt, Span
 from agl.utils.checks import check_choice, check_numbers
 from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
 from agl_adapters.air import AutoRewards
@@ -23,6 +23,7 @@ from agl_learning.credit import CreditRule, check_credits
 from agl_learning.ledger import Ledger
 from agl_learning.records import ModelCall, TrainedModel, TrainingRow
 from agl_learning.rows import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
+from agl_learning.types import Credit, Exclusion, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1

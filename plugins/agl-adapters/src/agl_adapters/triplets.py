@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from agl.algorithm.adapter import TraceToTripletBase
+from agl.algorithm.adapter import TraceToTripletBase, Triplet
 from agl.emitter import get_reward_value
 from agl.errors import AdapterError
-from agl.types import UNASSIGNED, Span, Triplet
+from agl.types import UNASSIGNED, Span
 from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
 from agl_adapters.credit.rewards import places

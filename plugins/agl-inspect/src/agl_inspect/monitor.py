@@ -29,7 +29,7 @@ from agl.emitter import find_final_reward
 from agl.utils.checks import check_numbers
 from agl_learning.calls.reading import model_calls
 from agl_learning.final_rewards import FinalReward
-from agl_learning.ledger import each_part
+from agl_learning.ledger_documents import each_part
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

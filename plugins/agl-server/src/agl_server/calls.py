@@ -168,8 +168,6 @@ _CALLS: Final = (
     Call(S.get_latest_attempt, "GET", f"{_ATTEMPTS}/latest"),
     Call(S.update_attempt, "POST", f"{_ATTEMPTS}/{{attempt_id}}"),
     Call(S.query_spans, "POST", "/spans/search", "/spans"),
-    Call(S.add_ledger_parts, "POST", "/ledger", status=201, feature="ledger"),
-    Call(S.query_ledger_parts, "POST", "/ledger/search"),
     Call(S.put_documents, "POST", "/documents", status=201, feature="documents"),
     Call(S.query_documents, "POST", "/documents/search", feature="documents"),
     Call(S.delete_documents, "POST", "/documents/delete", feature="documents"),

@@ -21,8 +21,6 @@ from agl.types import (
     UNASSIGNED,
     AttemptedRollout,
     EnqueueRolloutRequest,
-    LedgerPart,
-    PaginatedResult,
     Rollout,
     Span,
 )
@@ -153,10 +151,6 @@ class LightningStoreClient(LightningStore):
             arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
         if "status_in" in arguments:
             check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
-        if operation.kind == "ledger_parts" and not await self._transport.has("ledger"):
-            # There are none, and who asks learns just that; to add some would be to lose them.
-            page = {name: arguments[name] for name in ("limit", "offset")}
-            return PaginatedResult[LedgerPart](items=[], total=0, **page)
         call = CALLS[operation.name]
         newer = {arguments.get(name) for name in ("after", "reward_below", "reward_above")} - {None}
         feature, has = "indexes" if newer else call.feature, self._transport.has
@@ -357,14 +351,6 @@ class LightningStoreClient(LightningStore):
             attempt = await self.update_attempt(*ids, status=finish.status, error=error)
         claimed = await self.dequeue_many_rollouts(**claim) if claim["limit"] > 0 else ()
         return Turn(added, attempt, claimed)
-
-    # --- the ledger
-
-    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
-        if not parts:
-            return
-        short: Any = [part.model_dump(mode="json", exclude_defaults=True) for part in parts]
-        await super().add_ledger_parts(short)
 
     # --- requests
 

@@ -7,13 +7,15 @@ page that is open asks for the rest, as ``Place.reading`` changes the state that
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from agl.types import LedgerPart
+from agl_learning.ledger_documents import LOST, count_parts, query_parts
 from agl_learning.ledger_tables import Accounts
+from agl_learning.types import LedgerPart
 from agl_ui.places import Place
 
 FEW = 2_000
-"""Accounts of a small store, which are read in the order in which they came."""
+"""Accounts of a small store, which are read all at once."""
 NEWEST = 500
 """Rollouts among which those of a run's last step are looked for, where no metrics name it."""
 AT_ONCE = 500
@@ -42,9 +44,9 @@ class Known(Accounts):
     """Run -> the step that is to be read next, going back; -1 at the end."""
     starts: int = 0
     """Of all runs: a new one may change accounts that were read."""
-    num_stored_lost: int = 0
-    """Accounts of the store that its runs went back behind. A run that goes on marks them some time
-    after its start, when it has found where it goes on."""
+    marked: list[Any] = field(default_factory=list[Any])
+    """When the runs marked accounts as lost: some time after a start, when the run has found where
+    it goes on."""
     keys: set[tuple[str | None, ...]] = field(default_factory=set[tuple[str | None, ...]])
     """Of the accounts that were read, each of which counts once."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -100,15 +102,13 @@ async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
         num_read = known.num_read
         runs = await place.runs()
         starts = sum(len(one.generations) for one in runs)
-        total = (await place.store.query_ledger_parts(limit=1)).total
-        lost = known.num_stored_lost
-        if any(one.status == "running" and len(one.generations) > 1 for one in runs):
-            lost = (await place.store.query_ledger_parts(lost=True, limit=1)).total
-        if (starts, lost) != (known.starts, known.num_stored_lost) or total < known.num_stored:
-            known.__init__(starts=starts, num_stored_lost=lost, lock=known.lock)
+        total = await count_parts(place.store)
+        marked = [one.body for one in await place.store.query_documents(LOST)] if total else []
+        if (starts, marked) != (known.starts, known.marked) or total < known.num_stored:
+            known.__init__(starts=starts, marked=marked, lock=known.lock)
         is_new, known.num_stored = total != known.num_stored, total
         if total <= FEW:
-            for part in await place.store.query_ledger_parts(offset=known.num_read):
+            for part in await query_parts(place.store) if is_new else ():
                 known.add(part)
         else:
             if run not in known.back:
@@ -129,7 +129,7 @@ async def _last_step(place: Place, known: Known, run: str, last_step: int | None
     steps = [one["step"] for one in abouts if one.get("run") == run and "step" in one]
     if not steps:
         ids = [one.rollout_id for one in newest]
-        for part in await place.store.query_ledger_parts(rollout_id_in=ids):
+        for part in await query_parts(place.store, rollout_id_in=ids):
             known.add(part)
     found = [*known.steps_of(run), *steps]
     return max(found) if found else -1 if last_step is None else last_step
@@ -159,11 +159,11 @@ async def _read_back(place: Place, known: Known, run: str) -> None:
 
 
 async def _size(place: Place, run: str, step: int) -> int:
-    return (await place.store.query_ledger_parts(run=run, step=step, limit=1)).total
+    return await count_parts(place.store, run=run, step=step)
 
 
 async def _read(place: Place, known: Known, run: str, step: int) -> int:
-    parts = await place.store.query_ledger_parts(run=run, step=step)
+    parts = await query_parts(place.store, run=run, step=step)
     for part in parts:
         known.add(part)
     return len(parts)

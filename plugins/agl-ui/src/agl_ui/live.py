@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from agl.errors import AglError, ConfigError, NotSupportedError
+from agl.errors import AglError, ConfigError
 from agl_http.layers import CLOSING
+from agl_learning.ledger_documents import query_parts
 from agl_ui.places import Place, Places
 
 logger = logging.getLogger("agl.ui")
@@ -36,11 +37,8 @@ async def state_of(place: Place, rollout_id: str) -> str:
     rollout = await store.get_rollout_by_id(rollout_id)
     attempts = await store.query_attempts(rollout_id)
     num_spans = (await store.query_spans(rollout_id, limit=1)).total
-    try:
-        parts = await store.query_ledger_parts(rollout_id_in=[rollout_id])
-        accounts = [(one.run, one.step, one.lost, one.generation) for one in parts]
-    except NotSupportedError:
-        accounts = []
+    parts = await query_parts(store, rollout_id_in=[rollout_id])
+    accounts = [(one.run, one.step, one.lost, one.generation) for one in parts]
     seen = [(one.sequence_id, one.status, one.end_time) for one in attempts]
     digest = hashlib.blake2b(
         repr([rollout and rollout.status, seen, accounts]).encode(), digest_size=6

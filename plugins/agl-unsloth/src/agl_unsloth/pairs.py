@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError
-from agl.types import Exclusion
 from agl_learning.accounts import usable_rows, why_nothing
 from agl_learning.pairs import Pairing, preference_pairs
+from agl_learning.types import Exclusion
 
 if TYPE_CHECKING:
     from agl_learning.collected import Collected

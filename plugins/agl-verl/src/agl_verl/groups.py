@@ -9,12 +9,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl.types import Advantage, RolloutMode
+from agl.types import RolloutMode
 from agl_learning.accounts import Totals, usable_rows, why_nothing
 from agl_learning.estimated import mean_of_tokens
 from agl_learning.generations import Generation
 from agl_learning.ledger import Ledger, save_ledger
 from agl_learning.records import TrainingRow
+from agl_learning.types import Advantage
 from agl_learning.weighing import OF_TOKENS
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key

@@ -21,6 +21,7 @@ from table_model import save_model
 
 import agl
 from agl_learning.file_store import FileStore
+from agl_learning.ledger_documents import query_parts
 from agl_verl.cpu import cpu_config, use_cpu
 
 
@@ -36,7 +37,7 @@ class Killing(Script):
     async def play(self, task: dict, llm: agl.LLM, rollout: Any) -> float | None:
         if rollout.metadata["step"] == self._step and self.copy(task["case"], rollout.rollout_id):
             store = FileStore(self._store)
-            while not await store.query_ledger_parts(step=self._step - 1):  # noqa: ASYNC110
+            while not await query_parts(store, step=self._step - 1):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             os.kill(self._trainer, signal.SIGKILL)
         return await super().play(task, llm, rollout)

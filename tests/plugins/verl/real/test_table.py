@@ -21,6 +21,7 @@ from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts
 
 import agl
+from agl_learning.ledger_documents import query_parts
 from agl_learning.ledger_tables import as_json, read_accounts
 
 pytestmark = pytest.mark.timeout(1800)
@@ -109,7 +110,7 @@ def test_the_ledger_after_kill_and_resume_is_the_summary(resumed):
     assert (found.lost, found.without) == (0, COPIES)
 
     async def step_3(store):
-        parts = await store.query_ledger_parts(step=3)
+        parts = await query_parts(store, step=3)
         ids = [part.rollout_id for part in parts]
         return parts, await store.query_rollouts(rollout_id_in=ids)
 

@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agl.types import NamedResources, ResourceUnion, Span, Triplet
+from agl.algorithm.adapter import Triplet
+from agl.types import NamedResources, ResourceUnion, Span
 
 Mode = Literal["train", "val", "test"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from agentlightning._v01.records import RolloutLegacy
 from agl import emit_object, emit_reward, find_final_reward, get_object_value
-from agl.types import Event, OtelResource, Rollout, Span, SpanCoreFields, TraceStatus, Triplet
+from agl.algorithm.adapter import Triplet
+from agl.types import Event, OtelResource, Rollout, Span, SpanCoreFields, TraceStatus
 
 REPORT = "agentlightning.v01.report"
 """Attribute of the span that has a report."""

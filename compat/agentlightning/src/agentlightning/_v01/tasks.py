@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.reports import emit_report, report_of
 from agl import Algorithm, LitAgent
-from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Triplet
+from agl.algorithm.adapter import Triplet
+from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode
 
 if TYPE_CHECKING:
     from agentlightning.client import AgentLightningClient

@@ -6,10 +6,11 @@ from enum import StrEnum
 from typing import Any
 
 from agentlightning._names import refusing
+from agl.algorithm.adapter import Triplet
 from agl.emitter import get_reward_value
 from agl.errors import ConfigError
 from agl.semconv import AGL_VIRTUAL
-from agl.types import Span, Triplet
+from agl.types import Span
 from agl_adapters.triplets import TracerTraceToTriplet, Turn, as_span, triplet_of
 from agl_learning.calls.tree import Node, agent_name, build_tree, repair, walk
 

@@ -17,6 +17,7 @@ from agentlightning._v01.records import (
 from agl import (
     Hook as Hook,
     ParallelWorkerBase as ParallelWorkerBase,
+    Triplet as Triplet,
 )
 from agl.types import (
     Attempt as Attempt,
@@ -31,7 +32,6 @@ from agl.types import (
     RolloutRawResult as RolloutRawResult,
     RolloutStatus as RolloutStatus,
     TaskInput as TaskInput,
-    Triplet as Triplet,
     Worker as Worker,
     WorkerStatus as WorkerStatus,
 )

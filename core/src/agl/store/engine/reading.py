@@ -10,7 +10,6 @@ from agl.store.queries import make_query, query_of
 from agl.types import (
     Attempt,
     Document,
-    LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -91,7 +90,3 @@ class ReadingStore(LightningStore):
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
         query = query_of(LightningStore.query_workers, filters)
         return await self._read(lambda lookups: lookups.query_workers(query))
-
-    async def query_ledger_parts(self, **filters: Any) -> PaginatedResult[LedgerPart]:
-        query = query_of(LightningStore.query_ledger_parts, filters)
-        return await self._read(lambda lookups: lookups.query_ledger_parts(query))

@@ -1,4 +1,4 @@
-"""Operations on documents, accounts, resources and workers; see ``operations``."""
+"""Operations on documents, resources and workers; see ``operations``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,6 @@ from agl.store.engine import steps
 from agl.store.engine.tables import Tables
 from agl.types import (
     Document,
-    LedgerPart,
     NamedResources,
     ResourcesUpdate,
     Worker,
@@ -27,14 +26,6 @@ def check_fence(tables: Tables, fence: Fence) -> None:
     if tables.document_version(kind, key) > version:
         (stored,) = tables.query_documents(kind, key_in=[key])
         raise ReplacedError(f"{stored.body}. Version {version} of {kind} writes nothing any more")
-
-
-def add_ledger_parts(tables: Tables, now: float, parts: Sequence[LedgerPart]) -> None:
-    """Keep accounts of rollouts."""
-    for rollout_id in {part.rollout_id for part in parts}:
-        steps.find_rollout(tables, rollout_id)
-    for part in parts:
-        tables.save_ledger_part(part)
 
 
 def put_documents(tables: Tables, now: float, documents: Sequence[Document]) -> None:

@@ -22,7 +22,6 @@ from agl.types import (
     AttemptedRollout,
     Document,
     EnqueueRolloutRequest,
-    LedgerPart,
     NamedResources,
     ResourcesUpdate,
     Rollout,
@@ -234,7 +233,7 @@ class EngineStore(ReadingStore):
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
 
-    # --- resources, workers, documents, accounts
+    # --- resources, workers, documents
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources
@@ -261,6 +260,3 @@ class EngineStore(ReadingStore):
         return await self._change(
             lambda tables, now: tables.delete_rollouts(rollout_ids, only_count=only_count)
         )
-
-    async def add_ledger_parts(self, parts: Sequence[LedgerPart]) -> None:
-        await self._change(lambda tables, now: records.add_ledger_parts(tables, now, parts))

@@ -11,7 +11,6 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     Document,
-    LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -55,7 +54,6 @@ class Lookups(Protocol):
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]: ...
-    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]: ...
     def query_documents(
         self,
         kind: str,
@@ -159,6 +157,3 @@ class Tables(Lookups, Protocol):
     def latest_resources_id(self) -> str | None: ...
     def save_resources(self, update: ResourcesUpdate) -> None: ...
     def save_worker(self, worker: Worker) -> None: ...
-    def save_ledger_part(self, part: LedgerPart) -> None:
-        """Keep an account in place of the one that ``add_ledger_parts`` of the contract names."""
-        ...

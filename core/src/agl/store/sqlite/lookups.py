@@ -21,7 +21,6 @@ from agl.store.sqlite.rows import (
     WORKER_FIELDS,
     attempt_of,
     document_of,
-    ledger_part_of,
     resources_of,
     stored_attempt_of,
     view_of,
@@ -31,7 +30,6 @@ from agl.store.sqlite.stored_json import rollout_json, spans_json
 from agl.types import (
     Attempt,
     Document,
-    LedgerPart,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -210,9 +208,6 @@ class SqliteLookups:
             )
             total = counted.fetchone()[0]
         return make_page(found, Query(limit=limit), total=total)
-
-    def query_ledger_parts(self, query: Query) -> PaginatedResult[LedgerPart]:
-        return self._page(ledger_part_of, "ledger_page", "ledger_part", query, "{}", ("p",))
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self.one("resources", resources_id)

@@ -11,7 +11,6 @@ from agl.types import (
     Attempt,
     Document,
     Failure,
-    LedgerPart,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -61,16 +60,6 @@ def document_of(row: Sequence[Any]) -> Document:
     return Document(
         kind=kind, key=key, body=from_json(body), version=version, rollout_id=rollout_id
     )
-
-
-def ledger_part_of(row: Sequence[Any]) -> LedgerPart:
-    """From the columns of ``ledger_page``; one whose body cannot be read says so."""
-    names = "rollout_id", "run", "algorithm", "step", "mode", "generation", "lost"
-    about = dict(zip(names, row, strict=False))
-    try:
-        return LedgerPart.model_validate({**from_json(row[7]), **about})
-    except (ValueError, TypeError) as error:  # a newer agl wrote it, or the file was changed
-        return LedgerPart(**about, problem=str(error))
 
 
 RESOURCES_COLUMNS: Final = "resources_id, create_time, update_time, version, body"

@@ -12,7 +12,6 @@ _THESE: Final = "n IN (SELECT value FROM json_each(:rollouts))"
 _HELD: Final = {
     "spans": f"span WHERE a IN (SELECT a FROM attempt WHERE {_THESE})",
     "documents": f"document WHERE {_THESE}",
-    "ledger_parts": f"ledger_part WHERE {_THESE}",
     "attempts": f"attempt WHERE {_THESE}",
     "rollouts": f"rollout WHERE {_THESE}",
     "resources": "resources WHERE resources_id IN (SELECT value FROM json_each(:resources))",
@@ -40,5 +39,4 @@ def delete_rollouts(
         counts[kind] = connection.execute(f"SELECT count(*) FROM {sql}", values).fetchone()[0]
         if not only_count:
             connection.execute(f"DELETE FROM {sql}", values)
-    del counts["ledger_parts"]
     return dict(reversed(counts.items())), queued

@@ -70,23 +70,6 @@ CREATE TABLE span (
 ) STRICT;
 CREATE UNIQUE INDEX span_identity ON span (a, span_id);
 
--- The accounts of rollouts: written by algorithms only, and apart from what agents write.
-CREATE TABLE ledger_part (
-    p          INTEGER PRIMARY KEY,
-    n          INTEGER NOT NULL REFERENCES rollout (n),
-    rollout_id TEXT NOT NULL,
-    run        TEXT,
-    algorithm  TEXT,
-    step       INTEGER,
-    mode       TEXT,
-    generation INTEGER NOT NULL,
-    lost       INTEGER NOT NULL,
-    body       TEXT NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX ledger_part_identity
-    ON ledger_part (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1));
-CREATE INDEX ledger_part_step ON ledger_part (step, run);
-
 -- What libraries and plugins keep, apart from what agents write; n is the rollout that it is about.
 CREATE TABLE document (
     d          INTEGER PRIMARY KEY,

@@ -120,18 +120,6 @@ SET version = excluded.version, n = excluded.n, rollout_id = excluded.rollout_id
 -- name: delete_documents
 DELETE FROM document WHERE kind = ? AND key IN (SELECT value FROM json_each(?));
 
--- name: ledger_page
-SELECT rollout_id, run, algorithm, step, mode, generation, lost, body
-FROM ledger_part;
-
--- name: save_ledger_part
-INSERT INTO ledger_part (n, rollout_id, run, algorithm, step, mode, generation, lost, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (n, coalesce(run, ''), coalesce(algorithm, ''), coalesce(step, -1)) DO UPDATE
-SET mode = excluded.mode, generation = excluded.generation, lost = excluded.lost,
-    body = excluded.body
-WHERE excluded.generation >= generation;
-
 -- name: resources
 SELECT {resources} FROM resources WHERE resources_id = ?;
 

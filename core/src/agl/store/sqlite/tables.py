@@ -16,7 +16,7 @@ from agl.store.sqlite.lookups import SQL
 from agl.store.sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl.store.sqlite.write_behind import WriteBehind
 from agl.store.waiting import Effects
-from agl.types import UNSAID, Attempt, Document, LedgerPart, ResourcesUpdate, Rollout, Worker
+from agl.types import UNSAID, Attempt, Document, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 
 logger = logging.getLogger(__name__)
@@ -359,14 +359,6 @@ class SqliteTables(WriteBehind):
             self.effects.dequeued += num_queued
             self.reload()
         return counts
-
-    def save_ledger_part(self, part: LedgerPart) -> None:
-        values = part.model_dump(exclude_defaults=True)
-        body = json_of(values, f"the account of rollout {part.rollout_id!r}")
-        key = (part.rollout_id, part.run, part.algorithm, part.step)
-        row = (number_of(part.rollout_id), *key, part.mode, part.generation, part.lost, body)
-        self.written_bytes += len(body)
-        self.connection.execute(SQL["save_ledger_part"], row)
 
     # --- resources and workers
 

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agl.types import Attempt, ExclusionReason, Span
+from agl.types import Attempt, Span
 from agl.utils.rewards import newest_attempt
+from agl_learning.types import ExclusionReason
 
 AttemptKey = tuple[str, str]
 """(rollout_id, attempt_id)."""

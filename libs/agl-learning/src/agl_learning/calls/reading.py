@@ -8,7 +8,7 @@ from typing import Any
 
 from agl.emitter import is_reward_span
 from agl.errors import AdapterError
-from agl.types import ExclusionReason, Span
+from agl.types import Span
 from agl.utils.rewards import reward_problem
 from agl_learning.calls.choices import decided
 from agl_learning.calls.sources import read_call
@@ -17,6 +17,7 @@ from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_learning.dialects.fields import FieldError
 from agl_learning.records import Choice, ModelCall
+from agl_learning.types import ExclusionReason
 
 FILLED = (
     "messages",

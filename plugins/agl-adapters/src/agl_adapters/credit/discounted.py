@@ -6,11 +6,12 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from agl.types import Credit, Span
+from agl.types import Span
 from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, unordered, unreadable
 from agl_learning.credit import CreditRule
 from agl_learning.options import check_options
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit
 
 Discount = Annotated[float, Ge(0), Le(1)]
 

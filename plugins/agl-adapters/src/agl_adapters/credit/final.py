@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from agl.types import Credit, Span
+from agl.types import Span
 from agl_adapters.credit.rewards import Reward, rewards_of
 from agl_learning.credit import CreditRule
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit
 
 
 class FinalReward(CreditRule):

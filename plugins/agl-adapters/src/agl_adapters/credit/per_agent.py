@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from agl.emitter import PRIMARY_REWARD
-from agl.types import Credit, Span
+from agl.types import Span
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
 from agl_learning.calls.tree import agent_name, agent_of, build_tree, walk
 from agl_learning.credit import CreditRule
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit
 
 
 class PerAgent(CreditRule):

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from agl.emitter import get_rewards_from_span
 from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
-from agl.types import Credit, Span
+from agl.types import Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl.utils.rewards import reward_problem
 from agl_adapters.air import AIR_RULE
 from agl_learning.calls.sources.gateway import is_gateway_span
 from agl_learning.final_rewards import graded_only
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit
 
 
 @dataclass(frozen=True)

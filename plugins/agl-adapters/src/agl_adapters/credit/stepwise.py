@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agl.types import Credit, Span, StepCredit
+from agl.types import Span
 from agl_adapters.credit.discounted import Discount
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import (
@@ -20,6 +20,7 @@ from agl_adapters.credit.rewards import (
 from agl_learning.credit import CreditRule
 from agl_learning.options import NotNegative, check_options
 from agl_learning.records import ModelCall
+from agl_learning.types import Credit, StepCredit
 
 
 @dataclass(eq=False)

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from agl.cli.shared import note, print_json, print_table, read_and_close
-from agl.errors import ConfigError, LedgerError
+from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.types import EXCLUSION_REASONS
 from agl_learning.ledger_tables import (
     Accounts,
     as_json,
@@ -17,6 +16,7 @@ from agl_learning.ledger_tables import (
     steps_text,
 )
 from agl_learning.stores import open_store
+from agl_learning.types import EXCLUSION_REASONS, LedgerError
 
 
 @click.command("ledger")

@@ -5,12 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agl.emitter import find_reward_spans, get_rewards_from_span
-from agl.types import (
-    Attempt,
-    Credit,
-    Exclusion,
-    Span,
-)
+from agl.types import Attempt, Span
 from agl_inspect.doctor.findings import (
     Finding,
     Level,
@@ -34,6 +29,7 @@ from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_learning.calls.reading import Recorded, recorded_parts
 from agl_learning.rows import RowsAdapter, RowSet, rows_adapter
+from agl_learning.types import Credit, Exclusion
 
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""

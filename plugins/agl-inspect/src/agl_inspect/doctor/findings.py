@@ -7,13 +7,7 @@ from typing import Any, Literal
 
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.errors import AglError
-from agl.types import (
-    EXCLUSION_REASONS,
-    Attempt,
-    ExclusionReason,
-    Failure,
-    Rollout,
-)
+from agl.types import Attempt, Failure, Rollout
 from agl.utils.tracebacks import place_of
 from agl_inspect.doctor.fixes import (
     BROKEN_TOOL_CALL,
@@ -30,6 +24,7 @@ from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
 from agl_learning.reading import OF_OTHERS
 from agl_learning.rows import RowSet
+from agl_learning.types import EXCLUSION_REASONS, ExclusionReason
 
 Level = Literal["error", "warning", "note"]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agl.errors import AdapterError
-from agl.types import ExclusionReason
 from agl_inspect.doctor.prompts import lost_prompt
 from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import Recorded
 from agl_learning.records import ModelCall
+from agl_learning.types import ExclusionReason
 
 Grade = Literal["A", "B", "C", "-"]
 USES: dict[Grade, str] = {

@@ -313,7 +313,7 @@ class _NoCredit(CreditRule):
     """For reading what was said: nobody asks what it got."""
 
     def assign(self, calls: Sequence[Any], spans: Sequence[Span]) -> list[Any]:
-        from agl.types import Credit
+        from agl_learning.types import Credit
 
         return [Credit(reward=None) for _ in calls]
 

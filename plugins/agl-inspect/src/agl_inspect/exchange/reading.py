@@ -7,7 +7,7 @@ from typing import Any
 
 from agl.errors import AdapterError
 from agl.store.base import LightningStore
-from agl.types import Attempt, ExclusionReason, Rollout, Span
+from agl.types import Attempt, Rollout, Span
 from agl_learning.calls.attempts import unused_attempts
 from agl_learning.calls.conversations import ChatMessages, conversation, tool_spans_of
 from agl_learning.calls.matching import selects
@@ -16,6 +16,7 @@ from agl_learning.calls.tree import ordered
 from agl_learning.credit import CreditRule, check_credits
 from agl_learning.records import ModelCall
 from agl_learning.tasks import digest
+from agl_learning.types import ExclusionReason
 
 
 @dataclass(frozen=True)

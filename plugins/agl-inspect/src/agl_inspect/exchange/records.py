@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.plugins.build import build_component
-from agl.types import ExclusionReason
 from agl_inspect.exchange.reading import Read, Said
 from agl_learning.credit import CreditRule
 from agl_learning.pairs import preference_pairs
 from agl_learning.records import TrainingRow
 from agl_learning.rows import RowsAdapter, rows_adapter
 from agl_learning.tasks import digest
+from agl_learning.types import ExclusionReason
 
 Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
 Pairing = Literal["best", "all"]

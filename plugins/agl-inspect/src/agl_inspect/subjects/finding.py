@@ -12,6 +12,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
 from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
+from agl_learning.ledger_documents import query_parts
 from agl_runs.store import query_runs
 
 Kind = Literal["rollout", "attempt", "span", "task", "run"]
@@ -107,21 +108,23 @@ async def newest(store: LightningStore) -> tuple[Subject, str]:
     raise ConfigError("the store has no rollout yet")
 
 
+NEWEST = 500
+"""Rollouts among which the newest is looked for that an algorithm has accounted for."""
+
+
 async def newest_rollout(store: LightningStore, *, accounted: bool = False) -> str:
     """The id of the newest rollout, or of the newest that an algorithm has accounted for.
 
     Raises:
         ConfigError: There is none.
     """
-    if accounted:
-        found = await store.query_ledger_parts(lost=False, limit=1)
-        if found.total:
-            last = await store.query_ledger_parts(lost=False, limit=1, offset=found.total - 1)
-            return last[0].rollout_id
-    found = await store.query_rollouts(sort_order="desc", limit=1)
-    if not len(found):
+    found = await store.query_rollouts(sort_order="desc", limit=NEWEST if accounted else 1)
+    ids = [one.rollout_id for one in found]
+    if not ids:
         raise ConfigError("the store has no rollout yet")
-    return found[0].rollout_id
+    parts = await query_parts(store, rollout_id_in=ids, lost=False) if accounted else ()
+    known = {part.rollout_id for part in parts}
+    return next((one for one in ids if one in known), ids[0])
 
 
 async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool = False) -> str:

@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
-from agl.types import EXCLUSION_REASONS, Attempt, Span
+from agl.types import Attempt, Span
 from agl.utils.tracebacks import place_of
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall
 from agl_learning.showing import Shown, find_rollout, show, text_of
 from agl_learning.traces import MOST_CALLS, Part
+from agl_learning.types import EXCLUSION_REASONS
 from agl_learning.why import why
 from agl_learning.why_parts import Why
 from agl_ui.images import decoded
