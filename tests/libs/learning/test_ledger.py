@@ -171,17 +171,3 @@ async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_
         (1, False),
         (2, False),
     ]
-
-
-async def test_spans_are_no_accounts(memory_store) -> None:
-    started = await memory_store.start_rollout("task")
-    text = part_of(started.rollout_id).model_dump_json()
-    await memory_store.add_span(
-        agl.Span.from_attributes(
-            attributes={"agentlightning.ledger.part": text},
-            rollout_id=started.rollout_id,
-            attempt_id=started.attempt.attempt_id,
-            name="agentlightning.ledger",
-        )
-    )
-    assert await query_parts(memory_store) == []

@@ -28,8 +28,6 @@ from agl.types import (
 from agl_http import wire
 from agl_http.headers import IDEMPOTENCY_KEY
 from agl_http.layers import RememberedPosts
-from agl_runs.records import RunStart
-from agl_runs.store import begin_run, delete_run, end_run
 from agl_server import packed_json
 from agl_server.server import LightningStoreServer
 
@@ -362,17 +360,12 @@ async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(s
 
 async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(memory_store):
     store = memory_store
-    await begin_run(store, RunStart(run_id="r", algorithm="a"))
-    [rollout] = await store.enqueue_many_rollouts(
-        [EnqueueRolloutRequest(input=1, metadata={"run": "r"})]
-    )
-    rollout = await store.start_attempt(rollout.rollout_id)
+    rollout = await store.start_rollout(1)
     for _ in range(4):
         await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
     reading = asyncio.create_task(store.query_spans_json(rollout_id=rollout.rollout_id))
     await asyncio.sleep(0)  # it has the first
-    await end_run(store, "r", 1, outcome="stopped")
-    await delete_run(store, "r")
+    await store.delete_rollouts([rollout.rollout_id])
     with pytest.raises(UnknownRecordError, match="deleted while"):
         await reading
 
