@@ -36,14 +36,12 @@ async def test_run_comes_back_as_it_was_begun(memory_store) -> None:
     start = start_of()
     run = await begin_run(memory_store, start)
     assert await get_run(memory_store, "run-1") == run
-    assert list(await query_runs(memory_store)) == [run]
     for name in ("algorithm", "seed", "config", "code", "folder", "datasets"):
         assert getattr(run, name) == getattr(start, name)
     (begun,) = run.generations
     assert (run.status, begun.number, begun.outcome) == ("running", 1, None)
     assert (begun.pid, begun.host, begun.end_time) == (4711, "here", None)
     assert begun.start_time == run.create_time > 1e9
-    assert await get_run(memory_store, "run-2") is None
 
 
 async def test_next_start_is_the_next_generation(memory_store) -> None:
