@@ -57,15 +57,10 @@ async def test_next_start_is_the_next_generation(memory_store) -> None:
 async def test_starts_at_once_get_different_numbers(memory_store) -> None:
     begun = await asyncio.gather(*(begin_run(memory_store, start_of()) for _ in range(5)))
     assert sorted(run.generations[-1].number for run in begun) == [1, 2, 3, 4, 5]
+    again = start_of(key="k")
+    assert await begin_run(memory_store, again) == await begin_run(memory_store, again)
 
 
-async def test_start_that_is_asked_for_again_begins_once(memory_store) -> None:
-    start = start_of(key="k")
-    begun = await begin_run(memory_store, start)
-    assert await begin_run(memory_store, start) == begun  # the answer was lost
-
-
-@pytest.mark.parametrize("outcome", ["finished", "failed", "stopped"])
 async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, outcome) -> None:
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, outcome, "because")
