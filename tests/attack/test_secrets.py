@@ -16,10 +16,10 @@ from opentelemetry import trace
 
 import agl
 from agl.cli import cli, main
-from agl.plugins.secrets import expand, redact
 from agl.utils import secrets
 from agl.utils.logs import setup_logging
 from agl.utils.secrets import hide, is_secret
+from agl_runs.secrets import expand, redact
 
 KEY = "pk-8f3a6c1e5b7d"
 

@@ -16,9 +16,9 @@ from agl.errors import (
     UnknownComponentError,
 )
 from agl.plugins.build import build_component, plan_component
-from agl.plugins.secrets import redact
 from agl_runs.config.file import CheckedConfig, check_config, load_config
 from agl_runs.config.overrides import apply_overrides, parse_yaml
+from agl_runs.secrets import redact
 
 
 class Learn(agl.Algorithm):

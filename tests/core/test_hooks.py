@@ -183,7 +183,7 @@ def module(*functions: Any) -> ModuleType:
     return made
 
 
-def rollout_column() -> None: ...
+def store_route() -> None: ...
 
 
 class MarkedMisspelt:
@@ -198,12 +198,11 @@ class MarkedMisspelt:
     [
         (Misspelt(), "no hook 'on_trace_ended'; .* Did you mean 'on_trace_end'?"),
         (PlainMisspelt(), "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
-        (module(rollout_column), "'rollout_column'; .* mean 'rollout_columns'?"),
+        (module(store_route), "'store_route'; .* mean 'store_routes'?"),
         (AsksTooMuch(), "on_rollout_end asks for 'span'; .* Did you mean 'spans'?"),
-        (Wrapper(), "on_rollout_end is a wrapper"),
+        (Wrapper(), "on_rollout_end is a generator"),
         (MarkedMisspelt(), "no hook 'on_rollout_begin'"),
         (Generator(), "on_rollout_end is a generator"),
-        (None, "None is no hook"),
         (object(), "has none of the hooks"),
         (Recorder, "is a class. Give an instance: Recorder()"),
     ],

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
-from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class ComponentPlan(Generic[T]):
             except AglError:
                 raise
             except Exception as error:
-                if isinstance(error, ModuleNotFoundError) and self.component is not None:
+                if isinstance(error, ModuleNotFoundError) and self.component:
                     raise registry.broken(self.component, error) from error
                 cause = f"{type(error).__name__}: {error}"
                 raise ConfigError(f"{label} cannot be built: {cause}") from error
@@ -154,38 +153,26 @@ def build_adapter(
     """An adapter; options without a type are for the one that an algorithm asks for."""
     from agl.algorithm.adapter import TraceAdapter
 
-    return build_component(
-        spec,
-        group=registry.GROUPS["adapter"],
-        expected_type=TraceAdapter,
-        where="adapter",
-        default=asked_for.default_adapter,
-    )
+    about: dict[str, Any] = {"group": registry.GROUPS["adapter"], "expected_type": TraceAdapter}
+    return build_component(spec, where="adapter", default=asked_for.default_adapter, **about)
 
 
 def build_hooks(given: object | Sequence[object] | None) -> list[object]:
-    """What watches a run; names, and dicts of ``type`` and options, are built."""
-    if given is None:
-        return []
+    """What watches a run; names, classes, and dicts of ``type`` and options, are built."""
     is_one = isinstance(given, str) or not isinstance(given, Sequence)
     each: list[Any] = [given] if is_one else list(cast("Sequence[Any]", given))
     about: dict[str, Any] = {"group": registry.GROUPS["hook"], "expected_type": object}
-    return [
-        build_component(cast(Any, one), where="hooks", **about)
-        if isinstance(one, str | Mapping)
-        else one
-        for one in each
-    ]
+    return [build_component(one, where="hooks", **about) for one in each if given is not None]
 
 
 def adapter_maker(
     adapter: "TraceAdapter[Any] | None", algorithm: "Algorithm", agent_match: str | None
 ) -> "Callable[[], TraceAdapter[Any]]":
-    """What gives the adapter of a run; one that the algorithm asks for is built at its first use.
+    """A function that gives the adapter of a run: the one given, or the one the algorithm wants.
 
     Args:
         adapter: That was given.
-        algorithm: It may ask for one, with options.
+        algorithm: It may ask for one, with options; that one is built at its first use.
         agent_match: What the agent says of whose calls are trained.
 
     Raises:
@@ -196,17 +183,15 @@ def adapter_maker(
     if adapter is not None:
         check_adapter(adapter, algorithm, agent_match)
         return lambda: adapter
-    options = dict(algorithm.adapter_options)
-    if agent_match is not None:
-        options["agent_match"] = agent_match
-    return cache(lambda: build_adapter(options, algorithm))
+    match = {} if agent_match is None else {"agent_match": agent_match}
+    return cache(lambda: build_adapter({**algorithm.adapter_options, **match}, algorithm))
 
 
 def import_attribute(path: str, where: str = "") -> Any:
-    """Import what a path names.
+    """Import what ``module:attribute`` or ``package.module.attribute`` names.
 
     Args:
-        path: ``module:attribute`` or ``package.module.attribute``.
+        path: The path.
         where: What error messages begin with.
 
     Raises:
@@ -218,13 +203,10 @@ def import_attribute(path: str, where: str = "") -> Any:
             raise ConfigError(f"{path!r} is no path; write 'module:attribute'")
         value = _import_module(module_name)
         for part in attribute.split("."):
-            try:
-                value = getattr(value, part)
-            except AttributeError:
+            if not hasattr(value, part):
                 hint = did_you_mean(part, [n for n in dir(value) if not n.startswith("_")])
-                raise ConfigError(
-                    f"{module_name!r} has no {part!r}, as {path!r} says.{hint}"
-                ) from None
+                raise ConfigError(f"{module_name!r} has no {part!r}, as {path!r} says.{hint}")
+            value = getattr(value, part)
     return value
 
 
@@ -254,7 +236,7 @@ def _find(spec: object, group: str | None) -> tuple[Any, registry.Component | No
 
 def _import_module(name: str) -> Any:
     try:
-        with stdout_to_stderr():
+        with redirect_stdout(sys.stderr):  # stdout is for data
             return importlib.import_module(name)
     except AglError:
         raise
@@ -264,8 +246,7 @@ def _import_module(name: str) -> Any:
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             cause = f"{type(error).__name__}: {error}"
             raise ConfigError(f"importing {name!r} failed: {cause}") from error
-        near = {module.name for module in pkgutil.iter_modules(sys.path[:2])}
-        hint = did_you_mean(name, near)
+        hint = did_you_mean(name, {module.name for module in pkgutil.iter_modules(sys.path[:2])})
         raise ConfigError(f"there is no module {missing!r}.{hint}") from None
 
 
@@ -280,6 +261,6 @@ def _name_of(target: Any) -> str:
 def wrong_type(label: str, found: object, expected: type) -> ConfigError:
     """That a component is not of its kind."""
     kind = "the class" if inspect.isclass(found) else "a"
-    name = _name_of(found) if inspect.isclass(found) else type(found).__qualname__
+    name = _name_of(found if inspect.isclass(found) else type(found))
     article = "an" if expected.__name__[0] in "AEIOU" else "a"
     return ConfigError(f"{label}: expected {article} {expected.__name__}, got {kind} {name}")

@@ -6,8 +6,10 @@ The specs are in ``agl.plugins.hookspecs``. Implementations come from installed 
 
 import inspect
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +18,6 @@ import pluggy
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
-from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -85,34 +86,23 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        # All on_* of an agl.Hook; elsewhere what is nearer than for a hint, as `routes` is no hook.
-        is_meant = isinstance(plugin, Hook) and name.startswith("on_")
-        is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
-        if options is None and not is_meant:
-            return None
         function: Any = getattr(plugin, name)
         if options is None:
+            # All on_* of an agl.Hook; elsewhere what is nearer than for a hint: `routes` is none.
+            is_meant = isinstance(plugin, Hook) and name.startswith("on_")
+            is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
             is_own = getattr(function, "__func__", function) is vars(Hook).get(name)
-            if is_own or not inspect.isroutine(function):
+            if not is_meant or is_own or not inspect.isroutine(function):
                 return None
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
-        offered = self.arguments_of(hook)
-        if options.get("wrapper") or options.get("hookwrapper"):
-            raise ConfigError(
-                f"{name} is a wrapper; agl's hooks are observers. Remove wrapper=True"
-            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(f"{name} is a generator, of which nothing would run. Remove `yield`")
-        self.wanted[hook, function] = _wanted(function, hook, offered)
+            raise ConfigError(f"{name} is a generator or a wrapper; hooks observe. Remove `yield`")
+        self.wanted[hook, function] = _wanted(function, hook, self.arguments_of(hook))
         return options
 
     def arguments_of(self, hook: str) -> tuple[str, ...]:
-        """What a hook is called with.
-
-        Raises:
-            ConfigError: There is no such hook.
-        """
+        """What a hook is called with; a ConfigError if there is no such hook."""
         if hook not in self.arguments:
             raise ConfigError(
                 f"there is no hook {hook!r}; the hooks are {', '.join(self.arguments)}."
@@ -133,8 +123,6 @@ class HookManager(pluggy.PluginManager):
         """
         label = name or self.get_canonical_name(plugin)
         try:
-            if plugin is None:
-                raise ConfigError("None is no hook; leave it out")
             if inspect.isclass(plugin):
                 raise ConfigError(f"it is a class. Give an instance: {plugin.__name__}()")
             if self.is_registered(plugin):
@@ -148,7 +136,7 @@ class HookManager(pluggy.PluginManager):
         return label
 
     def get_canonical_name(self, plugin: object) -> str:
-        """The module's or the class's name, numbered where several share it."""
+        """The module's or the class's name, numbered if several share it."""
         kind = type(plugin)
         name = getattr(plugin, "__name__", None) or f"{kind.__module__}.{kind.__qualname__}"
         same = sum(given.partition("#")[0] == name for given, _ in self.list_name_plugin())
@@ -173,23 +161,20 @@ def _wanted(function: Callable[..., Any], hook: str, offered: tuple[str, ...]) -
 class HookCaller(Sequence[object]):
     """Calls the hooks of one run and keeps their failures out of it; a sequence of its ``hooks``.
 
+    With ``AGL_STRICT_PLUGINS=1`` a hook plugin that fails to load, or a hook that raises, raises
+    here. Objects given in ``hooks`` are always refused at once if they are wrong.
+
     Args:
         hooks: Objects with hook methods, called after the installed plugins, in this order.
         manager: Use this manager and its plugins in place of those that are installed.
-
-    With ``AGL_STRICT_PLUGINS=1`` a hook plugin that fails to load, or a hook that raises, raises
-    here. Objects given in ``hooks`` are always refused at once if they are wrong.
     """
 
     def __init__(self, hooks: Sequence[object] = (), *, manager: HookManager | None = None) -> None:
         self.failures: Counter[str] = Counter()
         """Plugin name -> how many of its calls, or its loading, failed."""
         self._hooks = tuple(hooks)
-        self._strict = bool(
-            resolve_bool_env_var(LightningEnvVar.AGL_STRICT_PLUGINS, fallback=False)
-        )
+        self._strict = resolve_bool_env_var(LightningEnvVar.AGL_STRICT_PLUGINS, fallback=False)
         self._logged: set[tuple[str, str]] = set()
-        self._given = manager
         self.manager = manager or HookManager()
         # pluggy calls first what was registered last.
         for hook in reversed(self._hooks):
@@ -199,8 +184,6 @@ class HookCaller(Sequence[object]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Modules do not pickle; another process loads its own plugins and gets the same objects.
-        if self._given is not None:
-            raise TypeError("a HookCaller with a manager of its own stays in its process")
         return HookCaller, (self._hooks,)
 
     def __len__(self) -> int:
@@ -243,12 +226,11 @@ class HookCaller(Sequence[object]):
         return bool(getattr(self.manager.hook, name).get_hookimpls())
 
     def _load_installed(self) -> None:
-        dropped = registry.disabled_plugins()
-        names = {c.name for c in registry.components(registry.GROUPS["plugin"])} - dropped
+        group = registry.GROUPS["plugin"]
+        names = {c.name for c in registry.components(group)} - registry.disabled_plugins()
         for name in sorted(names, reverse=True):
             try:
-                component = registry.find(registry.GROUPS["plugin"], name)
-                self.manager.register(load_plugin(component), name)
+                self.manager.register(load_plugin(registry.find(group, name)), name)
             except (PluginError, ConfigError) as error:
                 if self._strict:
                     raise
@@ -275,9 +257,8 @@ async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRou
 
     def take(given: Iterable[Any]) -> None:
         new = list(given)
-        for route in new:
-            if not isinstance(route, BaseRoute):
-                raise TypeError(f"{route!r} is no route of starlette")
+        if wrong := [route for route in new if not isinstance(route, BaseRoute)]:
+            raise TypeError(f"{wrong[0]!r} is no route of starlette")
         routes.extend(new)
 
     await hooks.call("store_routes", take, store=store)
@@ -285,14 +266,13 @@ async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRou
 
 
 def load_plugin(component: registry.Component) -> object:
-    """What has the hooks of a plugin, made where it is a class; PluginError if it does not load."""
+    """What has the hooks of a plugin, made if it is a class; PluginError if it does not load."""
     plugin = registry.load_component(component)
     if not inspect.isclass(plugin):
         return plugin
     try:
-        with stdout_to_stderr():
+        with redirect_stdout(sys.stderr):
             return plugin()
     except Exception as error:
-        raise BrokenComponentError(
-            f"{component} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        cause = f"{type(error).__name__}: {error}"
+        raise BrokenComponentError(f"{component} cannot be made: {cause}") from error

@@ -260,23 +260,3 @@ def run_summary(store: "LightningStore", result: "RunResult", lines: "list[str]"
         result: What the run came to.
         lines: What will be said; the first is that of ``result``. Change it in place.
     """
-
-
-@hookspec
-def rollout_columns(
-    rollout: "Rollout", attempts: "list[Attempt]", spans: "list[Span]"
-) -> "dict[str, Any] | None":
-    """Add columns to ``agl rollouts`` of agl-inspect.
-
-    Called: in the process of ``agl rollouts``, once per line.
-    If it raises: logged once with the plugin's name and counted; its cells are empty.
-    Used by: the tests.
-
-    Args:
-        rollout: Of the line.
-        attempts: Of it, the latest last.
-        spans: Of the latest attempt.
-
-    Returns:
-        Column -> value, of JSON; a column that is there already counts as a failure.
-    """

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
@@ -26,7 +27,6 @@ from agl.errors import (
     install_line,
 )
 from agl.utils import catalogue
-from agl.utils.logs import stdout_to_stderr
 from agl.utils.text import did_you_mean
 
 GROUPS: Mapping[str, str] = MappingProxyType(
@@ -82,10 +82,9 @@ def components(group: str | None = None) -> list[Component]:
         ConfigError: agl has no such group.
     """
     if group is not None and group not in _KINDS:
-        raise ConfigError(
-            f"unknown entry point group {group!r}; agl's are {', '.join(_KINDS)}."
-            + did_you_mean(group, _KINDS)
-        )
+        hint = did_you_mean(group, _KINDS)
+        known = ", ".join(_KINDS)
+        raise ConfigError(f"unknown entry point group {group!r}; agl's are {known}.{hint}")
     # A folder's time changes when a distribution is installed there, so a notebook sees it.
     installed = _scan(tuple((path, _modified(path)) for path in sys.path))
     return [c for c in installed if group in (None, c.group)]
@@ -119,13 +118,7 @@ def find(group: str, name: str) -> Component:
 
 
 def load(group: str, name: str) -> Any:
-    """Import the component of this name.
-
-    Raises:
-        UnknownComponentError: Nobody offers it.
-        DuplicateComponentError: Several distributions offer it.
-        BrokenComponentError: Importing it failed; the cause is chained.
-    """
+    """Import the component of this name; raises as ``find`` and ``load_component`` do."""
     return load_component(find(group, name))
 
 
@@ -136,7 +129,7 @@ def load_component(component: Component) -> Any:
         BrokenComponentError: Importing it failed; the cause is chained.
     """
     try:
-        with stdout_to_stderr():
+        with redirect_stdout(sys.stderr):  # stdout is for data
             return EntryPoint(component.name, component.target, component.group).load()
     except PluginError:
         raise
@@ -162,7 +155,7 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
 
 
 def load_public_name(name: str) -> Any:
-    """What ``agl.<name>`` is, where that is a component or lives in a library.
+    """What ``agl.<name>`` is, if that is a component or lives in a library.
 
     Raises:
         MissingPluginError: It is not installed; the message says what to install.
@@ -172,30 +165,20 @@ def load_public_name(name: str) -> Any:
     if name in components:
         group, entry = components[name]
         try:
-            component = find(group, entry)
+            return load(group, entry)
         except MissingPluginError:
             raise _absent(f"agl.{name}", catalogue.offered(group)[entry]) from None
-        return load_component(component)
     if name in libraries:
-        return load_from_library(name, libraries[name])
+        top = libraries[name].partition(".")[0]
+        try:
+            return getattr(importlib.import_module(libraries[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != top:
+                raise
+            raise _absent(f"agl.{name}", top.replace("_", "-")) from None
     import agl
 
     return catalogue.refuse_name("agl", name, {*agl.__all__, *components, *libraries})
-
-
-def load_from_library(public_name: str, module: str) -> Any:
-    """What ``agl.<public_name>`` is: an attribute of a module of one of our libraries.
-
-    Raises:
-        MissingPluginError: It is not installed; the message says what to install.
-    """
-    top = module.partition(".")[0]
-    try:
-        return getattr(importlib.import_module(module), public_name)
-    except ModuleNotFoundError as error:
-        if error.name != top:
-            raise
-        raise _absent(f"agl.{public_name}", top.replace("_", "-")) from None
 
 
 def _absent(what: str, package: str) -> MissingPluginError:
@@ -208,7 +191,7 @@ def _absent(what: str, package: str) -> MissingPluginError:
 def disabled_plugins() -> frozenset[str]:
     """Names of hook plugins that ``AGL_DISABLE_PLUGINS`` drops."""
     value = os.environ.get(LightningEnvVar.AGL_DISABLE_PLUGINS.value, "")
-    return frozenset(name.strip() for name in value.split(",") if name.strip())
+    return frozenset(name.strip() for name in value.split(","))
 
 
 def duplicate_cause(offers: list[Component]) -> str:
@@ -225,24 +208,19 @@ def duplicate_cause(offers: list[Component]) -> str:
 def _extra_with(distribution: str, module: str) -> str | None:
     """The extra that brings a module: ``backend`` if there is one, else the one that names it.
 
-    Empty where something that the distribution requires is not installed; None where nothing is.
+    Empty if something that the distribution requires is not installed; None if nothing is.
     """
     metadata = Distribution.from_name(distribution).metadata
-    extras: list[str] = metadata.get_all("Provides-Extra") or []
-    if "backend" in extras:
+    if "backend" in (metadata.get_all("Provides-Extra") or []):
         return "backend"
-    for requirement in metadata.get_all("Requires-Dist") or []:
-        name = re.match(r"[A-Za-z0-9._-]+", requirement)
-        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", requirement)
-        if name and extra and _normal(name.group()) == _normal(module):
-            return extra.group(1)
-        if name and ";" not in requirement and not any(distributions(name=name.group())):
+    for line in metadata.get_all("Requires-Dist") or []:
+        name = re.split(r"[^\w.-]", line)[0]
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
+        if extra and name.replace("-", "_").lower() == module.lower():
+            return extra[1]
+        if ";" not in line and not any(distributions(name=name)):
             return ""
     return None
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _modified(path: str) -> float:

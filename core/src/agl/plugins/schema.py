@@ -10,22 +10,19 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from agl.errors import ConfigError
-from agl.plugins.secrets import key
 from agl.utils.secrets import HIDDEN, is_secret
 from agl.utils.text import did_you_mean
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
 NO_DEFAULT = inspect.Parameter.empty
 """Default of an option that has none."""
-
-_UNIONS = (Union, types.UnionType)
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Option:
 
     name: str
     annotation: Any
-    """As resolved; ``Any`` where there is none or it cannot be resolved."""
+    """As resolved; ``Any`` if there is none or it cannot be resolved."""
     type: str
     """The annotation as a reader would write it."""
     default: Any
@@ -66,8 +63,7 @@ def schema_of(target: Callable[..., Any]) -> Schema:
     try:
         signature = inspect.signature(target)
     except ValueError:
-        # A constructor written in C; it decides itself.
-        return Schema((), open=True)
+        return Schema((), open=True)  # a constructor written in C decides itself
     function = inspect.unwrap(cast("Any", target).__init__ if inspect.isclass(target) else target)
     namespace = getattr(function, "__globals__", {})
     options: list[Option] = []
@@ -76,15 +72,8 @@ def schema_of(target: Callable[..., Any]) -> Schema:
             continue
         annotation = _resolved(parameter.annotation, namespace)
         unknown = isinstance(annotation, str) or annotation is NO_DEFAULT
-        options.append(
-            Option(
-                name=parameter.name,
-                annotation=Any if unknown else annotation,
-                type=readable_type(annotation),
-                default=parameter.default,
-                target=target,
-            )
-        )
+        known, shown = Any if unknown else annotation, readable_type(annotation)
+        options.append(Option(parameter.name, known, shown, parameter.default, target))
     if dataclasses.is_dataclass(target) and inspect.isclass(target):
         options.sort(key=lambda option: (not option.required, _depth(target, option.name)))
     is_open = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
@@ -100,7 +89,8 @@ def _depth(target: type, name: str) -> int:
 def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Check options against the constructor that will get them, and convert them to its types.
 
-    ``"4"`` becomes 4 where an ``int`` is asked for; dicts become nested models and dataclasses.
+    ``"4"`` becomes 4 for an ``int``; dicts become nested models and dataclasses, which refuse keys
+    that they do not know.
 
     Args:
         target: The class or function that builds it; its ``explain_option``, if any, says more.
@@ -122,12 +112,20 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
         elif schema.open:
             converted[name] = value
         else:
-            raise ConfigError(_unknown_key(key(where, name), name, known, target))
+            hint = target.explain_option(name) if hasattr(target, "explain_option") else ""
+            raise _unknown_key(key(where, name), name, known, hint)
     for option in schema.options:
         if option.required and option.name not in values:
             about = f": {option.doc}" if option.doc else ""
             raise ConfigError(f"{key(where, option.name)}: missing ({option.type}){about}")
     return converted
+
+
+def key(where: str, name: object) -> str:
+    """The address of a key in a message: ``agl.yaml: algorithm`` + ``prompts``, with a dot."""
+    if where.endswith(":"):
+        return f"{where} {name}"
+    return f"{where}.{name}" if where else str(name)
 
 
 def readable_type(annotation: Any) -> str:
@@ -143,7 +141,7 @@ def readable_type(annotation: Any) -> str:
         return readable_type(arguments[0])
     if origin is Literal:
         return " | ".join(json.dumps(value) for value in arguments)
-    if origin in _UNIONS:
+    if origin in (Union, types.UnionType):
         return " | ".join(readable_type(argument) for argument in arguments)
     name = getattr(origin or annotation, "__name__", None) or str(annotation)
     if origin is None or not arguments or name == "Callable":
@@ -153,7 +151,7 @@ def readable_type(annotation: Any) -> str:
 
 
 def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
-    """The type that a text names; the text where only type checkers can see all of it."""
+    """The type that a text names; the text itself if only type checkers can see all of it."""
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, namespace, {}, include_extras=True)["it"]
@@ -163,10 +161,7 @@ def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
 
 @functools.cache
 def _docs(target: Callable[..., Any]) -> dict[str, str]:
-    """Texts of parameters; a subclass's text goes before its base's.
-
-    Reading them takes longer than all else that is done with options, and few ask.
-    """
+    """Texts of parameters; a subclass's text goes before its base's. Slow, and few ask."""
     import docstring_parser
 
     classes = target.__mro__[:-1] if inspect.isclass(target) else [target]
@@ -178,8 +173,8 @@ def _docs(target: Callable[..., Any]) -> dict[str, str]:
         try:
             parsed = docstring_parser.parse_from_object(source)
         except (OSError, TypeError, SystemError):
-            # No source file, as in a notebook; or CPython 3.11, whose parser may raise
-            # SystemError when another thread parses too. Then the docstring alone.
+            # A notebook has no source file; CPython 3.11's parser may raise SystemError when
+            # another thread parses too.
             parsed = docstring_parser.parse(source.__doc__ or "")
         for parameter in parsed.params:
             text = " ".join((parameter.description or "").split())
@@ -187,100 +182,64 @@ def _docs(target: Callable[..., Any]) -> dict[str, str]:
     return docs
 
 
-def _unknown_key(address: str, name: str, known: Mapping[str, Any], target: Any = None) -> str:
-    hint = target.explain_option(name) if hasattr(target, "explain_option") else ""
+def _unknown_key(address: str, name: str, known: Collection[str], hint: str = "") -> ConfigError:
     hint = hint or did_you_mean(name, known)
     hint = hint or (f" Known: {', '.join(known)}" if known else " There are no options")
-    return f"{address}: unknown key.{hint}"
+    return ConfigError(f"{address}: unknown key.{hint}")
 
 
 def _convert(annotation: Any, value: Any, address: str) -> Any:
-    from pydantic import ValidationError
-
-    _refuse_unknown_keys(annotation, value, address)
-    adapter = _adapter(annotation)
-    if adapter is None:
-        return value
-    try:
-        # True is 1 to pydantic unless it is strict.
-        return adapter.validate_python(value, strict=True if isinstance(value, bool) else None)
-    except ValidationError as error:
-        raise ConfigError(_explain(error, annotation, value, address)) from None
-
-
-def _adapter(annotation: Any) -> "TypeAdapter[Any] | None":
-    """What checks an annotation, or None where pydantic cannot and the constructor decides."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
     from pydantic_core import SchemaError
 
-    arbitrary = ConfigDict(arbitrary_types_allowed=True)
-    # Models and dataclasses bring a configuration of their own, and refuse another.
-    for config in (arbitrary, None):
-        try:
-            return TypeAdapter[Any](annotation, config=config)
-        except (PydanticUserError, SchemaError, NameError, TypeError):
-            continue
-    return None
+    config = ConfigDict(arbitrary_types_allowed=True)
+    try:  # of a list, as a type that brings a configuration of its own takes no other
+        adapter = TypeAdapter[list[Any]](list[annotation], config=config)
+    except (PydanticUserError, SchemaError, NameError, TypeError):
+        return value  # pydantic cannot check it, and the constructor decides
+    try:
+        # True is 1 to pydantic unless it is strict.
+        strict = True if isinstance(value, bool) else None
+        return adapter.validate_python([value], strict=strict, extra="forbid")[0]
+    except ValidationError as error:
+        raise _explained(error, annotation, value, address) from None
 
 
-def _explain(error: "ValidationError", annotation: Any, value: Any, address: str) -> str:
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def _explained(error: "ValidationError", annotation: Any, value: Any, address: str) -> ConfigError:
     details = error.errors(include_url=False)
-    first = details[0]
+    first = next((detail for detail in details if detail["type"] in _UNKNOWN), details[0])
     at, found, name = address, value, address.rpartition(".")[2]
     # pydantic's location also names the members of unions; only real keys lead on.
-    for part in first["loc"]:
+    for part in first["loc"][1:]:
         try:
             found = found[part]
         except (KeyError, IndexError, TypeError):
             continue
         at, name = key(at, part), str(part)
-    got = HIDDEN if is_secret(name) else repr(found)
+    if first["type"] in _UNKNOWN:
+        return _unknown_key(at, name, sorted(_fields_in(annotation)))
     if first["type"] == "missing":
-        return f"{key(at, first['loc'][-1])}: missing"
+        return ConfigError(f"{key(at, first['loc'][-1])}: missing")
+    got = HIDDEN if is_secret(name) else repr(found)
     if at == address and (len(details) > 1 or first["type"].endswith(("_type", "_parsing"))):
         # The members of a union that take such numbers, but not this one, say which they take.
         limits = [d["msg"] for d in details if d["type"].startswith(("greater_than", "less_than"))]
         which = f" (a number {' or '.join(limits)})".replace("Input should be ", "")
-        return f"{at}: expected {readable_type(annotation)}{which if limits else ''}, got {got}"
+        expected = f"{readable_type(annotation)}{which if limits else ''}"
+        return ConfigError(f"{at}: expected {expected}, got {got}")
     message = first["msg"].removeprefix("Value error, ")
-    return f"{at}: {message[0].lower()}{message[1:]}; got {got}"
+    return ConfigError(f"{at}: {message[0].lower()}{message[1:]}; got {got}")
 
 
-def _refuse_unknown_keys(annotation: Any, value: Any, address: str) -> None:
-    """Nested models and dataclasses ignore what they do not know unless told; we never do."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        _refuse_unknown_keys(arguments[0], value, address)
-    elif origin in _UNIONS:
-        members = [a for a in arguments if _fields(a) is not None or get_args(a)]
-        if len(members) == 1:
-            _refuse_unknown_keys(members[0], value, address)
-    elif isinstance(value, Mapping):
-        fields = _fields(annotation)
-        for name, item in cast("Mapping[str, Any]", value).items():
-            if fields is not None:
-                if name not in fields:
-                    raise ConfigError(_unknown_key(key(address, name), name, fields))
-                _refuse_unknown_keys(fields[name], item, key(address, name))
-            elif len(arguments) == 2:
-                _refuse_unknown_keys(arguments[1], item, key(address, name))
-    elif isinstance(value, list) and arguments:
-        for number, item in enumerate(cast("list[Any]", value)):
-            _refuse_unknown_keys(arguments[0], item, key(address, number))
-
-
-def _fields(annotation: Any) -> dict[str, Any] | None:
-    """Field name -> type of a dataclass, model or typed dict; None for anything else, or open."""
-    from pydantic import BaseModel
-
-    if not inspect.isclass(annotation):
-        return None
-    if issubclass(annotation, BaseModel):
-        if annotation.model_config.get("extra") == "allow":
-            return None
-        return {
-            field.alias or name: field.annotation for name, field in annotation.model_fields.items()
-        }
-    if dataclasses.is_dataclass(annotation) or typing.is_typeddict(annotation):
-        return typing.get_type_hints(annotation, include_extras=True)
-    return None
+def _fields_in(annotation: Any, above: tuple[Any, ...] = ()) -> set[str]:
+    """Names of the fields of all dataclasses and models in an annotation."""
+    if annotation in above:
+        return set()
+    fields: dict[str, Any] = {}
+    if dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields"):
+        fields = typing.get_type_hints(annotation)
+    parts = [*get_args(annotation), *fields.values()]
+    return {*fields}.union(*(_fields_in(part, (*above, annotation)) for part in parts))

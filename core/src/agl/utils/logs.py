@@ -1,12 +1,10 @@
 """Logging set-up for scripts; libraries only ever use ``logging.getLogger``."""
 
 import contextlib
-import ctypes
 import functools
 import logging
 import os
 import sys
-import threading
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,26 +19,6 @@ LONGEST_RECORD = 10_000
 """Characters of a log record that are written, its traceback included."""
 LINE = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 """In files and pipes; on a terminal a record is the time of day and what is said."""
-
-
-@contextlib.contextmanager
-def stdout_to_stderr() -> Generator[None]:
-    """What is printed within the block, by C libraries too, goes to stderr: stdout is for data.
-
-    Only in the main thread, where commands load plugins: elsewhere agents may print meanwhile.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a closed one, or none
-        sys.stdout.flush()
-    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, TypeError):  # a closed one; Windows
-            stack.callback(os.close, before := os.dup(1))
-            stack.callback(os.dup2, before, 1)
-            os.dup2(2, 1)
-            stack.callback(ctypes.CDLL(None).fflush, None)  # what C has printed and not written
-        yield
 
 
 @functools.cache

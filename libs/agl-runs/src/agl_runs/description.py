@@ -17,12 +17,12 @@ from agl import __version__
 from agl.algorithm.base import Algorithm
 from agl.plugins.registry import components
 from agl.plugins.schema import schema_of
-from agl.plugins.secrets import redact
 from agl.recorder import RunSubject
 from agl.types import Dataset
 from agl.utils.json_values import to_json_text
 from agl.utils.text import full_name_of
 from agl_runs.records import DatasetDigest, RunCode
+from agl_runs.secrets import redact
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent

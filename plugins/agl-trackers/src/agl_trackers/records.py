@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, NotSupportedError
-from agl.plugins.secrets import redact
 from agl.types import AttemptedRollout, Rollout, public_failure, without_private
 from agl.utils.json_values import to_json_text
 from agl.utils.secrets import hide
@@ -17,6 +16,7 @@ from agl_learning.calls.conversations import conversation
 from agl_learning.calls.reading import model_calls
 from agl_learning.final_rewards import FinalReward
 from agl_runs.description import name_of, options_of
+from agl_runs.secrets import redact
 from agl_runs.store import get_run
 
 if TYPE_CHECKING:

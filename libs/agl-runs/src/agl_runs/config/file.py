@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
-from agl.plugins.schema import schema_of, validate
-from agl.plugins.secrets import expand, key, redact
+from agl.plugins.schema import key, schema_of, validate
 from agl.runner.plan import default_strategy
 from agl.utils.catalogue import public_names
 from agl.utils.secrets import HIDDEN
@@ -26,6 +25,7 @@ from agl_runs.config.datasets import load_dataset
 from agl_runs.config.overrides import apply_overrides, parse_yaml
 from agl_runs.differences import flat
 from agl_runs.folders import CONFIG, STORE
+from agl_runs.secrets import expand, redact
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent

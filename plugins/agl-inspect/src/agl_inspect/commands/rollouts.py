@@ -1,20 +1,15 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import click
 
 from agl.cli.shared import note, print_json, print_table, read_and_close
-from agl.errors import DamagedRecordError
-from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
-from agl.types import Failure, Rollout, RolloutMode, Span
+from agl.types import Rollout, RolloutMode
 from agl_inspect.runs.known import file_of, find_run
 from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
@@ -24,8 +19,6 @@ from agl_runs.store import query_runs
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 LAST = 20
-MOST_SPANS = 2_000
-"""Of a rollout, the newest, which columns of plugins are given."""
 SORTS = ("time", "reward", "seconds")
 
 
@@ -81,28 +74,19 @@ def command(
     wanted = Wanted(chosen, mode, None, step, task, *limits)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
-        hooks = HookCaller()
         run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
         found = await listed(store, replace(wanted, run=run))
         shown = found.rollouts[::-1] if reverse else found.rollouts
-        rows = [await _row(store, rollout, hooks) for rollout in shown]
+        rows = [await _row(store, rollout) for rollout in shown]
         return rows, found
 
     rows, found = read_and_close(open_store(path, url), read)
     if as_json:
         print_json(rows)
     else:
-        # Those of plugins last, as they appear; not every line need have them.
-        columns = dict.fromkeys(chain(COLUMNS, *rows))
-        for name in ("resources_id", "reward_on_the_way"):
-            columns.pop(name, None)
         for row in rows:
             row["reward"] = reward_text(row["reward"], row["reward_on_the_way"])
-        print_table(
-            list(columns),
-            [[_short(row.get(column)) for column in columns] for row in rows],
-            cut=True,
-        )
+        print_table(COLUMNS, [[_short(row[name]) for name in COLUMNS] for row in rows], cut=True)
     if found.total is not None and len(rows) < found.total:
         note(f"{len(rows)} of {found.total} rollouts; --last and --all show more")
     elif found.total is None and len(rows) == most:
@@ -111,17 +95,11 @@ def command(
         note(found.note)
 
 
-async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> dict[str, Any]:
+async def _row(store: LightningStore, rollout: Rollout) -> dict[str, Any]:
     attempts = await store.query_attempts(rollout.rollout_id)
     error = attempts[-1].error if attempts else None
-    spans: Sequence[Span] = ()
-    try:
-        newest = {"sort_order": "desc", "limit": MOST_SPANS}
-        spans = (await store.query_spans(rollout.rollout_id, "latest", **newest))[::-1]
-    except DamagedRecordError as damage:  # of this rollout; the others are to be listed
-        error = Failure(boundary="store", type=type(damage).__name__, message=str(damage))
     given = await final_reward(store, rollout)
-    row = {
+    return {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
         "mode": rollout.mode,
@@ -133,21 +111,6 @@ async def _row(store: LightningStore, rollout: Rollout, hooks: HookCaller) -> di
         "input": rollout.input,
         "error": None if error is None else f"{error.boundary}: {error.type}: {error.message}",
     }
-
-    def add(cells: object) -> None:
-        # What is no JSON object is the plugin's failure, and not that of the table.
-        given: Any = json.loads(json.dumps(cells, allow_nan=False))
-        if given != cells or not isinstance(given, dict):
-            raise TypeError(f"expected a dict of JSON, column -> value; got {cells!r}")
-        columns = cast("dict[str, Any]", given)
-        if taken := row.keys() & columns:
-            raise ValueError(f"columns of these names are there already: {sorted(taken)}")
-        json.dumps(columns, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
-        row.update(columns)
-
-    about = {"rollout": rollout, "attempts": list(attempts), "spans": list(spans)}
-    await hooks.call("rollout_columns", add, **about)
-    return row
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from agl.errors import ConfigError
+from agl.plugins.schema import key
 from agl.utils.secrets import HIDDEN, hide, is_secret, learn
 
 _VARIABLE = re.compile(r"\$?\$\{([^{}]*)\}")
@@ -77,10 +78,3 @@ def _lookup(match: re.Match[str], where: str, key_name: str) -> str:
     if is_secret(name) or is_secret(key_name):
         learn(value)
     return value
-
-
-def key(where: str, name: object) -> str:
-    """The address of a key in a message: ``agl.yaml: algorithm`` + ``prompts``, with a dot."""
-    if where.endswith(":"):
-        return f"{where} {name}"
-    return f"{where}.{name}" if where else str(name)
