@@ -142,22 +142,15 @@ SECTIONS = {
 def catalogue() -> str:
     """What all packages of the repository offer, for where they are not installed."""
     import importlib
-    import pkgutil
-
-    from agl.cli import verbs
 
     offers: dict[str, dict[str, str]] = {}
-    commands = {
-        name: (verbs.__name__ + "." + name, "command")
-        for _, name, _ in pkgutil.iter_modules(verbs.__path__)
-    }
-    found = dict.fromkeys(commands, "agl-core")
+    commands: dict[str, tuple[str, ...]] = {}
     core = tomllib.loads((REPOSITORY / "core/pyproject.toml").read_text())["project"]
     extras = core["optional-dependencies"].items()
     own_extras = {re.match(r"[\w-]*", needs[0])[0]: extra for extra, needs in extras}
-    packages = ["agl-core"]
-    for kind in ("libs", "plugins", "compat"):
-        for path in sorted((REPOSITORY / kind).glob("*/pyproject.toml")):
+    packages: list[str] = []
+    for kind in ("core", "libs/*", "plugins/*", "compat/*"):
+        for path in sorted(REPOSITORY.glob(f"{kind}/pyproject.toml")):
             project = tomllib.loads(path.read_text())["project"]
             package = project["name"]
             packages.append(package)
@@ -172,7 +165,7 @@ def catalogue() -> str:
                     )
                     if group == "agl.commands":
                         commands[name] = tuple(target.split(":"))
-    found |= offers["agl.commands"]
+    found = offers["agl.commands"]
     lines = {
         name: first_sentence(getattr(importlib.import_module(module), attribute).help).strip(". ")
         for name, (module, attribute) in commands.items()

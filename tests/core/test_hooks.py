@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.cli.states import try_component
+from agl.cli.plugins import try_component
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins.hooks import HookCaller, HookManager
 from agl.plugins.registry import Component, components

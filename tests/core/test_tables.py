@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.cli.shared import read_and_close, table_text
+from agl.cli.shared import table_text
 
 COLUMNS = ["rollout_id", "status", "attempts", "input", "error"]
 ROWS = [
@@ -44,18 +44,3 @@ def test_table_in_a_pipe_has_a_line_for_each_row() -> None:
         "ro-1  two lines",
         "      日本 x",
     ]
-
-
-def test_what_a_command_reads_is_not_written_out_by_the_event_loop() -> None:
-    class Silent:
-        def __repr__(self) -> str:
-            raise AssertionError("somebody wrote out all that was read")
-
-    class Store:
-        async def close(self) -> None:
-            """Nothing is open."""
-
-    async def read(store: object) -> Silent:
-        return Silent()
-
-    assert isinstance(read_and_close(Store(), read), Silent)  # type: ignore[arg-type]

@@ -3,11 +3,9 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agl.cli import main
 from agl.emitter import reward_attributes
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, Span

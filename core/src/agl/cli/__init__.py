@@ -1,18 +1,11 @@
-"""The ``agl`` command: one file per verb, imported when it is called.
+"""The ``agl`` command; each verb is an entry point of the group ``agl.commands``."""
 
-Those of the core are the modules of ``verbs``; plugins add theirs in the entry point group
-``agl.commands``.
-"""
-
-import pkgutil
 import sys
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from agl import __version__
-from agl.cli import verbs
 
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
@@ -22,25 +15,23 @@ class Verbs(click.Group):
     """Verbs by name; ``--help`` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Our own verbs, then those of plugins."""
-        return [*self._own(), *self._of_plugins()]
+        """All that are installed."""
+        from agl.plugins import registry
+
+        return registry.names_in(registry.GROUPS["command"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
         from agl.errors import PluginError
         from agl.plugins import registry
 
-        if cmd_name in self._own():
-            return import_module(f"{verbs.__name__}.{cmd_name}").command
-        dist = self._of_plugins().get(cmd_name)
-        if dist is None:
+        if cmd_name not in self.list_commands(ctx):
             return None
-        command = registry.load(registry.GROUPS["command"], cmd_name)
+        component = registry.find(registry.GROUPS["command"], cmd_name)
+        command = registry.load_component(component)
         if not isinstance(command, click.Command):
-            raise PluginError(
-                f"command {cmd_name!r} (plugin {dist!r}): expected a click.Command, "
-                f"got {type(command).__qualname__}"
-            )
+            got = type(command).__qualname__
+            raise PluginError(f"{component}: expected a click.Command, got {got}")
         return command
 
     def resolve_command(
@@ -54,8 +45,7 @@ class Verbs(click.Group):
         name = args[0]
         known, ours = self.list_commands(ctx), offered("agl.commands")
         if name in ours and name not in known:
-            how = install_line(ours[name])
-            raise click.UsageError(f"{name!r} is not installed. Run: {how}")
+            raise click.UsageError(f"{name!r} is not installed. Run: {install_line(ours[name])}")
         if not name.startswith("-") and name not in known:
             hint = did_you_mean(name, {*known, *ours}) or f" There are {', '.join(known)}"
             raise click.UsageError(f"unknown command {name!r}.{hint}")
@@ -65,9 +55,11 @@ class Verbs(click.Group):
         """List verbs with a line each, by what they are for; a star marks what is not installed."""
         from importlib.metadata import metadata
 
+        from agl.plugins import registry
         from agl.utils.catalogue import commands
 
-        known = dict.fromkeys(self._own(), "agl-core") | self._of_plugins()
+        installed = registry.components(registry.GROUPS["command"])
+        known = {component.name: component.distribution for component in installed}
         sections: dict[str, dict[str, str]] = {}
         absent: dict[str, str] = {}
         for section, listed in commands().items():
@@ -90,16 +82,6 @@ class Verbs(click.Group):
 
         with formatter.section("Environment, see docs/reference/environment.md"):
             formatter.write_text(", ".join(LightningEnvVar))
-
-    def _own(self) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(verbs.__path__))
-
-    def _of_plugins(self) -> dict[str, str]:
-        from agl.plugins import registry
-
-        own = self._own()
-        offers = registry.components(registry.GROUPS["command"])
-        return {c.name: c.distribution for c in offers if c.name not in own}
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -88,11 +88,10 @@ def read_and_close(store: "LightningStore", read: "Callable[[LightningStore], Aw
     """What ``read`` finds in a store, which is closed afterwards."""
     import asyncio
 
-    async def read_then_close() -> Callable[[], T]:
+    async def read_then_close() -> T:
         try:
-            found = await read(store)
-            return lambda: found  # all of a bare result would be written out by asyncio.run
+            return await read(store)
         finally:
             await store.close()
 
-    return asyncio.run(read_then_close())()
+    return asyncio.run(read_then_close())

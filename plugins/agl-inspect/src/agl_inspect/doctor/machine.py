@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from agl.cli.states import diagnose
+from agl.cli.plugins import diagnose
 from agl.runner.heartbeat import gpu_stats
 
 LIBRARIES = ("torch", "transformers", "trl", "peft", "vllm", "verl", "ray", "litellm", "openai")

@@ -1,1 +1,0 @@
-"""One module per verb of ``agl``; each has a ``command``."""
