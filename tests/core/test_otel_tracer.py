@@ -503,7 +503,7 @@ def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted() -> N
         asyncio.run(main())
         """
     )
-    assert output.startswith("span 'lost-0' began in a thread without context while 2 trace")
+    assert output.startswith("span 'lost-0' began in a thread without context (2 are open)")
     assert output.splitlines()[1:] == ["6"]
 
 
@@ -541,27 +541,6 @@ async def test_status_is_recorded_as_a_code_with_a_description_or_as_one_value(
         assert recording.get_recorded_span().status.status_code == "OK"
         with tracer.operation_context("op") as recording, pytest.raises(ValueError, match="NOPE"):
             recording.record_status("NOPE")  # type: ignore
-
-
-@pytest.mark.parametrize("code", ["OK", "UNSET", "ERROR"])
-async def test_emitted_span_is_what_the_sdk_makes_of_it(
-    memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch, code: Any
-) -> None:
-    tracer, context = agl.OtelTracer(), await ids(memory_store)
-    given, status = {"a": 1, "b": "x"}, agl.TraceStatus(status_code=code, description="why")
-    async with tracer.trace_context(**context):
-        for has_listeners in (False, True):
-            monkeypatch.setattr(trace_api.get_tracer_provider(), "has_listeners", has_listeners)
-            with tracer.start_as_current_span("above"):
-                core = tracer.create_span("one", given, 5000.5, status)
-            assert (core.attributes, core.attributes is given) == (given, False)
-    stored = await memory_store.query_spans(context["rollout_id"])
-    for span, above in zip(stored[::2], stored[1::2], strict=True):
-        assert (span.parent_id, span.parent) == (above.span_id, above.context)
-        assert agl.SpanCoreFields.model_validate(span.model_dump()) == core
-    exclude = {"span_id", "parent_id", "context", "parent", "sequence_id"}
-    own, of_sdk = (span.model_dump(exclude=exclude) for span in stored[::2])
-    assert own == of_sdk
 
 
 def test_tracer_is_there_where_processes_cannot_be_forked() -> None:

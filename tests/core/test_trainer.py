@@ -302,12 +302,12 @@ def test_dataset_that_the_algorithm_does_not_take_is_refused(
     [
         ("http://localhost:8000", "'http://localhost:8000'. The tasks of a file"),
         (b"tasks", "b'tasks'"),
-        ({"train": [1], "test": [2]}, "a dict with the keys 'train', 'test'. Give one"),
+        ({"train": [1], "test": [2]}, r"got \{'train': \[1\], 'test': \[2\]\}. Give one"),
         ({1, 2}, r"len\(\) and \[index\]; got \{1, 2\}. Of a generator or a set, give list"),
         (5, "got 5"),
         ((task for task in [1, 2]), "got <generator"),
-        (list, "got the class list"),
-        (type("L", (list,), {"__len__": lambda _: -1})(), r"len\(\) of a L raises ValueError"),
+        (list, "got <class 'list'>"),
+        (type("L", (list,), {"__len__": lambda _: -1})(), r"Its len\(\) raises ValueError"),
     ],
 )
 def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:

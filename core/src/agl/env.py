@@ -48,9 +48,7 @@ def resolve_str_env_var(
     env_var: LightningEnvVar, override: str | None = None, fallback: str | None = None
 ) -> str | None:
     """``override`` if given, else the variable if set, else ``fallback``."""
-    if override is not None:
-        return override
-    return os.environ.get(env_var.value, fallback)
+    return os.environ.get(env_var.value, fallback) if override is None else override
 
 
 def resolve_bool_env_var(
@@ -61,16 +59,14 @@ def resolve_bool_env_var(
     Raises:
         ConfigError: The variable holds something else.
     """
-    if override is not None:
-        return override
     value = os.environ.get(env_var.value)
-    if value is None:
-        return fallback
-    if value.strip().lower() in ("1", "true", "yes", "on"):
-        return True
-    if value.strip().lower() in ("0", "false", "no", "off"):
-        return False
-    raise ConfigError(f"{env_var.value}={value!r}: expected 1/true/yes/on or 0/false/no/off")
+    if override is not None or value is None:
+        return fallback if override is None else override
+    read = dict.fromkeys(("1", "true", "yes", "on"), True)
+    read |= dict.fromkeys(("0", "false", "no", "off"), False)
+    if (found := read.get(value.strip().lower())) is None:
+        raise ConfigError(f"{env_var.value}={value!r}: expected 1/true/yes/on or 0/false/no/off")
+    return found
 
 
 def resolve_int_env_var(
@@ -84,14 +80,11 @@ def resolve_int_env_var(
     Raises:
         ConfigError: The variable holds something else.
     """
-    if override is not None:
-        return override
     value = os.environ.get(env_var.value)
-    if value is None:
-        return fallback
-    expected = "a whole number" if least is None else f"a whole number, at least {least}"
+    if override is not None or value is None:
+        return fallback if override is None else override
     with suppress(ValueError):
-        number = int(value)
-        if least is None or number >= least:
-            return number
+        if least is None or int(value) >= least:
+            return int(value)
+    expected = "a whole number" if least is None else f"a whole number, at least {least}"
     raise ConfigError(f"{env_var.value}={value!r}: expected {expected}")

@@ -1,38 +1,8 @@
-"""Every error that agl raises, as one tree.
+"""Every error that agl raises on purpose, as one tree under ``AglError``.
 
-    AglError
-    ├── ConfigError (ValueError)            the request was wrong; nothing was started; exit code 2
-    │   ├── DatasetError                    a dataset file is missing, empty or unreadable
-    │   ├── UnknownArgumentError (TypeError) a function of agl has no such parameter
-    │   └── UnusedDatasetError (TypeError)  the algorithm takes no such dataset
-    ├── PluginError                         something about installed components; exit code 2
-    │   ├── UnknownComponentError (LookupError)   no such name in the group
-    │   │   └── MissingPluginError (ImportError)  the name is known, the plugin is not installed
-    │   ├── DuplicateComponentError               two distributions offer one name
-    │   └── BrokenComponentError (ImportError)    it is installed and does not load
-    ├── StoreError (RuntimeError)           a store refused or failed
-    │   ├── UnknownRecordError (ValueError)       no such rollout, attempt, resources or worker
-    │   ├── InvalidTransitionError (ValueError)   the status machine says no
-    │   │   └── ReplacedError                     another start has taken over the run
-    │   ├── ConflictError (ValueError)            another writer has changed a document
-    │   ├── InvalidQueryError (ValueError)        a filter or page that cannot be; exit code 2
-    │   ├── InvalidRecordError (ValueError)       a record holds what no store keeps
-    │   ├── DamagedRecordError                    a stored record cannot be read any more
-    │   ├── NotAllowedError (PermissionError)     the token's role may not do that
-    │   ├── NotSupportedError (NotImplementedError)   the store does not have this method
-    │   └── StoreUnavailableError (ConnectionError)   cannot be reached or opened
-    │       └── StoreDiskError                        its disk is full or fails; may be asked again
-    ├── GatewayError (ConnectionError)      a gateway may have lost model calls
-    ├── TracerError (RuntimeError)          a tracer failed, or none is active
-    ├── AgentResultError (TypeError)        the agent returned something that is no result
-    ├── RolloutTimeoutError (TimeoutError)  the agent ran past its deadline
-    ├── AdapterError (ValueError)           spans that an adapter cannot read
-    └── RunError (RuntimeError)             the run failed; exit code 1
-        ├── AlgorithmError                  the algorithm raised
-        ├── StoppedError                    stopped before its end, as it was asked to; it can go on
-        └── RunnerCrashError                runner processes died more often than they may
-
-Each takes one argument, the message, and so survives pickling.
+A command ends with exit code 2 where the request was wrong (``ConfigError``, ``PluginError``,
+``InvalidQueryError``, ``StoreUnavailableError``), and with 1 where the run failed. Each error takes
+one argument, the message, and so survives pickling.
 """
 
 

@@ -39,7 +39,8 @@ class FunctionalLitAgent(LitAgent[T]):
         self.injector = Injector(function, strip_proxy=strip_proxy)
         functools.update_wrapper(self, function)
         self.__name__: str = self.injector.name
-        self._is_async = _is_coroutine_function(function)
+        methods = function, type(function).__call__  # of a callable object
+        self._is_async = any(map(inspect.iscoroutinefunction, methods))
         if grade is not None:
             self.grade = grade
             self.grade_method()
@@ -70,12 +71,6 @@ class FunctionalLitAgent(LitAgent[T]):
     ) -> RolloutRawResult:
         """Await the function with what its parameters ask for; see ``rollout``."""
         return await self.injector.call(task, resources, rollout)
-
-
-def _is_coroutine_function(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        type(function).__call__  # of a callable object
-    )
 
 
 @overload
@@ -142,7 +137,7 @@ def _decorate(func: Callable[..., Any] | None, needs: str | None = None, **optio
     if func is None:
         return functools.partial(_decorate, needs=needs, **options)
     agent: FunctionalLitAgent[Any] = FunctionalLitAgent(func, **options)
-    if needs is not None and needs not in agent.injector.kinds():
+    if needs is not None and needs not in {slot.kind for slot in agent.injector.slots}:
         raise ConfigError(
             f"@{needs.split('_')[0]}_rollout {agent.__name__!r}: no parameter takes the {needs}; "
             f"add one named {needs!r}, or use @agl.rollout"

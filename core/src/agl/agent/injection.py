@@ -4,7 +4,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -16,9 +16,9 @@ from agl.types import (
     PromptTemplate,
     ProxyLLM,
     Resource,
-    ResourceUnion,
     Rollout,
 )
+from agl.types.records import Record
 
 Kind = Literal["task", "rollout", "resources", "llm", "prompt_template", "resource", "default"]
 
@@ -71,10 +71,6 @@ class Injector:
             if wanted and not any(issubclass(kind, wanted) for kind in published):
                 self._first_of_kind(slot, resources)
 
-    def kinds(self) -> set[Kind]:
-        """The kinds of values that the function takes."""
-        return {slot.kind for slot in self.slots}
-
     def call(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         """Call the function.
 
@@ -86,38 +82,36 @@ class Injector:
                 key: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
                 for key, value in resources.items()
             }
+        given = {"rollout": rollout, "resources": resources}
         bound = self.signature.bind_partial()
         for slot in self.slots:
             if slot.kind == "task":
                 bound.arguments[slot.name] = task
             elif slot.name in resources:
                 bound.arguments[slot.name] = resources[slot.name]
-            elif slot.kind == "rollout":
-                bound.arguments[slot.name] = rollout
-            elif slot.kind == "resources":
-                bound.arguments[slot.name] = resources
-            elif slot.kind != "default":
-                found = self._first_of_kind(slot, resources)
-                if found is not None:
-                    bound.arguments[slot.name] = found
+            elif slot.kind in given:
+                bound.arguments[slot.name] = given[slot.kind]
+            elif slot.kind != "default" and (found := self._first_of_kind(slot, resources)):
+                bound.arguments[slot.name] = found
         return self.function(*bound.args, **bound.kwargs)
 
     def _first_of_kind(self, slot: Slot, resources: NamedResources) -> Resource | None:
         alone = sum(other.kind == slot.kind for other in self.slots) == 1
+        wanted = RESOURCE_TYPES[slot.kind]
         if slot.kind != "resource" and alone:
             for resource in resources.values():
-                if isinstance(resource, RESOURCE_TYPES[slot.kind]):
+                if isinstance(resource, wanted):
                     return resource
         if slot.optional:
             return None
-        wanted = RESOURCE_TYPES[slot.kind].__name__
         have = ", ".join(f"{key!r} ({type(r).__name__})" for key, r in resources.items())
         by_name = "" if alone else ", and several parameters want one, so each goes by its name"
         raise MissingResourceError(
             f"agent {self.name!r}: no resource for parameter {slot.name!r}, which wants a "
-            f"{wanted}{by_name}; the rollout's resources: {have or 'none'}. Give one in the file "
-            f"(resources: {{{slot.name}: ...}}), to Trainer(initial_resources={{{slot.name!r}: "
-            "...}), to runner.step(..., resources=...), or let the algorithm publish it"
+            f"{wanted.__name__}{by_name}; the rollout's resources: {have or 'none'}. Give one in "
+            f"the file (resources: {{{slot.name}: ...}}), to Trainer(initial_resources="
+            f"{{{slot.name!r}: ...}}), to runner.step(..., resources=...), or let the algorithm "
+            "publish it"
         )
 
     def _read(self) -> list[Slot]:
@@ -127,27 +121,19 @@ class Injector:
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
         names = [parameter.name for parameter in parameters]
-        if "task" in names:
-            task = "task"
-        elif not names or names[0] in NAMED_KINDS:
+        task = "task" if "task" in names else next(iter(names), None)
+        if task is None or task in NAMED_KINDS:
             raise ConfigError(
                 f"agent {self.name!r}: its first parameter is the task; "
-                f"got {f'{names[0]!r}' if names else 'no parameter'}. Define it as "
+                f"got {f'{task!r}' if task else 'no parameter'}. Define it as "
                 f"{self.name}(task, {', '.join(names)})"
             )
-        else:
-            task = names[0]
         annotations = _annotations(self.function)
         slots: list[Slot] = []
         for parameter in parameters:
             name, optional = parameter.name, parameter.default is not parameter.empty
-            kind: Kind | None
-            if name == task:
-                kind = "task"
-            elif name in NAMED_KINDS:
-                kind = name
-            else:
-                kind = _kind_of(annotations.get(name)) or ("default" if optional else None)
+            kind: Kind | None = "task" if name == task else name if name in NAMED_KINDS else None
+            kind = kind or _kind_of(annotations.get(name)) or ("default" if optional else None)
             if kind is None:
                 raise ConfigError(
                     f"agent {self.name!r}: nothing to pass for parameter {name!r}. An agent may "
@@ -170,24 +156,21 @@ def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 def _kind_of(annotation: Any) -> Kind | None:
     """What a parameter with this annotation gets; None when the annotation says nothing."""
+    found: set[Kind | None] = set()
     if isinstance(annotation, str):
-        return _common(_KIND_OF_NAME.get(word) for word in set(re.findall(r"\w+", annotation)))
-    if annotation == NamedResources:
+        found = {_KIND_OF_NAME.get(word) for word in re.findall(r"\w+", annotation)}
+    elif annotation == NamedResources:
         return "resources"
-    if annotation == ResourceUnion:
-        return "resource"
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        return _common(_kind_of(part) for part in typing.get_args(annotation))
-    if typing.get_origin(annotation) is typing.Annotated:
+    elif typing.get_origin(annotation) is typing.Annotated:
         return _kind_of(typing.get_args(annotation)[0])
-    if not isinstance(annotation, type):
-        return None
-    if issubclass(annotation, Rollout):
-        return "rollout"
-    for kind, resource_type in RESOURCE_TYPES.items():
-        if issubclass(annotation, resource_type):
-            return kind
-    return None
+    elif typing.get_origin(annotation) in (Union, types.UnionType):
+        found = {_kind_of(part) for part in typing.get_args(annotation)}
+    elif isinstance(annotation, type):
+        bases = (_KIND_OF_NAME.get(base.__name__) for base in annotation.__mro__)
+        return next(filter(None, bases), None) if issubclass(annotation, Record) else None
+    found -= {None}
+    # Several kinds of resources are told apart by name only.
+    return "resource" if len(found) > 1 else next(iter(found), None)
 
 
 _KIND_OF_NAME: dict[str, Kind] = {
@@ -200,11 +183,3 @@ _KIND_OF_NAME: dict[str, Kind] = {
     "Resource": "resource",
     "ResourceUnion": "resource",
 }
-
-
-def _common(kinds: Iterable[Kind | None]) -> Kind | None:
-    """The kind of a union: several kinds of resources are told apart by name only."""
-    found: set[Kind] = {kind for kind in kinds if kind is not None}
-    if len(found) > 1:
-        return "resource"
-    return found.pop() if found else None

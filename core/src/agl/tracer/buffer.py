@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -39,9 +38,6 @@ class SpanBuffer:
     def __init__(self, target: SpanTarget | None) -> None:
         self.trace_id = new_trace_id()
         self._target = target
-        whose = ("", "") if target is None else (target.rollout_id, target.attempt_id)
-        names = ("rollout_id", "attempt_id", "sequence_id")
-        self.owner: Mapping[str, Any] = dict(zip(names, (*whose, UNASSIGNED), strict=True))
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._ended: deque[Span] = deque()
@@ -61,7 +57,7 @@ class SpanBuffer:
             self._sort_in()
             return list(self._spans.values())
 
-    def add(self, span: ReadableSpan | Span) -> None:
+    def add(self, span: ReadableSpan) -> None:
         """Take a span that has ended; in any thread, also in a ``__del__`` that interrupts us."""
         if record := self._record(span):
             self._ended.append(record)
@@ -72,11 +68,11 @@ class SpanBuffer:
         """Take spans that are still open when the trace context is left."""
         self._ended.extend(filter(None, map(self._record, spans)))
 
-    def _record(self, span: ReadableSpan | Span) -> Span | None:
+    def _record(self, span: ReadableSpan) -> Span | None:
+        target = self._target
+        ids = ("", "") if target is None else (target.rollout_id, target.attempt_id)
         try:
-            if not isinstance(span, Span):
-                span = Span.from_opentelemetry(span, **self.owner)
-            record = _without_secrets(storable(span))
+            record = _without_secrets(storable(Span.from_opentelemetry(span, *ids, UNASSIGNED)))
         except Exception as error:
             self._refused.append(error)
             return None

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +16,7 @@ from agl.tracer.buffer import SpanBuffer
 from agl.tracer.routing import ROUTER, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
 from agl.types.records import construct
-from agl.types.spans import OK, seconds
+from agl.types.spans import seconds
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -121,22 +120,6 @@ class OtelTracer(Tracer, trace_api.Tracer):
         if tracer is not self:
             buffer = self._last
         return [] if buffer is None else buffer.spans()
-
-    def create_span(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
-        """See ``Tracer.create_span``; without the context of a block, in which nothing happens."""
-        moment = time.time() if timestamp is None else float(timestamp)
-        if core := ROUTER.hand_over(name, attributes or {}, status or OK, moment):
-            return core
-        span = self._start(name, attributes, moment)
-        span.set_status(_sdk_status(status or OK))
-        span.end(_nanoseconds(moment))
-        return _recorded(span)
 
     @contextlib.contextmanager
     def operation_context(

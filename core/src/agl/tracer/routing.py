@@ -4,12 +4,11 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import math
 import os
 import random
 import threading
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context, trace as trace_api
@@ -27,8 +26,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from agl.errors import TracerError
 from agl.semconv import LightningResourceAttributes
-from agl.types import Attributes, OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
-from agl.types.records import construct
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +38,14 @@ class SpanSink(Protocol):
 
     trace_id: int
     """For spans that have no parent."""
-    owner: Mapping[str, Any]
-    """The first fields of its records: ``rollout_id``, ``attempt_id`` and ``sequence_id``."""
 
-    def add(self, span: ReadableSpan | Span) -> None:
+    def add(self, span: ReadableSpan) -> None:
         """A span has ended; called in any thread."""
         ...
 
 
 _SINK: Final = otel_context.create_key("agl-span-sink")
 _UNTRACED: Final = object()
-_TEXT, _PLAIN = frozenset({str}), frozenset({str, bool, int, float})
 _random = random.Random()
 """Makes ids without a system call, which would release the GIL and wait for it again."""
 
@@ -127,64 +121,27 @@ class SpanRouter(SpanProcessor):
 
     def current_sink(self, context: Context | None = None) -> SpanSink | None:
         """The sink of a span that begins here, or None."""
-        found = _named_in(context)
-        if found is _UNTRACED:
-            return None
+        found, thread = _named_in(context), threading.current_thread()
         with self._lock:
             if found is not None:
-                return self._open[id(found)][0] if id(found) in self._open else None
-            return self._only_open()
-
-    def _only_open(self) -> SpanSink | None:
-        if len(self._open) != 1:
-            return None
-        sink, older_threads = next(iter(self._open.values()))
-        thread = threading.current_thread()
-        if thread in older_threads and thread not in self._agent_threads:
-            return None
-        self._agent_threads.add(thread)
-        return sink
-
-    def hand_over(
-        self, name: str, attributes: Attributes, status: TraceStatus, moment: float
-    ) -> SpanCoreFields | None:
-        """Give a span of one moment to the current sink, in a third of the time that the SDK takes.
-
-        None where the SDK has to make it: others listen, or it has its own way with a value.
-        """
-        provider, sink = self._provider, self.current_sink()
-        if sink is None or not isinstance(provider, _OwnProvider) or provider.has_listeners:
-            return None
-        kinds, keys = {*map(type, attributes.values())}, {*map(type, attributes)}
-        if not kinds <= _PLAIN or not keys <= _TEXT or type(name) is not str:
-            return None
-        if not math.isfinite(moment) or (status.description and status.status_code != "ERROR"):
-            return None
-        above = trace_api.get_current_span().get_span_context()
-        parent = SpanContext.from_opentelemetry(above) if above.is_valid else None
-        trace_id = parent.trace_id if parent else f"{sink.trace_id:032x}"
-        ids = {"trace_id": trace_id, "span_id": f"{_random.getrandbits(64) or 1:016x}"}
-        state = {"is_remote": False, "trace_state": parent.trace_state if parent else {}}
-        core = {"name": name, "status": status, "start_time": moment, "end_time": moment}
-        own = construct(SpanContext, ids | state, extra={})
-        resource = OtelResource.from_opentelemetry(provider.resource)
-        values = {**sink.owner, **ids, **core, "attributes": dict(attributes), "late": False}
-        values |= {"parent_id": parent and parent.span_id, "context": own, "parent": parent}
-        values |= {"resource": resource, "events": [], "links": [], "writer": None}
-        sink.add(construct(Span, values, extra={}))
-        return construct(SpanCoreFields, {**core, "attributes": dict(attributes)})
+                return self._open.get(id(found), (None,))[0]
+            if len(self._open) != 1:
+                return None
+            [(sink, older_threads)] = self._open.values()
+            if thread in older_threads and thread not in self._agent_threads:
+                return None
+            self._agent_threads.add(thread)
+            return sink
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Note whose span it is."""
-        sink = self.current_sink(parent_context)
-        context = span.get_span_context()
-        if sink is None:
-            named = _named_in(parent_context)
-            if named is not _UNTRACED:
-                self._count_unattributed(span.name, came_late=named is not None)
-            return
-        with self._lock:
-            self._began[context.trace_id, context.span_id] = span, sink
+        sink, named = self.current_sink(parent_context), _named_in(parent_context)
+        if sink is not None:
+            context = span.get_span_context()
+            with self._lock:
+                self._began[context.trace_id, context.span_id] = span, sink
+        elif named is not _UNTRACED:
+            self._count_unattributed(span.name, came_late=named is not None)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Hand it over."""
@@ -206,34 +163,22 @@ class SpanRouter(SpanProcessor):
                 or thread in self._agent_threads
                 or any(thread not in older for _, older in self._open.values())
             )
-            shall_warn = is_agents and not self._has_warned
-            self._has_warned = self._has_warned or is_agents
-            num_open = len(self._open)
-        if shall_warn:
-            logger.warning(
-                "span %r began %s and is given to no rollout; further ones are only counted. "
-                "Threads of an agent keep its context when they are started with "
-                "asyncio.to_thread or contextvars.copy_context().run",
-                name,
-                "after its trace context was left"
-                if came_late
-                else f"in a thread without context while {num_open} trace contexts were open",
-            )
-
-
-class _OwnProvider(TracerProvider):
-    has_listeners = False
-    """Whether others than the router are told of spans."""
-
-    def add_span_processor(self, span_processor: SpanProcessor) -> None:
-        self.has_listeners = self.has_listeners or span_processor is not ROUTER
-        super().add_span_processor(span_processor)
+            if self._has_warned or not is_agents:
+                return
+            self._has_warned = True
+        when = "after its trace context was left" if came_late else "in a thread without context"
+        logger.warning(
+            "span %r began %s (%d are open) and is given to no rollout; further ones are only "
+            "counted. Threads of an agent keep its context when they are started with "
+            "asyncio.to_thread or contextvars.copy_context().run",
+            *(name, when, len(self._open)),
+        )
 
 
 def _own_provider() -> TracerProvider:
     # The default of 128 attributes would silently cut nested objects and long conversations.
     unlimited: Any = dict.fromkeys(inspect.signature(SpanLimits).parameters, SpanLimits.UNSET)
-    return _OwnProvider(
+    return TracerProvider(
         sampler=ALWAYS_ON,
         resource=Resource.create({LightningResourceAttributes.TRACER_NAME.value: "otel"}),
         shutdown_on_exit=False,

@@ -95,16 +95,8 @@ class RolloutConfig(Record):
 
 
 Boundary = Literal[
-    "agent",
-    "timeout",
-    "tracer",
-    "model",
-    "evaluator",
-    "cancelled",
-    "lost",
-    "resources",
-    "hook",
-    "store",
+    *("agent", "timeout", "tracer", "model", "evaluator", "cancelled", "lost"),
+    *("resources", "hook", "store"),
 ]
 """Where an attempt failed. ``store``: what it wrote is something that the store does not keep."""
 

@@ -1,14 +1,16 @@
 """Resources: what an algorithm publishes and an agent uses (a prompt, the address of a model)."""
 
 import logging
+import re
+from collections.abc import Mapping
 from functools import cache
+from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from agl.errors import ConfigError, install_line
 from agl.types.records import Record
-from agl.types.templates import format_names, render_jinja
 
 if TYPE_CHECKING:
     from agl.types.records import AttemptedRollout
@@ -110,6 +112,29 @@ def _warn_of_bare_address() -> None:
     )
 
 
+_is_small_spec = re.compile(r"(?s)(?!.*\d{4})[^{}]*").fullmatch
+"""No width and no precision of a thousand characters or more, and none from a value."""
+
+
+class PlainNames(Formatter):
+    """``str.format`` for names alone.
+
+    With ``{task.x}`` and ``{task[x]}`` a template, which a model may have written, could reach all
+    that hangs on a value, up to the modules of this process.
+    """
+
+    def parse(self, format_string: Any) -> Any:
+        for literal, name, spec, conversion in super().parse(format_string):
+            if name is not None and not (name.isidentifier() and _is_small_spec(spec or "")):
+                shown = f"{{{name}{':' + spec if spec else ''}}}"[:80]
+                raise ConfigError(
+                    f"f-string template: the placeholder {shown} is not a plain name with at most "
+                    "a short format, as in {price:.2f}. Give each value by a name of its own; a "
+                    "literal brace is written twice"
+                )
+            yield literal, name, spec, conversion
+
+
 class PromptTemplate(Resource):
     """A prompt with placeholders, and the engine that fills them."""
 
@@ -120,19 +145,48 @@ class PromptTemplate(Resource):
     def format(self, **kwargs: Any) -> str:
         """Fill the placeholders. Give plain values: a Jinja template may call methods of others.
 
+        Jinja's immutable sandbox bounds neither time nor memory.
+
         Raises:
             KeyError: An f-string placeholder has no value.
+            ValueError: A brace stands alone, or a format does not fit its value.
             ConfigError: The engine's library is not installed, an f-string placeholder is not a
                 plain name, or a Jinja template reached for what its sandbox withholds.
+            jinja2.TemplateError: A Jinja template cannot be read, or a name has no value.
         """
-        if self.engine == "f-string":
-            return format_names(self.template, kwargs)
         if self.engine == "jinja":
-            return render_jinja(self.template, kwargs)
+            return _render_jinja(self.template, kwargs)
+        if self.engine == "poml":
+            raise ConfigError(
+                "PromptTemplate.format does not render engine 'poml'; agl_apo.render("
+                "prompt_template, **values) does. Run: "
+                f"{install_line('agl-apo[poml]')}. Or use 'f-string' or 'jinja'"
+            )
+        try:
+            return PlainNames().vformat(self.template, (), kwargs)
+        except KeyError as error:
+            given = ", ".join(kwargs) or "nothing"
+            raise KeyError(
+                f"the prompt {self.template[:80]!r} asks for {error.args[0]!r}; format() was given "
+                f"{given}"
+            ) from None
+
+
+def _render_jinja(template: str, values: Mapping[str, Any]) -> str:
+    try:
+        from jinja2 import StrictUndefined
+        from jinja2.exceptions import SecurityError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
         raise ConfigError(
-            "PromptTemplate.format does not render engine 'poml'; agl_apo.render(prompt_template, "
-            f"**values) does. Run: {install_line('agl-apo[poml]')}. Or use 'f-string' or 'jinja'"
-        )
+            "PromptTemplate engine 'jinja' needs 'jinja2', which is not installed. "
+            f"Run: {install_line('agl-core[jinja]')}"
+        ) from None
+    try:
+        sandbox = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+        return sandbox.from_string(template).render(values)
+    except SecurityError as error:
+        raise ConfigError(f"Jinja template: {error}") from None
 
 
 ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate, Field(discriminator="resource_type")]

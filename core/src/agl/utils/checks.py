@@ -11,7 +11,6 @@ from agl.errors import ConfigError, DatasetError
 from agl.types import Resource
 
 T = TypeVar("T")
-_FITS = {"at least": ge, "above": gt, "at most": le, "below": lt}
 
 
 def check_numbers(
@@ -41,21 +40,23 @@ def check_numbers(
     Raises:
         ConfigError: It names the first of them.
     """
-    limits = {"at least": least, "above": above, "at most": most, "below": below}
-    bounds = [(word, bound) for word, bound in limits.items() if bound is not None]
+    limits = [("at least", ge, least), ("above", gt, above), ("at most", le, most)]
+    bounds = [(word, fits, b) for word, fits, b in (*limits, ("below", lt, below)) if b is not None]
     for name, value in values.items():
         if optional and value is None:
             continue
-        kind = numbers.Integral if whole else numbers.Real
-        if isinstance(value, bool) or not isinstance(value, kind):
-            expected = f"a {'whole ' if whole else ''}number"
-            raise ConfigError(f"{owner}: {name} must be {expected}; got {value!r}")
         number: Any = value
-        if not isinstance(value, numbers.Integral) and not math.isfinite(number):
-            raise ConfigError(f"{owner}: {name} must be a finite number; got {value!r}")
-        if not all(_FITS[word](number, bound) for word, bound in bounds):
-            wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
-            raise ConfigError(f"{owner}: {name} must be {wanted}; got {value!r}")
+        expected = ""
+        if isinstance(value, bool) or not isinstance(
+            value, numbers.Integral if whole else numbers.Real
+        ):
+            expected = f"a {'whole ' if whole else ''}number"
+        elif not isinstance(value, numbers.Integral) and not math.isfinite(number):
+            expected = "a finite number"
+        elif not all(fits(number, bound) for _, fits, bound in bounds):
+            expected = " and ".join(f"{word} {bound:g}" for word, _, bound in bounds)
+        if expected:
+            raise ConfigError(f"{owner}: {name} must be {expected}; got {value!r}")
 
 
 def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
@@ -81,29 +82,25 @@ def check_dataset(where: str, dataset: Any) -> None:
         DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
     """
     kind = cast("type[Any]", type(dataset))
-    if dataset is None:
-        return
     if isinstance(dataset, str | bytes):
-        found = f"{dataset!r}. The tasks of a file are agl_runs.config.datasets.load_dataset(path)"
+        hint = "The tasks of a file are agl_runs.config.datasets.load_dataset(path)"
     elif isinstance(dataset, Mapping):
-        keys = ", ".join(map(repr, list(cast("Mapping[object, object]", dataset))[:5]))
-        found = f"a {kind.__name__} with the keys {keys}. Give one of its values"
-    elif inspect.isclass(dataset):
-        found = f"the class {dataset.__qualname__}"
-    elif not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
-        found = f"{dataset!r}. Of a generator or a set, give list(...)"
+        hint = "Give one of its values"
+    elif inspect.isclass(dataset) or not (
+        hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    ):
+        hint = "Of a generator or a set, give list(...)"
     else:
         try:
             len(dataset)
             return
         except Exception as error:
-            found = (
-                f"one whose tasks cannot be counted: len() of a {kind.__qualname__} raises "
-                f"{type(error).__name__}: {error}"
-            )
-    raise DatasetError(
-        f"{where}: expected a dataset, a list of tasks say, with len() and [index]; got {found}"
-    )
+            hint = f"Its len() raises {type(error).__name__}: {error}"
+    if dataset is not None:
+        raise DatasetError(
+            f"{where}: expected a dataset, a list of tasks say, with len() and [index]; "
+            f"got {dataset!r:.200}. {hint}"
+        )
 
 
 def check_resources(where: str, resources: Any) -> None:

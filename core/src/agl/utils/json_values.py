@@ -1,7 +1,6 @@
 """What JSON may hold: reading it, writing it, and copying its values."""
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
@@ -30,25 +29,9 @@ _SCALARS = (str, int, float, type(None))
 def is_json(value: Any) -> bool:
     """Whether a value comes out of JSON as it went in."""
     try:
-        return _is_json(value)
-    except RecursionError:
+        return bool(from_json(to_json(value), allow_inf_nan=False) == value)
+    except (ValueError, RecursionError):
         return False
-
-
-def _is_json(value: Any) -> bool:
-    kind = cast(type[Any], type(value))
-    if kind is dict:
-        items = cast(dict[Any, Any], value).items()
-        return all(type(key) is str and _is_json(item) for key, item in items)
-    if kind is list:
-        return all(_is_json(item) for item in cast(list[Any], value))
-    if kind is float:
-        return math.isfinite(value)
-    if kind is int:
-        return value.bit_length() <= INT_BITS
-    if kind is str:
-        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-    return value is None or kind is bool
 
 
 def copy_of_record(record: R) -> R:
@@ -58,9 +41,7 @@ def copy_of_record(record: R) -> R:
 
 def copy_as_stored(record: R) -> R:
     """The record as its row would give it back, and the store's own."""
-    return _with_free(
-        record, lambda value: copy_of(value) if is_json(value) else from_json(to_json(value))
-    )
+    return _with_free(record, lambda value: from_json(to_json(value)))
 
 
 def _with_free(record: R, change: Callable[[Any], Any]) -> R:
@@ -156,25 +137,17 @@ def parse_json(text: Any) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels") from None
-    # Counted first, as looking into every value takes longer than reading it.
-    if text.count("[") + text.count("{") > DEEPEST_JSON and _is_deeper(value, DEEPEST_JSON):
-        raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels")
+    level, depth = [value], 0
+    while level := [item for node in level for item in _nodes_in(node)]:
+        depth += 1
+        if depth > DEEPEST_JSON:
+            raise ValueError(f"JSON is nested deeper than {DEEPEST_JSON} levels")
     return value
 
 
-def _is_deeper(value: Any, limit: int) -> bool:
-    """Whether lists and dicts lie more than ``limit`` deep in each other."""
-    level: list[Any] = [value] if isinstance(value, list | dict) else []
-    for _ in range(limit):
-        level = [
-            item
-            for node in level
-            for item in cast(Iterable[Any], node.values() if isinstance(node, dict) else node)
-            if isinstance(item, list | dict)
-        ]
-        if not level:
-            return False
-    return True
+def _nodes_in(node: Any) -> list[Any]:
+    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [item for item in cast(Iterable[Any], items) if isinstance(item, list | dict)]
 
 
 def to_json_text(value: Any, *, strict: bool = False) -> str:

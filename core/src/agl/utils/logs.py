@@ -34,15 +34,15 @@ def stderr_console() -> "Console":
     return Terminal(stderr=True)
 
 
-def tell(text: str) -> None:
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock
+
+
+def tell(text: str, style: str = "") -> None:
     """Write a line on standard error; nothing fails where nobody reads it any more."""
     from rich.text import Text
 
-    stderr_console().print(Text(text), soft_wrap=True)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=stderr_console.cache_clear)  # a thread may hold its lock
+    stderr_console().print(Text(text, style), soft_wrap=True)
 
 
 class _Formatter(logging.Formatter):
@@ -53,15 +53,12 @@ class _Formatter(logging.Formatter):
 
 class _Console(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        from rich.text import Text
-
         try:
-            console, is_normal = stderr_console(), record.levelno <= logging.INFO
-            level = "" if is_normal else "%(levelname)s "
-            short, is_seen = f"%(asctime)s {level}%(message)s", console.is_terminal
+            is_normal = record.levelno <= logging.INFO
+            short = f"%(asctime)s {'' if is_normal else '%(levelname)s '}%(message)s"
+            is_seen = stderr_console().is_terminal
             form = self.formatter or (_Formatter(short, "%X") if is_seen else _Formatter(LINE))
-            text = Text(form.format(record), "" if is_normal else "yellow")
-            console.print(text, soft_wrap=True)
+            tell(form.format(record), "" if is_normal else "yellow")
         except Exception:
             self.handleError(record)
 
@@ -71,8 +68,7 @@ class _Hiding(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         with contextlib.suppress(Exception):  # the handler says what is wrong with a record
-            said = record.getMessage()
-            if (hidden := hide(said)) != said:
+            if (hidden := hide(said := record.getMessage())) != said:
                 record.msg, record.args = hidden, None
             if record.exc_info and not record.exc_text:
                 record.exc_text = hide(logging.Formatter().formatException(record.exc_info))

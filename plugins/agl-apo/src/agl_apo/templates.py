@@ -9,7 +9,7 @@ from typing import Any
 
 from agl.errors import ConfigError, install_line
 from agl.types import PromptTemplate
-from agl.types.templates import PlainNames
+from agl.types.resources import PlainNames
 
 
 class BrokenTemplateError(ValueError):

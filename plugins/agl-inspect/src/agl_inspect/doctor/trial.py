@@ -197,7 +197,7 @@ def _run(
     )
     if isinstance(checked.agent, FunctionalLitAgent):
         trial.takes_model = not {"llm", "resource", "resources"}.isdisjoint(
-            checked.agent.injector.kinds()
+            {slot.kind for slot in checked.agent.injector.slots}
         )
     try:
         with _Holds(trial):
