@@ -14,7 +14,7 @@ import pytest
 from agl.errors import StoreUnavailableError
 from agl.store.sqlite import SqliteLightningStore
 from agl.types import LLM
-from agl.utils.files import make_private_folder
+from agl_runs.files import make_private_folder
 
 NOBODY = 65534
 another_user = pytest.mark.skipif(

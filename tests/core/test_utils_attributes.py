@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import agl
-from agl.utils.attributes import (
+from agl.utils.otel import (
     attributes_under,
     from_attributes,
     to_attribute_value,

@@ -27,7 +27,7 @@ def on_a_full_disk(act, setup=""):
 def test_a_whole_file_is_as_it_was_where_the_new_one_does_not_fit(tmp_path):
     path = tmp_path / "note.json"
     path.write_text('{"a": 1}')
-    setup = "from agl.utils.files import write_whole"
+    setup = "from agl_runs.files import write_whole"
     assert "large" in on_a_full_disk(f"write_whole(Path({str(path)!r}), 'x' * 99)", setup)
     assert path.read_text() == '{"a": 1}'
 

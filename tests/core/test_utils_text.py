@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agl.utils.attributes import DEEPEST_KEY, from_attributes
 from agl.utils.json_values import DEEPEST_JSON, parse_json
+from agl.utils.otel import DEEPEST_KEY, from_attributes
 
 
 def nested(levels: int, unit: str = '{"a": [', end: str = "]}") -> str:

@@ -26,9 +26,8 @@ from agl.tracer.base import recording_tracer
 from agl.tracer.operation import OperationContext as OperationContext, operation as operation
 from agl.types import Attributes, SpanCoreFields, SpanLike
 from agl.types.spans import OK
-from agl.utils.attributes import to_attributes
 from agl.utils.json_values import parse_json, to_json_text
-from agl.utils.otel import make_link_attributes
+from agl.utils.otel import make_link_attributes, to_attributes
 from agl.utils.rewards import (
     PRIMARY_REWARD as PRIMARY_REWARD,
     find_final_reward as find_final_reward,

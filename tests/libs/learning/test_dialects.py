@@ -4,7 +4,7 @@ import pytest
 
 from agl.errors import AdapterError
 from agl.types import TraceStatus
-from agl.utils.attributes import to_attributes
+from agl.utils.otel import to_attributes
 from agl_learning.calls.sources import read_call
 
 ASKED = {"role": "user", "content": "Where is it?"}

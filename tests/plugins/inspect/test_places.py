@@ -11,7 +11,7 @@ import pytest
 import agl
 import agl_learning.listing
 from agl.types import Attempt
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of
 from agl_inspect.doctor.findings import attempt_failure
 from agl_learning.showing import failure
 

@@ -21,8 +21,7 @@ from typing import Any, Literal
 from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
 from agl.runner.report import Outcome, ReadResult, name_of
 from agl.types import Attempt
-from agl.utils.text import describe
-from agl.utils.tracebacks import place_of
+from agl.utils.text import describe, place_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import TracerError
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode, TraceStatus
+from agl.types.spans import OK
 from agl.utils.workers import ParallelWorkerBase
 
 if TYPE_CHECKING:
@@ -259,34 +260,24 @@ def active_tracer(tracer: Tracer) -> Generator[None]:
 class _LocalSpan:
     """A span that is recorded and goes nowhere: what emitters use with ``propagate=False``."""
 
-    def __init__(self, name: str, attributes: Attributes | None, start_time: float | None) -> None:
-        self._name = name
-        self._attributes: Attributes = dict(attributes or {})
-        self._status = TraceStatus(status_code="OK")
-        self._start_time = time.time() if start_time is None else start_time
-        self.end_time: float | None = None
+    def __init__(self, core: SpanCoreFields) -> None:
+        self.core = core
 
     def record_attributes(self, attributes: Attributes) -> None:
-        self._attributes.update(attributes)
+        self.core = self.core.changed(attributes={**self.core.attributes, **attributes})
 
     def record_exception(self, exception: BaseException) -> None:
-        self._attributes["exception.type"] = type(exception).__qualname__
-        self._attributes["exception.message"] = str(exception)
-        self._status = TraceStatus(status_code="ERROR", description=str(exception))
+        kind, message = type(exception).__qualname__, str(exception)
+        self.record_attributes({"exception.type": kind, "exception.message": message})
+        self.record_status("ERROR", message)
 
     def record_status(
         self, status_code: StatusCode | TraceStatus, description: str | None = None
     ) -> None:
-        self._status = as_status(status_code, description)
+        self.core = self.core.changed(status=as_status(status_code, description))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return SpanCoreFields(
-            name=self._name,
-            status=self._status,
-            attributes=self._attributes,
-            start_time=self._start_time,
-            end_time=self.end_time,
-        )
+        return self.core
 
 
 class DummyTracer(Tracer):
@@ -315,11 +306,13 @@ class DummyTracer(Tracer):
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Generator[SpanRecordingContext]:
-        span = _LocalSpan(name, attributes, start_time)
+        begin = time.time() if start_time is None else start_time
+        about = {"name": name, "status": OK, "attributes": dict(attributes or {})}
+        span = _LocalSpan(SpanCoreFields(**about, start_time=begin, end_time=None))
         try:
             yield span
         except BaseException as error:
             span.record_exception(error)
             raise
         finally:
-            span.end_time = time.time() if end_time is None else end_time
+            span.core = span.core.changed(end_time=time.time() if end_time is None else end_time)

@@ -10,7 +10,7 @@ from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_OPERATION, LightningSpanAttributes as Key
 from agl.tracer.base import SpanRecordingContext, recording_tracer
 from agl.types import SpanCoreFields
-from agl.utils.attributes import to_attributes
+from agl.utils.otel import to_attributes
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
@@ -30,19 +31,18 @@ def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
     Besides agl's own attributes it reads the output of AgentOps' reward operations and the
     attribute ``reward`` of older annotation spans.
     """
-    try:
+    with suppress(ValueError):
         return _read_rewards(span)
-    except ValueError:
-        return []
+    return []
 
 
 def reward_problem(span: SpanLike) -> str | None:
-    """Why the reward of a span cannot be read; None where it can, or where there is none."""
+    """Why the reward of a span cannot be read; None if it can, or if there is none."""
     try:
         _read_rewards(span)
+        return None
     except ValueError as error:
         return str(error)
-    return None
 
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
@@ -78,15 +78,10 @@ def _checked_reward(name: str, value: Any) -> float:
 
 def _agentops_reward(attributes: Mapping[str, Any]) -> Any:
     for key in _AGENTOPS:
-        text = attributes.get(key)
-        if not isinstance(text, str):
-            continue
-        try:
-            output = parse_json(text)
-        except ValueError:
-            continue
-        if isinstance(output, dict) and cast(dict[str, Any], output).get("type") == "reward":
-            return cast(dict[str, Any], output).get("value")
+        with suppress(ValueError):
+            output = parse_json(attributes.get(key))
+            if isinstance(output, dict) and cast(dict[str, Any], output).get("type") == "reward":
+                return cast(dict[str, Any], output).get("value")
     return None
 
 
@@ -111,16 +106,21 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
     Last means the highest sequence id; spans without one count as newer than those with one, in
     the order given. When the spans belong to several attempts, only the attempt that began last
-    counts. A reward that cannot be read is none: where it is the last, there is no final reward.
-    Where a grader spoke, only its reward counts.
+    counts. If the last reward cannot be read, there is no final reward. If a grader spoke, only its
+    reward counts.
     """
     rewards = find_final_rewards(spans)
     return rewards[0].value if rewards else None
 
 
 def find_final_rewards(spans: Sequence[SpanLike]) -> list[RewardDimension]:
-    """The final reward's dimensions, the primary one first; none where ``find_final_reward`` is."""
-    best = max(reversed(_of_newest_attempt(spans)), key=place_of_reward, default=None)
+    """The dimensions of ``find_final_reward``, the primary one first."""
+    attempts: dict[str | None, list[SpanLike]] = {}
+    for span in spans:
+        if not getattr(span, "late", False):
+            attempts.setdefault(getattr(span, "attempt_id", None), []).append(span)
+    newest = attempts[newest_attempt(attempts)] if attempts else []
+    best = max(reversed(newest), key=place_of_reward, default=None)
     return [] if best is None else get_rewards_from_span(best)
 
 
@@ -138,13 +138,6 @@ def place_of_reward(span: SpanLike) -> int:
     except ValueError:  # it cannot be read
         pass
     return ((1 + is_grade) << 54) + (getattr(span, "sequence_id", UNASSIGNED) or _LAST)
-
-
-def _of_newest_attempt(spans: Sequence[SpanLike]) -> Sequence[SpanLike]:
-    attempts: dict[str | None, list[SpanLike]] = {}
-    for span in [one for one in spans if not getattr(one, "late", False)]:
-        attempts.setdefault(getattr(span, "attempt_id", None), []).append(span)
-    return attempts[newest_attempt(attempts)] if len(attempts) > 1 else spans
 
 
 def newest_attempt(attempts: Mapping[AttemptKey, Sequence[SpanLike]]) -> AttemptKey:

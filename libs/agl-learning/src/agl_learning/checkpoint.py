@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.utils.files import make_private_folder, sync
 from agl_learning.generations import read_generation
+from agl_runs.files import make_private_folder, sync
 
 logger = logging.getLogger("agl.learning")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from agl.utils.files import write_whole
+from agl_runs.files import write_whole
 
 
 @dataclass

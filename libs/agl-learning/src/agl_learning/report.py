@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl.utils.files import make_private_folder, write_whole
 from agl_learning.findings import Finding, read_findings, write_finding
 from agl_learning.generations import Branch, read_generation
 from agl_learning.json_lines import read_json_lines
 from agl_learning.progress import Bar
 from agl_learning.run_metrics import METRICS
 from agl_learning.signs import Signs, nothing_to_gain
+from agl_runs.files import make_private_folder, write_whole
 from agl_runs.result import SUMMARY
 
 logger = logging.getLogger("agl.learning")

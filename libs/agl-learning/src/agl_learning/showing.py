@@ -9,8 +9,7 @@ from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
-from agl.utils.text import printable
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of, printable
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.records import ModelCall

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
-from agl.utils.files import make_private_folder
 from agl.utils.lockfile import HeldError, LockFile, is_held
+from agl_runs.files import make_private_folder
 from agl_runs.records import Run, RunId
 
 RUNS: Final = "agl-runs"

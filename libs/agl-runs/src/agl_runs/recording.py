@@ -24,11 +24,11 @@ from agl.plugins.build import Given
 from agl.recorder import Recorder, Recording, RunRequest, RunSubject
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
-from agl.utils.files import make_private_folder
 from agl.utils.secrets import hide
 from agl_runs import folders, records
 from agl_runs.description import describe_run
 from agl_runs.differences import differences, what_shapes
+from agl_runs.files import make_private_folder
 from agl_runs.finding import placed, stores_here
 from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up

@@ -15,7 +15,7 @@ from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, public_failure
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of
 from agl_runs.folders import known_run
 from agl_runs.records import Run
 

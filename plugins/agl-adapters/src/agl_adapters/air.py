@@ -13,8 +13,8 @@ from agl.errors import ConfigError
 from agl.plugins.build import import_attribute
 from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.json_values import parse_json
+from agl.utils.otel import attributes_under, from_attributes
 from agl_learning.calls.matching import compile_match, selects
 
 AIR_RULE = "agentlightning.air.rule"

@@ -8,8 +8,8 @@ from agl.algorithm.adapter import TraceToTripletBase, Triplet
 from agl.emitter import get_reward_value
 from agl.errors import AdapterError
 from agl.types import UNASSIGNED, Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.checks import check_choice
+from agl.utils.otel import attributes_under, from_attributes
 from agl_adapters.credit.rewards import places
 from agl_learning.calls.matching import compile_match, selects
 from agl_learning.calls.reading import (

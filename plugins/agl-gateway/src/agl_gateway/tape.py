@@ -20,11 +20,11 @@ import msgspec
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl.utils.files import make_private_folder
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
 from agl_gateway.routing import Tries
 from agl_gateway.upstream import Answer, Opens
+from agl_runs.files import make_private_folder
 
 logger = logging.getLogger("agl.gateway")
 

@@ -12,8 +12,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 
 from agl.semconv import LightningSpanAttributes as Key
-from agl.utils.attributes import to_attributes
 from agl.utils.json_values import to_json_text
+from agl.utils.otel import to_attributes
 
 SUMMARY = "weave.summary"
 MISSING: Any = object()

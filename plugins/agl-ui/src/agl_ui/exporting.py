@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from agl.errors import ConfigError
-from agl.utils.files import make_private_folder
+from agl_runs.files import make_private_folder
 from agl_ui.app import STATIC, asset, routes
 from agl_ui.places import Place, Places
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.utils.files import write_whole
 from agl_learning.checkpoint import damage, making, read_note
 from agl_learning.children import child, tail
 from agl_learning.durable import round_of
@@ -22,6 +21,7 @@ from agl_learning.options import Count, NotNegative, check_place, pick_options
 from agl_learning.records import TrainedModel
 from agl_learning.start import MODEL_NAME
 from agl_learning.versions import Served, Version
+from agl_runs.files import write_whole
 from agl_unsloth.card import write_card
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.memory import check_memory, find_machine

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import TracerError
 from agl.types import Attributes, AttributeValue
-from agl.utils.attributes import attributes_under, from_attributes, put, to_attribute_value
+from agl.utils.otel import attributes_under, from_attributes, put, to_attribute_value
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -125,8 +125,8 @@ def _evaluating(
 def _run(checked: CheckedConfig, run: RunToBe, is_training: bool) -> tuple["LightningStore", Any]:
     """Evaluate; the store, closed, and what reads it."""
     from agl.trainer import Trainer
-    from agl.utils.files import make_private_folder
     from agl.utils.logs import setup_logging
+    from agl_runs.files import make_private_folder
 
     tasks = checked.val or checked.train
     if not tasks:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.errors import AglError
 from agl.types import Attempt, Failure, Rollout
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of
 from agl_inspect.doctor.fixes import (
     BROKEN_TOOL_CALL,
     CALLS_NO_MODEL,

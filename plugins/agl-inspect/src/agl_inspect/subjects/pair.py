@@ -8,8 +8,7 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.utils.text import printable
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of, printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
 from agl_learning.final_rewards import reward_text

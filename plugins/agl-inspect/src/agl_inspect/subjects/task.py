@@ -9,8 +9,7 @@ from agl.cli.shared import table_text
 from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
-from agl.utils.text import printable
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of, printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import reading_of, task_id
 from agl_learning.calls.reading import recorded_parts

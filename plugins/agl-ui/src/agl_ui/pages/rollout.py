@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
 from agl.types import Attempt, Span
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse
 
 from agl.errors import ConfigError
 from agl.types import Attempt, AttemptedRollout
-from agl.utils.tracebacks import place_of
+from agl.utils.text import place_of
 from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.json_values import parse_json
+from agl.utils.otel import attributes_under, from_attributes
 from agl_learning.records import Choice, ModelCall
 
 OUTPUT_TYPE = "gen_ai.output.type"

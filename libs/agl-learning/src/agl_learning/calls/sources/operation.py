@@ -9,8 +9,8 @@ from typing import Any
 
 from agl.semconv import LightningSpanAttributes
 from agl.types import Span
-from agl.utils.attributes import attributes_under, from_attributes
 from agl.utils.json_values import parse_json
+from agl.utils.otel import attributes_under, from_attributes
 from agl_learning.calls.sources.fields import completion_fields, make_call, text, token_ids
 from agl_learning.dialects import messages, responses
 from agl_learning.dialects.fields import Fields
