@@ -1,7 +1,7 @@
 """Record rewards, messages, objects and exceptions from inside an agent, and read them back.
 
-Every ``emit_*`` makes one span through the active tracer, or with ``propagate=False`` makes it and
-keeps it local, for which no tracer is needed.
+Every ``emit_*`` makes one span through the active tracer, and raises TracerError if there is none;
+with ``propagate=False`` it makes the span, keeps it local, and needs no tracer.
 """
 
 import base64
@@ -56,12 +56,10 @@ def emit_reward(
         reward: A finite number, or several by name.
         primary_key: Which of several is the primary one; required for, and only for, a mapping.
         attributes: More attributes of the span, nested or flat; links, for example.
-        propagate: Whether the span goes to the active tracer.
 
     Raises:
         TypeError: A reward is no number.
         ValueError: A reward is not finite, or ``primary_key`` does not fit.
-        TracerError: There is no active tracer.
     """
     body = reward_attributes(reward, primary_key)
     if attributes:
@@ -70,15 +68,10 @@ def emit_reward(
 
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:
-    """Record any attributes as a span.
-
-    Args:
-        annotation: Strings, bools, finite numbers, and lists and mappings of those.
-        propagate: Whether the span goes to the active tracer.
+    """Record any attributes as a span: strings, bools, finite numbers, lists and mappings of those.
 
     Raises:
         ValueError: A value is none of these.
-        TracerError: There is no active tracer.
     """
     return _emit(AGL_ANNOTATION, to_attributes(annotation, strict=True), None, propagate)
 
@@ -92,11 +85,9 @@ def emit_choice(response_id: str, index: int, propagate: bool = True) -> SpanCor
     Args:
         response_id: Of the model's response, its ``id``.
         index: Of the choice, from 0.
-        propagate: Whether the span goes to the active tracer.
 
     Raises:
         ValueError: ``index`` is no number of a choice.
-        TracerError: There is no active tracer.
     """
     if type(index) is not int or index < 0:
         raise ValueError(f"emit_choice: index={index!r}; expected the number of a choice, from 0")
@@ -112,7 +103,6 @@ def emit_message(
 
     Raises:
         TypeError: ``message`` is no string.
-        TracerError: There is no active tracer.
     """
     if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
@@ -129,7 +119,6 @@ def emit_object(
 
     Raises:
         ValueError: JSON cannot hold it.
-        TracerError: There is no active tracer.
     """
     kind = type(object).__name__
     body: Attributes = {Key.OBJECT_TYPE.value: kind}
@@ -149,7 +138,6 @@ def emit_exception(
 
     Raises:
         TypeError: ``exception`` is no exception.
-        TracerError: There is no active tracer.
     """
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}")
@@ -238,11 +226,10 @@ def get_object_value(span: SpanLike) -> Any:
         text = attributes.get(Key.OBJECT_JSON)
         return None if text is None else parse_json(text)
     kind = attributes.get(Key.OBJECT_TYPE)
-    read = _FROM_LITERAL.get(kind)
-    if read is None or not isinstance(literal, str):
+    if kind not in _FROM_LITERAL or not isinstance(literal, str):
         return literal
     try:
-        return read(literal)
+        return _FROM_LITERAL[kind](literal)
     except (ValueError, LookupError):
         raise ValueError(f"object span {span.name!r}: {literal!r} is no {kind}") from None
 

@@ -20,25 +20,6 @@ GAP = 2
 """Blanks between the columns of a table."""
 
 
-def _set_up_log(ctx: click.Context, param: click.Parameter, verbose: bool) -> None:
-    from agl.utils.logs import setup_logging
-
-    # A line for each request is too much even for those who want to see all.
-    quiet: dict[str, int | str] = {"agl.http": "INFO"}
-    setup_logging("DEBUG" if verbose else "INFO", submodule_levels=quiet)
-
-
-verbose_option = click.option(
-    *("-v", "--verbose"),
-    is_flag=True,
-    expose_value=False,
-    callback=_set_up_log,
-    help="Log spans and adapted data of each rollout, too.",
-)
-
-# --- writing
-
-
 def print_json(value: Any) -> None:
     """Write a value as JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -112,12 +112,12 @@ def _arguments(
     except TypeError:
         return {}  # the call itself is about to raise the same error, with a better traceback
     bound.apply_defaults()
-    # The instance or class of a method is no input that anybody could read back.
-    given = {key: value for key, value in bound.arguments.items() if key not in ("self", "cls")}
-    for name in [
-        each.name for each in signature.parameters.values() if each.kind is each.VAR_POSITIONAL
-    ]:
-        given |= {f"{name}.{index}": value for index, value in enumerate(given.pop(name))}
+    given: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            given |= {f"{name}.{index}": item for index, item in enumerate(value)}
+        elif name not in ("self", "cls"):  # no input that anybody could read back
+            given[name] = value
     return given
 
 

@@ -47,13 +47,9 @@ class SpanContext(_SpanPart):
     @classmethod
     def from_opentelemetry(cls, src: "trace_api.SpanContext") -> "SpanContext":
         """From OpenTelemetry's object; ids become lower-case hex."""
-        values = {
-            "trace_id": f"{src.trace_id:032x}",
-            "span_id": f"{src.span_id:016x}",
-            "is_remote": src.is_remote,
-            "trace_state": dict(src.trace_state.items()) if src.trace_state else {},
-        }
-        return construct(cls, values, extra={})
+        state = dict(src.trace_state.items()) if src.trace_state else {}
+        ids = {"trace_id": f"{src.trace_id:032x}", "span_id": f"{src.span_id:016x}"}
+        return construct(cls, {**ids, "is_remote": src.is_remote, "trace_state": state}, extra={})
 
 
 class TraceStatus(_SpanPart):
@@ -83,11 +79,8 @@ class Event(_SpanPart):
     @classmethod
     def from_opentelemetry(cls, src: "SdkEvent") -> "Event":
         """From OpenTelemetry's object; nanoseconds become seconds."""
-        return cls(
-            name=src.name,
-            attributes=span_attributes(src.attributes),
-            timestamp=seconds(src.timestamp),
-        )
+        attributes, timestamp = span_attributes(src.attributes), seconds(src.timestamp)
+        return cls(name=src.name, attributes=attributes, timestamp=timestamp)
 
 
 class Link(_SpanPart):
@@ -99,10 +92,8 @@ class Link(_SpanPart):
     @classmethod
     def from_opentelemetry(cls, src: "trace_api.Link") -> "Link":
         """From OpenTelemetry's object."""
-        return cls(
-            context=SpanContext.from_opentelemetry(src.context),
-            attributes=span_attributes(src.attributes),
-        )
+        context = SpanContext.from_opentelemetry(src.context)
+        return cls(context=context, attributes=span_attributes(src.attributes))
 
 
 class OtelResource(Record):
@@ -113,16 +104,8 @@ class OtelResource(Record):
 
     @classmethod
     def from_opentelemetry(cls, src: "SdkResource") -> "OtelResource":
-        """From OpenTelemetry's object, made once while spans bring the same one."""
-        global _last_resource
-        last = _last_resource  # threads share it
-        if last is None or last[0] is not src:
-            made = cls(attributes=span_attributes(src.attributes), schema_url=src.schema_url)
-            last = _last_resource = src, made
-        return last[1]
-
-
-_last_resource: tuple["SdkResource", OtelResource] | None = None
+        """From OpenTelemetry's object."""
+        return cls(attributes=span_attributes(src.attributes), schema_url=src.schema_url)
 
 
 class SpanCoreFields(Record):
@@ -257,9 +240,8 @@ class Span(_SpanPart):
         sequence_id: int | None = None,
     ) -> "Span":
         """Give core fields a place in an attempt, with fresh ids."""
-        return cls.from_attributes(
-            rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=sequence_id, **dict(core)
-        )
+        ids: Any = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        return cls.from_attributes(sequence_id=sequence_id, **ids, **dict(core))
 
 
 SpanLike = Any

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from agl.cli.shared import verbose_option
+from agl_runs.commands import verbose_option
 
 
 @click.command("run")
