@@ -57,7 +57,7 @@ async def test_blanks_behind_a_span_damage_nothing(store: agl.LightningStore) ->
     assert found == [("good", False), *[("late", True)] * 3]
 
 
-@pytest.mark.parametrize("value", [NUMBER, DEEP, CYCLE], ids=["number", "deep", "cycle"])
+@pytest.mark.parametrize("value", [DEEP, CYCLE], ids=["deep", "cycle"])
 async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
     store: agl.LightningStore, value: Any
 ) -> None:
@@ -76,15 +76,12 @@ async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
     assert claimed is not None
     assert claimed.input == "one"
     assert [each.metadata for each in await store.query_rollouts()] == [claimed.metadata]
-    if value is NUMBER:
-        with pytest.raises(InvalidRecordError):
-            await store.add_span(span(claimed, attributes={"n": NUMBER}))
-        assert list(await store.query_spans(claimed.rollout_id)) == []
+    with pytest.raises(InvalidRecordError):
+        await store.add_span(span(claimed, attributes={"n": NUMBER}))
+    assert list(await store.query_spans(claimed.rollout_id)) == []
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, -math.inf, NUMBER, DEEP], ids=["nan", "inf", "number", "deep"]
-)
+@pytest.mark.parametrize("value", [math.nan, -math.inf, DEEP], ids=["nan", "inf", "deep"])
 async def test_a_store_of_json_takes_no_task_that_it_could_not_give_back(
     tmp_path: Path, value: Any
 ) -> None:

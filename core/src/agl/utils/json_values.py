@@ -21,8 +21,6 @@ _FREE = ("input", "metadata", "heartbeat_stats")
 _READ_DEPTH = 150
 """So many levels can be read back; with more brackets it is tried."""
 _ENVELOPE = 8
-_RUN = 2_000
-"""Digits that follow each other, of which some may be a number that nobody can read."""
 _SCALARS = (str, int, float, type(None))
 
 
@@ -93,7 +91,7 @@ def json_of(value: Any, what: str) -> str:
     try:
         text = to_json(value)
         is_deep = text.count(b"[") + text.count(b"{") > _READ_DEPTH
-        if is_deep or b"NaN" in text or b"Infinity" in text or _has_long_run(text):
+        if is_deep or b"NaN" in text or b"Infinity" in text:
             # Reading goes less deep than writing, and answers hold records in records of lists.
             enveloped = b"[" * _ENVELOPE + text + b"]" * _ENVELOPE
             from_json(enveloped, allow_inf_nan=False)
@@ -103,12 +101,6 @@ def json_of(value: Any, what: str) -> str:
             f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
             "numbers, strings, lists and dicts"
         ) from error
-
-
-def _has_long_run(text: bytes) -> bool:
-    """Whether digits follow each other that may be a number which nobody can read."""
-    steps = range(0, len(text) - _RUN, _RUN)
-    return any(text[at : at + _RUN].isdigit() for at in steps)
 
 
 def json_or_none(value: Any, what: str) -> str | None:

@@ -9,11 +9,16 @@ import time
 
 import pytest
 
-from agl.emitter import emit_message, emit_reward, find_final_reward, get_message_value
+from agl.emitter import (
+    emit_message,
+    emit_reward,
+    find_final_reward,
+    get_message_value,
+    operation,
+)
 from agl.errors import TracerError
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
-from agl.tracer.operation import operation
 from agl.types import AttemptedRollout, Span, TraceStatus
 
 __all__ = [
