@@ -86,13 +86,15 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
+        # All on_* of an agl.Hook; elsewhere what is nearer than for a hint, as `routes` is no hook.
+        is_meant = isinstance(plugin, Hook) and name.startswith("on_")
+        is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
+        if options is None and not is_meant:
+            return None
         function: Any = getattr(plugin, name)
         if options is None:
-            # All on_* of an agl.Hook; elsewhere what is nearer than for a hint: `routes` is none.
-            is_meant = isinstance(plugin, Hook) and name.startswith("on_")
-            is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
             is_own = getattr(function, "__func__", function) is vars(Hook).get(name)
-            if not is_meant or is_own or not inspect.isroutine(function):
+            if is_own or not inspect.isroutine(function):
                 return None
             options = cast(pluggy.HookimplOpts, {})
         hook = options.get("specname") or name
