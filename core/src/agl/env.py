@@ -62,11 +62,11 @@ def resolve_bool_env_var(
     value = os.environ.get(env_var.value)
     if override is not None or value is None:
         return fallback if override is None else override
-    read = dict.fromkeys(("1", "true", "yes", "on"), True)
-    read |= dict.fromkeys(("0", "false", "no", "off"), False)
-    if (found := read.get(value.strip().lower())) is None:
-        raise ConfigError(f"{env_var.value}={value!r}: expected 1/true/yes/on or 0/false/no/off")
-    return found
+    if (said := value.strip().lower()) in ("1", "true", "yes", "on"):
+        return True
+    if said in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{env_var.value}={value!r}: expected 1/true/yes/on or 0/false/no/off")
 
 
 def resolve_int_env_var(

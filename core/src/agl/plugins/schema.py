@@ -112,7 +112,8 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
         elif schema.open:
             converted[name] = value
         else:
-            hint = target.explain_option(name) if hasattr(target, "explain_option") else ""
+            explain: Any = getattr(target, "explain_option", None)
+            hint = explain(name) if explain else ""
             raise _unknown_key(key(where, name), name, known, hint)
     for option in schema.options:
         if option.required and option.name not in values:
@@ -194,7 +195,7 @@ def _convert(annotation: Any, value: Any, address: str) -> Any:
 
     config = ConfigDict(arbitrary_types_allowed=True)
     try:  # of a list, as a type that brings a configuration of its own takes no other
-        adapter = TypeAdapter[list[Any]](list[annotation], config=config)
+        adapter = TypeAdapter[list[Any]](cast(Any, list)[annotation], config=config)
     except (PydanticUserError, SchemaError, NameError, TypeError):
         return value  # pydantic cannot check it, and the constructor decides
     try:

@@ -307,8 +307,8 @@ class DummyTracer(Tracer):
         end_time: float | None = None,
     ) -> Generator[SpanRecordingContext]:
         begin = time.time() if start_time is None else start_time
-        about = {"name": name, "status": OK, "attributes": dict(attributes or {})}
-        span = _LocalSpan(SpanCoreFields(**about, start_time=begin, end_time=None))
+        about: Any = {"name": name, "status": OK, "start_time": begin, "end_time": None}
+        span = _LocalSpan(SpanCoreFields(attributes=dict(attributes or {}), **about))
         try:
             yield span
         except BaseException as error:

@@ -1,7 +1,7 @@
 """What JSON may hold: reading it, writing it, and copying its values."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
@@ -138,8 +138,10 @@ def parse_json(text: Any) -> Any:
 
 
 def _nodes_in(node: Any) -> list[Any]:
-    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [item for item in cast(Iterable[Any], items) if isinstance(item, list | dict)]
+    items: Iterable[Any] = cast("list[Any]", node) if isinstance(node, list) else ()
+    if isinstance(node, dict):
+        items = cast("dict[str, Any]", node).values()
+    return [item for item in items if isinstance(item, list | dict)]
 
 
 def to_json_text(value: Any, *, strict: bool = False) -> str:
