@@ -1,7 +1,7 @@
 """What JSON may hold: reading it, writing it, and copying its values."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
