@@ -24,7 +24,6 @@ from agl.store.give_back import give_back
 from agl.types import Failure
 from agl_http.roles import ALLOWED
 from agl_http.tokens import Tokens, issue_token, tokens_of
-from agl_learning.types import LedgerPart
 from agl_server.calls import CALLS
 
 KEY = {"question": "6 * 7", "private": {"answer": 42}}
@@ -145,9 +144,13 @@ async def swaps_the_model(bench: Bench, own: Any, other: Any, token: str) -> tup
 
 
 async def forges_the_ledger(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    part = LedgerPart(rollout_id=own["rollout_id"], run="r", algorithm="grpo", step=1)
-    body = {"parts": [part.model_dump(mode="json", exclude_defaults=True)]}
-    return await bench.ask("POST", "ledger", body, token=token)
+    account = {"kind": "ledger", "key": "r/1/grpo/ro", "body": {}, "rollout_id": own["rollout_id"]}
+    return await bench.ask("POST", "documents", {"documents": [account]}, token=token)
+
+
+async def deletes_a_rollout(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
+    body = {"rollout_ids": [own["rollout_id"]]}
+    return await bench.ask("POST", "rollouts/delete", body, token=token)
 
 
 async def mints_a_token(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
@@ -166,6 +169,7 @@ ATTACKS: dict[Attack, tuple[str, ...]] = {
     queues_work: ROLES,
     swaps_the_model: ROLES,
     forges_the_ledger: ROLES,
+    deletes_a_rollout: ROLES,
     mints_a_token: ROLES,
 }
 """Attack -> the roles whose tokens it is tried with; a reader may look at everybody."""

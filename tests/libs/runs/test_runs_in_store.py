@@ -61,6 +61,7 @@ async def test_starts_at_once_get_different_numbers(memory_store) -> None:
     assert await begin_run(memory_store, again) == await begin_run(memory_store, again)
 
 
+@pytest.mark.parametrize("outcome", ["finished", "failed", "stopped"])
 async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, outcome) -> None:
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, outcome, "because")

@@ -110,7 +110,7 @@ class Call:
             return {self.whole: body}
         if body is None:
             return {}
-        given = body.given() if self.operation.changes else dict(body)
+        given = body.given() if self.operation.changes else dict(vars(body))
         for name, value in given.items():
             if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
