@@ -20,7 +20,7 @@ import uvloop
 from gateway_parts import SOURCE, Child, Outcome, connect, http_request, request_body, start_mock
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.store.sqlite import SqliteLightningStore
+from agl_sqlite import SqliteLightningStore
 
 KINDS = {"whole": 50, "stream": 20, "cut": 10, "die": 10, "die stream": 10}
 """Kind of call -> its share in percent."""

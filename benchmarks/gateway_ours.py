@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agl.store.sqlite import SqliteLightningStore
 from agl_gateway import LLMProxy
 from agl_gateway.upstream import Upstream
+from agl_sqlite import SqliteLightningStore
 
 NUM_ATTEMPTS = 8
 

@@ -29,9 +29,9 @@ import aiohttp
 
 import agl
 from agl.errors import AglError
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import EnqueueRolloutRequest, Span
 from agl_bench.server import own_command, served
+from agl_sqlite import SqliteLightningStore
 
 READ = """
 import asyncio, aiohttp, sys

@@ -78,7 +78,6 @@ def main() -> None:
         files = (Path(folder) / f"{number}.db" for number in range(2 * options.rounds))
         stores: dict[str, Callable[[], agl.LightningStore]] = {
             "memory": agl.InMemoryLightningStore,
-            "sqlite :memory:": lambda: agl.SqliteLightningStore(":memory:"),
             "sqlite file": lambda: agl.SqliteLightningStore(next(files), durability="process"),
         }
         rates: dict[tuple[str, bool], list[float]] = {}

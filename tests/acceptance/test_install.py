@@ -17,7 +17,7 @@ ALL = sorted(["agl-core", "agl-agentlightning", *(path.name for path in CLONE.gl
 
 OF_ALGORITHMS = {
     *("agl-adapters", "agl-core", "agl-http", "agl-learning", "agl-processes", "agl-runs"),
-    "agl-server",
+    *("agl-server", "agl-sqlite"),
 }
 """What each algorithm brings."""
 

@@ -17,9 +17,9 @@ from schemathesis.core.errors import UnsupportedSchema  # noqa: E402
 
 from agl.store.base import LightningStore  # noqa: E402
 from agl.store.memory import InMemoryLightningStore  # noqa: E402
-from agl.store.sqlite import SqliteLightningStore  # noqa: E402
 from agl.types import AttemptedRollout  # noqa: E402
 from agl_server.server import LightningStoreServer  # noqa: E402
+from agl_sqlite import SqliteLightningStore  # noqa: E402
 
 REFUSALS = {400, 404, 405, 409, 413, 415, 422, 501}
 """501 answers OTLP signals other than traces."""

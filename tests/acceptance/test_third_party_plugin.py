@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import PromptTemplate
+from agl_sqlite import SqliteLightningStore
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "third-party-plugin"

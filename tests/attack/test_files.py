@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from agl.errors import StoreUnavailableError
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import LLM
 from agl_runs.files import make_private_folder
 

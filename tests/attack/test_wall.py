@@ -21,7 +21,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl.store.sqlite import SqliteLightningStore
+from agl_sqlite import SqliteLightningStore
 from agl_testing.echo_llm import EchoLLM
 
 sys.path.insert(0, str(Path(__file__).parent / "walled"))

@@ -9,7 +9,7 @@ import pytest
 from agl.store.base import LightningStore
 from agl.store.engine import operations
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
+from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
 SCAN_SECONDS = 0.05
@@ -23,11 +23,7 @@ def sqlite(folder: Path) -> LightningStore:
     return SqliteLightningStore(folder / "agl.db", scan_interval_seconds=SCAN_SECONDS)
 
 
-def sqlite_without_file(folder: Path) -> LightningStore:
-    return SqliteLightningStore(":memory:", scan_interval_seconds=SCAN_SECONDS)
-
-
-@pytest.fixture(params=[in_memory, sqlite, sqlite_without_file])
+@pytest.fixture(params=[in_memory, sqlite])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncGenerator[LightningStore, None]:

@@ -7,9 +7,9 @@ import pytest
 
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
+from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agl.store.sqlite import SqliteLightningStore
 from agl_runs.known import runs_here, runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+from agl_sqlite import SqliteLightningStore
 
 from .run_project import AGENT, LEARN, Agl, begin, make_project, stored  # noqa: F401
 

@@ -104,6 +104,14 @@ def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> No
     )
 
 
+@pytest.mark.parametrize("statement", ["agl.SqliteLightningStore", "agl.Trainer(store='sqlite')"])
+def test_the_store_in_a_file_says_what_to_install(packages: Path, statement: str) -> None:
+    done = run(packages, "-c", f"import agl; {statement}")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("agl.errors.MissingPluginError: ")
+    assert last.endswith(f"which is not installed. Run: {install_line('agl-sqlite')}")
+
+
 def test_fixtures_are_active_with_agl_testing_only(packages: Path) -> None:
     arguments = ("-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider")
     alone = run(packages, *arguments)

@@ -23,7 +23,6 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.store.forwarding import StandInStore
-from agl.store.sqlite import SqliteLightningStore
 from agl.utils.lockfile import LockFile
 from agl_runs import folders
 from agl_runs.description import commit_of, options_of
@@ -32,6 +31,7 @@ from agl_runs.finding import open_to_read
 from agl_runs.known import runs_here
 from agl_runs.records import RunGeneration
 from agl_runs.store import begin_run, get_run, query_runs
+from agl_sqlite import SqliteLightningStore
 
 
 @agl.rollout

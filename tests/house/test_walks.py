@@ -19,19 +19,20 @@ import agl
 import agl_http
 import agl_runs
 import agl_server
+import agl_sqlite
 from agl.runner.heartbeat import Heartbeat
-from agl.store.sqlite import SqliteLightningStore
 from agl_server.processes.at_work import StoreAtWork
+from agl_sqlite import SqliteLightningStore
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = {  # installed, or in this checkout
     f"{Path(package.__file__).parent}/": "" if package is agl else f"{package.__name__}/"
-    for package in (agl, agl_http, agl_runs, agl_server)
+    for package in (agl, agl_http, agl_runs, agl_server, agl_sqlite)
 }
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
     r"|store/(overdue|packed_span|queries|retry|waiting)"
-    r"|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
+    r"|agl_sqlite/database|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 NOT_MET = ("__init__", "SpanBuffer._tick", "SpanBuffer._write_soon")  # what timers call
@@ -59,7 +60,7 @@ class Walk:
         name = frame.f_code.co_qualname
         is_resumed = frame.f_lineno != frame.f_code.co_firstlineno
         thread = threading.current_thread().name
-        is_before = thread == "agl-store-writer" and "store/sqlite/store.py" not in self.files
+        is_before = thread == "agl-store-writer" and "agl_sqlite/store.py" not in self.files
         if name.endswith(NOT_MET) or is_resumed or is_before or self.ended.is_set():
             return
         if name == self.begin and not self.begun:

@@ -136,13 +136,13 @@ def test_fit_goes_on_after_the_disk_was_full(tmp_path: Path, strategy: str) -> N
         statuses.extend(rollout.status for rollout in ended)
 
     def fill() -> sqlite3.Connection:
-        connection = store._parts.writer.connection
+        connection = store._database.connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")
         return connection
 
     def well() -> bool:
-        return store._parts.writer.failing is None
+        return store._writer.failing_since is None
 
     options = {"type": "cs", "server_port": 0} if strategy == "cs" else "shm"
     agl.Trainer(algorithm=algorithm, store=store, strategy=options, n_runners=1).fit(agent)

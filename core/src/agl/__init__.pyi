@@ -14,6 +14,7 @@ import agl_runs.records
 import agl_server.client
 import agl_server.processes
 import agl_server.server
+import agl_sqlite
 import agl_torch
 import agl_tracers.agentops
 import agl_tracers.weave
@@ -83,7 +84,6 @@ from .store.base import (
     LightningStoreStatistics as LightningStoreStatistics,
 )
 from .store.memory import InMemoryLightningStore as InMemoryLightningStore
-from .store.sqlite import SqliteLightningStore as SqliteLightningStore
 from .tracer.base import (
     DummyTracer as DummyTracer,
     SpanRecordingContext as SpanRecordingContext,
@@ -174,6 +174,7 @@ ClientServerExecutionStrategy = agl_server.processes.ClientServerExecutionStrate
 LightningStoreClient = agl_server.client.LightningStoreClient
 LightningStoreServer = agl_server.server.LightningStoreServer
 LightningStoreThreaded = agentlightning.store.threading.LightningStoreThreaded
+SqliteLightningStore = agl_sqlite.SqliteLightningStore
 GRPO = agl_torch.GRPO
 AgentOpsTracer = agl_tracers.agentops.AgentOpsTracer
 WeaveTracer = agl_tracers.weave.WeaveTracer

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from agl.emitter import find_final_reward, reward_attributes
 from agl.errors import InvalidTransitionError
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import RolloutConfig, Span
+from agl_sqlite import SqliteLightningStore
 
 ENDED = {"succeeded", "failed", "cancelled"}
 OPEN = {"preparing", "running"}

@@ -6,9 +6,9 @@ import weakref
 import pytest
 
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.writer import Job
 from agl.types import RolloutConfig
+from agl_sqlite import SqliteLightningStore
+from agl_sqlite.writer import Job
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -42,7 +42,7 @@ async def test_claim_of_a_loop_that_closed_is_not_made(tmp_path):
     store = SqliteLightningStore(tmp_path / "agl.db")
     await store.enqueue_rollout("task")
     blocked = threading.Event()
-    store._parts.writer.submit(Job(lambda tables, now: blocked.wait(2.0)))
+    store._writer.submit(Job(lambda tables, now: blocked.wait(2.0)))
 
     async def claim_and_leave():
         task = asyncio.create_task(store.dequeue_rollout())
@@ -66,7 +66,7 @@ async def test_claim_that_nobody_received_is_put_back(tmp_path):
         lambda tables, now: None,
         claimed_of=lambda result: result,
     )
-    store._parts.writer.take_back(job, ([claimed], None))
+    store._writer.take_back(job, ([claimed], None))
     again = await store.dequeue_rollout(wait_seconds=4)
     assert again is not None
     assert (again.input, again.attempt.sequence_id) == ("task", 2)

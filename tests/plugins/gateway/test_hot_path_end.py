@@ -11,9 +11,9 @@ from agl.errors import GatewayError
 from agl.runner import LitAgentRunner
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import ProxyLLM, Rollout
 from agl_gateway import LLMProxy
+from agl_sqlite import SqliteLightningStore
 from agl_testing.echo_llm import EchoLLM
 
 

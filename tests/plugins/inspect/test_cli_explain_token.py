@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
@@ -17,6 +16,7 @@ from agl_learning.types import Exclusion, LedgerItem
 from agl_learning.why import why
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+from agl_sqlite import SqliteLightningStore
 
 from .test_cli_explain import (
     FIRST,

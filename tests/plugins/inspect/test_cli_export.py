@@ -14,8 +14,8 @@ import pytest
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import LLM, Span, TraceStatus
+from agl_sqlite import SqliteLightningStore
 from agl_testing.otlp import request_of
 
 Agl = Callable[..., tuple[object, str, str]]

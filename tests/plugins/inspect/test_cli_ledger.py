@@ -10,11 +10,11 @@ import pytest
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.store.base import LightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl_learning import ledger_tables
 from agl_learning.ledger import save_ledger
 from agl_learning.ledger_documents import put_parts
 from agl_learning.types import LedgerItem
+from agl_sqlite import SqliteLightningStore
 
 Agl = Callable[..., Any]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agl.emitter import reward_attributes
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, Span
+from agl_sqlite import SqliteLightningStore
 
 from ...core.conftest import make_distribution  # noqa: F401, TID252
 from ...core.run_project import Agl, make_project  # noqa: F401, TID252

@@ -14,11 +14,11 @@ import pytest
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
 from agl_learning.generations import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
+from agl_sqlite import SqliteLightningStore
 
 from ...core.run_project import Agl, begin, make_project  # noqa: F401, TID252
 

@@ -9,9 +9,9 @@ import pytest
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
 from agl_learning.showing import printable
+from agl_sqlite import SqliteLightningStore
 
 from .test_cli_explain import add, call_span, reward_span, step
 

@@ -12,7 +12,6 @@ import agl
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import Failure, RolloutConfig, Span
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
@@ -22,6 +21,7 @@ from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_
 from agl_inspect.subjects.task import show_task, task_text
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+from agl_sqlite import SqliteLightningStore
 
 from .test_cli_explain import add, reward_span, step
 from .test_cli_show import filled, said, show  # noqa: F401

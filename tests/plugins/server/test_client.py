@@ -351,7 +351,7 @@ async def test_call_that_ends_with_its_client_says_so():
 SERVE = """
 import asyncio, sys
 from agl_server.server import LightningStoreServer
-from agl.store.sqlite import SqliteLightningStore
+from agl_sqlite import SqliteLightningStore
 
 async def main():
     server = LightningStoreServer(

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -30,6 +29,7 @@ from agl_http.headers import IDEMPOTENCY_KEY
 from agl_http.layers import RememberedPosts
 from agl_server import packed_json
 from agl_server.server import LightningStoreServer
+from agl_sqlite import SqliteLightningStore
 
 JSON = {"Content-Type": "application/json"}
 

@@ -1,4 +1,4 @@
-"""The store: its contract (``base``), its ``rules``, and one implementation (``sqlite``).
+"""The store: its contract (``base``), its ``rules``, and the store in memory.
 
 ``memory`` is that one without a file; ``forwarding`` stands before another store.
 """

@@ -155,10 +155,3 @@ class Effects:
         """Rollouts that reached a final status."""
         self.limits = False
         """Whether a record now has a deadline, so that a watchdog must look."""
-
-    def add(self, other: "Effects") -> None:
-        """Take over what another operation did."""
-        self.queued += other.queued
-        self.dequeued += other.dequeued
-        self.ended += other.ended
-        self.limits = self.limits or other.limits

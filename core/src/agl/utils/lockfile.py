@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -29,13 +30,18 @@ class LockFile:
         self._lock = FileLock(
             self._path, 0, 0o600, thread_local=False, fallback_to_soft=False, on_acquired=self._note
         )
+        num_gone = 0
         while True:
             try:
                 self._lock.acquire()
                 return
             except Timeout:
-                if is_held(self._path):  # else only a look of ``is_held`` was in the way
-                    raise HeldError(_owner(self._path)) from None
+                try:
+                    if is_held(self._path):  # else only a look of ``is_held`` was in the way
+                        raise HeldError(_owner(self._path)) from None
+                except FileNotFoundError:  # released in this moment; or no file can be made there
+                    if (num_gone := num_gone + 1) == 5:
+                        raise
 
     def _note(self, file: int) -> None:
         self._file = os.fstat(file)
@@ -56,14 +62,21 @@ def is_held(path: str | os.PathLike[str]) -> bool:
     Raises:
         OSError: There is none, or nothing can be locked where it lies.
     """
-    import fcntl
-
     with Path(path).open("rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _look(file)
+        except (BlockingIOError, PermissionError):
             return True
     return False
+
+
+def _look(file: BinaryIO) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows, where nobody reads what another one has locked
+        file.read(1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _owner(path: str) -> str:

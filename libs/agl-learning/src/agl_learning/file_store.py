@@ -13,10 +13,10 @@ from agl.store.base import LightningStore
 from agl.store.engine.reading import ReadingStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
-from agl.store.sqlite import SqliteLightningStore
-from agl.store.sqlite.file import MEMORY, unreadable
+from agl.store.sqlite.file import named
 from agl.store.sqlite.lookups import SqliteLookups
 from agl_runs.finding import open_to_read
+from agl_sqlite import SqliteLightningStore
 
 T = TypeVar("T")
 CACHE_KIB = 64 * 1024
@@ -27,7 +27,7 @@ def file_of(store: LightningStore) -> Path | None:
     """The file in which a store of this machine lies; None where there is none."""
     while isinstance(store, ForwardingStore):
         store = store.target
-    if isinstance(store, FileStore | SqliteLightningStore) and store.path != MEMORY:
+    if isinstance(store, FileStore | SqliteLightningStore):
         return Path(store.path)
     return None
 
@@ -132,7 +132,7 @@ class FileStore(ReadingStore):
             except ValueError as error:
                 if isinstance(error, AglError):
                     raise
-                raise unreadable(self.path, error) from error
+                raise named(self.path, error) from error
 
     def _lookups(self) -> SqliteLookups:
         status = self._file.stat()

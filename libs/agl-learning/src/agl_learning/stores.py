@@ -46,8 +46,8 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
 
         # A person waits: an address where nobody is shall be named soon.
         return agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
-    from agl.store.sqlite import SqliteLightningStore
     from agl_learning.file_store import FileStore
+    from agl_sqlite import SqliteLightningStore
 
     file = newest_store() if path is None else store_file(path)
     return SqliteLightningStore(file) if to_write else FileStore(file)

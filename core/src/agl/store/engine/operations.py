@@ -136,12 +136,6 @@ def claim(
     return claimed
 
 
-def found_nothing(tables: Tables, now: float, worker_ids: dict[str, float]) -> None:
-    """Note empty claims of before, worker id -> time; for stores that write them later."""
-    for worker_id, time in worker_ids.items():
-        tables.save_worker(rules.worker_found_nothing(steps.find_worker(tables, worker_id), time))
-
-
 def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout]) -> None:
     """Put back what was claimed by a call that nobody waits for any more."""
     for view in claimed:

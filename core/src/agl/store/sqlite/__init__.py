@@ -1,3 +1,1 @@
-"""The store in an SQLite file."""
-
-from agl.store.sqlite.store import SqliteLightningStore as SqliteLightningStore
+"""Tables in SQLite: what agl-sqlite's store and the one in memory are made of."""

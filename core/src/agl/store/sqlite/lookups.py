@@ -1,9 +1,8 @@
 """Reading a store over a connection to SQLite, with queries as SQL."""
 
-import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
@@ -67,14 +66,6 @@ def _statements() -> dict[str, str]:
     }
 
 
-FEW_SPANS = 1000
-PIECE_BYTES = 2**18
-"""Of spans that are read, and written as JSON, at once: about 2 ms of an event loop."""
-_SPAN_BYTES = 250
-"""What a span costs beside its body."""
-SpanRow = tuple[bytes, int, int, int]
-"""Body, number, attempt, key."""
-_IN_ORDER = Query(sort_by="sequence_id")
 SQL: Final = _statements()
 """The statements of ``statements.sql``, by name."""
 
@@ -125,43 +116,24 @@ class SqliteLookups:
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
-        page = self._span_keys(rollout_id, attempt_id, query)
-        rows = self._span_bodies(page.items, most=math.inf)
-        return make_page([span_of(*row[:2]) for row in rows], query, total=page.total)
+        page = self.span_keys(rollout_id, attempt_id, query)
+        return make_page([span_of(*row) for row in self._spans(page)], query, total=page.total)
 
-    def first_spans(
-        self, rollout_id: str, attempt_id: str | None, query: Query, *, at_once: bool = False
-    ) -> tuple[Sequence[int], int, tuple[int, bytes]] | None:
-        """Keys of spans, how many match, and the JSON of the first: see ``some_spans_json``.
+    def spans_json(self, keys: Sequence[int]) -> bytes:
+        """The JSON of spans, with commas between them."""
+        return spans_json(self._spans(keys))
 
-        With ``at_once``, None if they are many: SQLite would read them all to sort them.
-        """
-        if at_once and query == _IN_ORDER:
-            where, values = _of_attempts(rollout_id, attempt_id)
-            rows = _up_to(self.connection.execute(f"{SQL['spans']} {where}", values))
-            rows.sort(key=itemgetter(1, 2, 3))
-            is_long = sum(len(row[0]) + _SPAN_BYTES for row in rows) > PIECE_BYTES
-            return None if is_long else ((), len(rows), (len(rows), spans_json(rows)))
-        if at_once and self.one("most_spans", number_of(rollout_id))[0] > FEW_SPANS:
-            return None
-        page = self._span_keys(rollout_id, attempt_id, query)
-        return page.items, page.total, self.some_spans_json(page.items, 0)
+    def _spans(self, keys: Iterable[int]) -> Iterator[tuple[bytes, int]]:
+        for key in keys:
+            row = self.one("span", key)
+            if row is None:
+                raise UnknownRecordError("a rollout was deleted while its spans were read")
+            yield row
 
-    def some_spans_json(self, keys: Sequence[int], begin: int) -> tuple[int, bytes]:
-        """How many of these spans, from one on, make a piece; and the JSON of those."""
-        rows = self._span_bodies(keys, begin)
-        return len(rows), spans_json(rows)
-
-    def _span_bodies(
-        self, keys: Sequence[int], begin: int = 0, most: float = PIECE_BYTES
-    ) -> list[SpanRow]:
-        one, places = f"{SQL['spans']} s.k = ?", range(begin, len(keys))
-        rows = (self.connection.execute(one, (keys[n],)).fetchone() for n in places)
-        return _up_to(rows, most)
-
-    def _span_keys(
+    def span_keys(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[int]:
+        """The places of a page of spans, for ``spans_json``."""
         return self._page(
             itemgetter(0),
             "span_keys",
@@ -305,18 +277,6 @@ def _of_attempts(rollout_id: str, attempt_id: str | None) -> tuple[str, list[Any
         return f"t.n = ? AND r.rollout_id = ? AND t.a = {newest}", [number, rollout_id, number]
     ids = [number, rollout_id, number_of(attempt_id), attempt_id]
     return "t.n = ? AND r.rollout_id = ? AND t.a = ? AND t.attempt_id = ?", ids
-
-
-def _up_to(rows: Iterable[Any], most: float = PIECE_BYTES) -> list[SpanRow]:
-    found: list[SpanRow] = []
-    for row in rows:
-        if row is None:
-            raise UnknownRecordError("a rollout was deleted while its spans were read")
-        found.append(row)
-        most -= len(row[0]) + _SPAN_BYTES
-        if most < 0:
-            break
-    return found
 
 
 _OF_RUN: Final = "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END"

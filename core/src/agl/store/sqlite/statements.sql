@@ -25,7 +25,7 @@ SELECT EXISTS (SELECT 1 FROM attempt WHERE deadline IS NOT NULL);
 SELECT {rollout} FROM rollout r WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: first_queued
-SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position LIMIT ?;
+SELECT {rollout}, r.n FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position LIMIT ?;
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
@@ -77,6 +77,9 @@ WHERE t.status IN ('preparing', 'running') AND t.status = 'preparing' AND t.key 
 SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.deadline < ? ORDER BY t.deadline;
 
+-- name: forget_deadline
+UPDATE attempt SET deadline = NULL WHERE a = ?;
+
 -- name: insert_attempt
 INSERT INTO attempt (a, n, attempt_id, sequence_id, status, worker_id, start_time, deadline,
                      next_sequence, key)
@@ -95,15 +98,11 @@ SELECT span_id FROM span WHERE a = ? AND span_id IN (SELECT value FROM json_each
 INSERT INTO span (a, sequence_id, span_id, trace_id, parent_id, name, start_time, end_time, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: most_spans
-SELECT coalesce(sum(next_sequence), 0) FROM attempt WHERE n = ?;
-
 -- name: span_keys
 SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
--- name: spans
-SELECT CAST(s.body AS BLOB), s.sequence_id, s.a, s.k
-FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a WHERE;
+-- name: span
+SELECT CAST(body AS BLOB), sequence_id FROM span WHERE k = ?;
 
 -- name: documents
 SELECT kind, key, body, version, rollout_id FROM document WHERE;

@@ -1,6 +1,7 @@
 """Answers in JSON, put together out of what is stored: no record is made to be written out again.
 
-They say what the JSON of the records says; numbers and texts are spelled as they are stored.
+They say what the JSON of the records says; numbers and texts are spelled as they are stored, and
+what a part of a span left out is left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,14 +9,12 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl.store.packed_span import span_of
 from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
-from agl.types import Event, Link, Span, TraceStatus
 
 _encode = msgspec.json.Encoder().encode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _JSON: Final = ("input", "config", "metadata", "error")
 
@@ -34,9 +33,13 @@ def rollout_json(row: Sequence[Any]) -> bytes:
     return _encode(rollout)
 
 
-def spans_json(rows: Iterable[Sequence[Any]]) -> bytes:
+def spans_json(rows: Iterable[tuple[bytes, int]]) -> bytes:
     """Spans, with commas between them, from their bodies and numbers."""
-    return _encode([_span(row[0], row[1]) for row in rows])[1:-1]
+    try:
+        spans = [{**_decode_fields(body), "sequence_id": number} for body, number in rows]
+    except msgspec.DecodeError as error:
+        raise ValueError(f"a span: {error}") from error
+    return _encode(spans)[1:-1]
 
 
 def _raw(text: str | bytes | None) -> Raw | None:
@@ -46,35 +49,3 @@ def _raw(text: str | bytes | None) -> Raw | None:
     if "NaN" in text or "Infinity" in text:  # which the wire does not know; or only in a text
         return Raw(to_json(from_json(text), inf_nan_mode="null"))
     return _decode_raw(text)
-
-
-def _stored(model: type[BaseModel], **looked_into: Any) -> Any:
-    """The type of a stored part of a span: as it stands, with defaults for what may be left out."""
-    fields: list[Any] = []
-    for name, field in model.model_fields.items():
-        kind = looked_into.get(name, Raw)
-        default: Any = () if field.is_required() else (Raw(to_json(field.default)),)
-        if field.exclude_if is not None:  # it is left out as long as it says nothing
-            kind, default = Raw | msgspec.UnsetType, (msgspec.UNSET,)
-        fields.append((name, kind, *default))
-    return msgspec.defstruct(model.__name__, fields, forbid_unknown_fields=True, gc=False)
-
-
-_decode_span: Final = msgspec.json.Decoder(
-    _stored(
-        Span,
-        sequence_id=int,
-        status=_stored(TraceStatus),
-        events=list[_stored(Event)],
-        links=list[_stored(Link)],
-    )
-).decode
-
-
-def _span(body: bytes, sequence_id: int) -> Any:
-    try:
-        span = _decode_span(body)
-    except msgspec.DecodeError:  # it has keys of its own
-        return Raw(span_of(body, sequence_id).model_dump_json())
-    span.sequence_id = sequence_id
-    return span

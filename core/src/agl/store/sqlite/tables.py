@@ -2,30 +2,35 @@
 
 import logging
 import sqlite3
+import time
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any, Literal, cast
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import AnySpan, PackedSpan
+from agl.store.packed_span import AnySpan
 from agl.store.sqlite import runs
 from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.store.sqlite.ids import make_id, number_of
 from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
+from agl.store.sqlite.rows import rollout_of, row_of_span, row_of_worker, stored_attempt_of
 from agl.store.sqlite.write_behind import WriteBehind
-from agl.store.waiting import Effects
-from agl.types import UNSAID, Attempt, Document, ResourcesUpdate, Rollout, Worker
+from agl.types import (
+    Attempt,
+    Document,
+    Failure,
+    ResourcesUpdate,
+    Rollout,
+    Worker,
+)
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 
 logger = logging.getLogger(__name__)
 
-_CACHE_SIZE = 20_000
+_MOST = 20_000
+"""So many objects of a kind are kept."""
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
-
-_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-3]))
 
 
 class SqliteTables(WriteBehind):
@@ -37,16 +42,10 @@ class SqliteTables(WriteBehind):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        self.effects = Effects()
-        self._is_stale = False
-        """Whether what is known beside the file may differ from it."""
-        self.written_bytes = 0
-        """Roughly, since somebody set it to 0."""
         self.reload()
 
     def reload(self) -> None:
-        """Forget what is known beside the file."""
-        self.forget_unwritten()
+        super().reload()
         self._rollouts: dict[str, Rollout] = {}
         self._queue: dict[str, Rollout] = {}
         """The head of the queue, in its order."""
@@ -59,7 +58,6 @@ class SqliteTables(WriteBehind):
         """Rollout id -> id of its newest attempt, for rollouts in ``_rollouts``."""
         self._span_ids: dict[str, set[str]] = {}
         """Attempt id -> all its spans, of open attempts that were made since ``reload``."""
-        self._num_span_ids = 0
         self._workers: dict[str, Worker] = {}
         claim_keys = ClaimKeys()
         for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
@@ -71,30 +69,10 @@ class SqliteTables(WriteBehind):
         row = self.one("latest_resources_id")
         self.latest_resources_id: str | None = row[0] if row else None
 
-    # --- transactions
-
     def begin(self) -> None:
-        if self._is_stale or self._written.in_transaction:  # an interrupt came in between
-            self._start_over()
-        self._written.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        self.flush()
-        self._written.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        self._is_stale = True
-        try:
-            self._start_over()
-        except sqlite3.Error:
-            # What caused it is raised to the callers; the next transaction tries afresh.
-            logger.exception("a transaction could not be rolled back")
-
-    def _start_over(self) -> None:
-        if self._written.in_transaction:
-            self._written.execute("ROLLBACK")
-        self.reload()
-        self._is_stale = False
+        if max(map(len, (self._attempts, self._open_of, self._rollouts, self._workers))) > _MOST:
+            self.reload()
+        super().begin()
 
     def new_id(self, prefix: Literal["ro", "at"]) -> str:
         if prefix == "ro":
@@ -120,9 +98,41 @@ class SqliteTables(WriteBehind):
         """The head of the queue."""
         if not self._queue and not self._is_whole_queue:
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
-            self._queue = {row[0]: rollout_of(row) for row in rows}
+            for *row, number in rows:
+                try:
+                    self._queue[row[0]] = rollout_of(row)
+                except ValueError as error:
+                    self._set_aside(row[0], number, error)
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
+            if rows and not self._queue:
+                return self.first_queued()
         return next(iter(self._queue.values()), None)
+
+    def _set_aside(self, rollout_id: str, number: int, error: ValueError) -> None:
+        """Fail a queued rollout that cannot be read, for a reason that an attempt of it says."""
+        logger.error("%s; it has failed, and is not claimed", error)
+        now, latest = time.time(), self.latest_attempt(rollout_id)
+        attempt = Attempt(
+            rollout_id=rollout_id,
+            attempt_id=self.new_id("at"),
+            sequence_id=1 if latest is None else latest.sequence_id + 1,
+            start_time=now,
+            end_time=now,
+            status="failed",
+            error=Failure(boundary="store", type="DamagedRecordError", message=str(error)),
+        )
+        stored = StoredAttempt(attempt, self.next_sequence_of_all(rollout_id) or 1)
+        self.insert_attempt(stored, None)
+        self.save_attempt(stored, None)
+        self._keep("move_rollout", number, ("failed", now, None, None, number))
+        self.effects.dequeued += 1
+        self.effects.ended.append(rollout_id)
+
+    def has_nothing_for(self, worker_id: str | None, key: str | None) -> bool:
+        """Whether a claim from an empty queue would change nothing; asked by any thread."""
+        worker = self._workers.get(worker_id or "")
+        is_known = worker_id is None or (worker is not None and worker.status != "unknown")
+        return is_known and key not in self.claim_keys
 
     def rollout_id_of_key(self, key: str) -> str | None:
         row = self.one("rollout_id_of_key", key)
@@ -154,7 +164,6 @@ class SqliteTables(WriteBehind):
             rollout.reward,
         )
         self._keep("insert_rollout", number, row)
-        self.written_bytes += len(text)
         if self._is_whole_queue or rollout.status == "preparing":
             rollout = self.own(rollout)
             self._keep_place(rollout)
@@ -201,9 +210,6 @@ class SqliteTables(WriteBehind):
 
     def _remember(self, rollout: Rollout) -> None:
         if rollout.status in ("preparing", "running"):
-            if len(self._rollouts) >= _CACHE_SIZE:
-                self._rollouts.clear()
-                self._latest.clear()
             self._rollouts[rollout.rollout_id] = rollout
         else:
             self._rollouts.pop(rollout.rollout_id, None)
@@ -238,8 +244,6 @@ class SqliteTables(WriteBehind):
     def open_attempt_of(self, worker_id: str) -> Attempt | None:
         open_ids = self._open_of.get(worker_id)
         if open_ids is None:
-            if len(self._open_of) >= _CACHE_SIZE:
-                self._open_of.clear()
             rows = self.connection.execute(SQL["open_attempts_of"], (worker_id,))
             open_ids = self._open_of[worker_id] = dict(rows)
         if not open_ids:
@@ -249,8 +253,13 @@ class SqliteTables(WriteBehind):
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
         """Attempts whose deadline has passed."""
-        ids = self.connection.execute(SQL["overdue"], (now,)).fetchall()
-        found = [(self.rollout(one[0]), self.attempt(*one)) for one in ids]
+        found: list[tuple[Rollout | None, StoredAttempt | None]] = []
+        for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
+            try:
+                found.append((self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)))
+            except ValueError as error:
+                logger.error("%s; its attempt %r is not ended", error, attempt_id)
+                self.connection.execute(SQL["forget_deadline"], (number_of(attempt_id),))
         return cast(list[tuple[Rollout, StoredAttempt]], found)
 
     def made_by(self, key: str) -> list[tuple[str, str]]:
@@ -290,8 +299,6 @@ class SqliteTables(WriteBehind):
         if attempt.status != "preparing":
             self.claim_keys.begun(attempt.attempt_id)
         open_ids = self._open_of.get(attempt.worker_id or "", {})
-        if len(self._attempts) >= _CACHE_SIZE:
-            self._attempts.clear()
         self._attempts[attempt.attempt_id] = stored
         if attempt.status in rules.OPEN:
             open_ids[attempt.attempt_id] = attempt.rollout_id
@@ -315,22 +322,10 @@ class SqliteTables(WriteBehind):
         number = number_of(attempt_id)
         rows = self._unwritten["insert_span"]
         for span in spans:
-            if isinstance(span, PackedSpan):
-                text, columns = span.body, span[2:-2]  # its other fields are the columns
-            else:
-                # The span was validated when it was made; its fields are written as they stand.
-                fields = {**span.__dict__, **(span.model_extra or {})}
-                fields = {name: v for name, v in fields.items() if v or name not in UNSAID}
-                text = json_of(fields, f"span {span.span_id!r} of attempt {attempt_id!r}")
-                columns = (*_span_columns(fields), text)
-            self.written_bytes += len(text)
-            rows[number, span.span_id] = (number, *columns)
+            rows[number, span.span_id] = (number, *row_of_span(span))
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
-            self._num_span_ids += len(spans)
-            if self._num_span_ids > 10 * _CACHE_SIZE:
-                self._span_ids, self._num_span_ids = {}, 0
 
     # --- documents
 
@@ -342,7 +337,6 @@ class SqliteTables(WriteBehind):
         kind, key, about = document.kind, document.key, document.rollout_id
         body = json_of(document.body, f"document {key!r} of kind {kind!r}")
         number = None if about is None else number_of(about)
-        self.written_bytes += len(body)
         self.connection.execute(
             SQL["save_document"], (kind, key, document.version, number, about, body)
         )
@@ -377,9 +371,6 @@ class SqliteTables(WriteBehind):
         return cached if cached is not None else super().worker(worker_id)
 
     def save_worker(self, worker: Worker) -> None:
-        if len(self._workers) >= _CACHE_SIZE:
-            self.flush()
-            self._workers.clear()
         row = row_of_worker(worker)  # a refused one changes nothing
         self._workers[worker.worker_id] = worker
         self._keep("save_worker", worker.worker_id, row)

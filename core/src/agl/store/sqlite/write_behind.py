@@ -1,9 +1,13 @@
-"""Rows that are kept back until something is read, or committed."""
+"""A transaction, whose rows are kept back until something is read, or committed."""
 
+import logging
 import sqlite3
 from typing import Any
 
 from agl.store.sqlite.lookups import SQL, SqliteLookups
+from agl.store.waiting import Effects
+
+logger = logging.getLogger(__name__)
 
 _KEPT_BACK = (
     "insert_rollout",
@@ -24,6 +28,11 @@ class WriteBehind(SqliteLookups):
         self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
         """Statement -> rows by the key of their record, so that the last change of it counts."""
         self._num_kept = self._num_flushed = 0
+        self._is_stale = False
+        """Whether what is known beside the file may differ from it."""
+        self.effects = Effects()
+        self.num_queued: int = self.one("num_queued")[0]
+        """Rollouts in the queue, as of the last commit; read by any thread."""
 
     @property
     def connection(self) -> sqlite3.Connection:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -45,11 +54,37 @@ class WriteBehind(SqliteLookups):
                 rows.clear()
         self._num_flushed += self._written.total_changes - before
 
-    def forget_unwritten(self) -> None:
-        """Drop what was kept back."""
+    def reload(self) -> None:
+        """Forget what is known beside the file."""
         for rows in self._unwritten.values():
             rows.clear()
 
     def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
         self._unwritten[statement][key] = row
         self._num_kept += 1
+
+    # --- transactions
+
+    def begin(self) -> None:
+        if self._is_stale or self._written.in_transaction:  # an interrupt came in between
+            self._start_over()
+        self._written.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.flush()
+        self._written.execute("COMMIT")
+        self.num_queued += self.effects.queued - self.effects.dequeued
+
+    def roll_back(self) -> None:
+        self._is_stale = True
+        try:
+            self._start_over()
+        except sqlite3.Error:
+            # What caused it is raised to the callers; the next transaction tries afresh.
+            logger.exception("a transaction could not be rolled back")
+
+    def _start_over(self) -> None:
+        if self._written.in_transaction:
+            self._written.execute("ROLLBACK")
+        self.reload()
+        self._is_stale = False

@@ -7,10 +7,10 @@ import click
 
 from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
-from agl.store.sqlite import SqliteLightningStore
 from agl_inspect.exchange.incoming import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
 from agl_learning.stores import open_store
+from agl_sqlite import SqliteLightningStore
 
 PROGRESS_SECONDS = 2.0
 

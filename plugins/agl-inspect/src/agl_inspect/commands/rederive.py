@@ -13,7 +13,6 @@ import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
-from agl.store.sqlite import SqliteLightningStore
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.runs.known import copy_store, file_of, find_run
@@ -21,6 +20,7 @@ from agl_learning.stores import open_store, store_options
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
+from agl_sqlite import SqliteLightningStore
 
 if TYPE_CHECKING:
     from agl_runs.records import Run

@@ -80,8 +80,8 @@ def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "Co
 
 
 def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Replay":
-    from agl.store.sqlite import SqliteLightningStore
     from agl.trainer import Trainer
+    from agl_sqlite import SqliteLightningStore
 
     folder, (path, url) = Path(run.folder or ""), where
     checked = check_config(config, run_dir=folder)

@@ -102,10 +102,10 @@ async def _serve(host: str, port: int, file: "Path | None", options: dict[str, A
 
     from agl.plugins.hooks import HookCaller, routes_of
     from agl.store.memory import InMemoryLightningStore
-    from agl.store.sqlite import SqliteLightningStore
     from agl_http.commands import stop_signal
     from agl_http.server import bind
     from agl_server.server import LightningStoreServer
+    from agl_sqlite import SqliteLightningStore
 
     stop = stop_signal()
     # The port first: a server that cannot have it leaves no file behind.

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import Span
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
+from agl_sqlite import SqliteLightningStore
 
 
 @pytest.fixture

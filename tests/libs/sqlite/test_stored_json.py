@@ -14,7 +14,6 @@ from agl.errors import InvalidQueryError, InvalidRecordError, StoreUnavailableEr
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.store.operation_table import Operation, json_method
-from agl.store.sqlite import SqliteLightningStore
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -25,6 +24,7 @@ from agl.types import (
 )
 from agl_server import packed_json
 from agl_server.calls import CALLS
+from agl_sqlite import SqliteLightningStore
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 NUMBERS = st.one_of(
@@ -118,7 +118,10 @@ async def both(store: LightningStore, name: str, **arguments: Any) -> tuple[Any,
     record = await getattr(store, name)(**arguments)
     content = await answer_json(**arguments)
     content = b"".join(content) if isinstance(content, list) else content
-    return strictly(CALLS[name].answer.dump_json(record)), strictly(content or b"null")
+    found, answer = strictly(content or b"null"), CALLS[name].answer
+    if name == "query_spans":  # what a part of a span left out is what it is by default
+        found = strictly(answer.dump_json(answer.validate_python(found)))
+    return strictly(answer.dump_json(record)), found
 
 
 async def add_spans(store: LightningStore, claimed: AttemptedRollout, drafts: list[Any]) -> None:
@@ -145,7 +148,7 @@ async def add_spans(store: LightningStore, claimed: AttemptedRollout, drafts: li
 @example(input={"": math.nan}, metadata=None, progress=None, drafts=[], queries=[{}])
 @example(input=[], metadata={"": math.inf}, progress=None, drafts=[], queries=[{}])
 @example(input=[], metadata=None, progress={"": math.inf}, drafts=[], queries=[{}])
-@pytest.mark.parametrize("path", ["a.db", ":memory:", None])
+@pytest.mark.parametrize("path", ["a.db", None])
 def test_json_of_the_store_is_the_json_of_its_records(
     tmp_path: Path,
     path: str | None,
@@ -158,8 +161,7 @@ def test_json_of_the_store_is_the_json_of_its_records(
     async def compare() -> None:
         store: LightningStore = InMemoryLightningStore()
         if path is not None:
-            file = path if path == ":memory:" else tmp_path / path
-            store = SqliteLightningStore(file, durability="process")
+            store = SqliteLightningStore(tmp_path / path, durability="process")
         config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
         request = EnqueueRolloutRequest(input=input, metadata=metadata, config=config)
         if not is_held(metadata) or not (is_held(input) or path is None):

@@ -1,0 +1,188 @@
+"""A store's file: its lock, which gives it one owner, and the connections to it."""
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from agl.errors import AglError, StoreUnavailableError
+from agl.store.sqlite.file import named, prepare, unavailable
+from agl.store.sqlite.lookups import SqliteLookups
+from agl.store.sqlite.tables import SqliteTables
+from agl.utils.files import close_to_others
+from agl.utils.lockfile import HeldError, LockFile
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NUM_READERS = 2
+_PAGE_BYTES = 8192
+_CHECKPOINT_PAGES = 2048
+"""SQLite moves the log into the file when the log has so many pages: 16 MiB."""
+_LOG_BYTES = 64 * 2**20
+"""A log that grew longer is cut when it begins anew."""
+
+
+class Database:
+    """A file that this process owns until ``close``: one connection to write, some to read.
+
+    Args:
+        path: The file, made if it is not there.
+        synchronous: As SQLite's ``PRAGMA synchronous``.
+
+    Raises:
+        StoreUnavailableError: It cannot be opened as a store; it is left as it was.
+    """
+
+    def __init__(self, path: str, synchronous: str) -> None:
+        self.path = path
+        # Without links, and from the root: the process may change its folder later.
+        self._file = os.path.realpath(path)
+        self._connections: list[sqlite3.Connection] = []
+        self._lookups = threading.local()
+        self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        self._lock = _own(path, self._file)
+        try:
+            self.connection = self._connect()
+            prepare(self.connection, path)
+            for pragma in (
+                "journal_mode=WAL",
+                f"synchronous={synchronous}",
+                f"wal_autocheckpoint={_CHECKPOINT_PAGES}",
+                f"journal_size_limit={_LOG_BYTES}",
+                "cache_size=-16384",
+                "temp_store=MEMORY",
+            ):
+                self.connection.execute(f"PRAGMA {pragma}")
+            _close_to_others(path, self._file)
+            self.tables = SqliteTables(self.connection)
+            self.has_deadlines = bool(self.tables.one("has_deadlines")[0])
+            names = (self._file, f"{self._file}-wal", f"{self._file}.lock")
+            self._opened = {name: os.stat(name) for name in names}
+        except BaseException as error:
+            self.close()
+            if isinstance(error, sqlite3.Error):
+                raise unavailable(path, error) from error
+            raise
+
+    def check_file(self) -> None:
+        """Look whether the file, its log and its lock are those that were opened.
+
+        SQLite goes on with a file that was deleted or replaced, and all that is stored then is lost
+        with the process; and without its lock another process may own the store.
+
+        Raises:
+            StoreUnavailableError: One was deleted or replaced.
+        """
+        for name, opened in self._opened.items():
+            try:
+                if os.path.samestat(os.stat(name), opened):
+                    continue
+                happened = "replaced by another file"
+            except OSError as error:
+                happened = "deleted" if isinstance(error, FileNotFoundError) else error.strerror
+            raise StoreUnavailableError(
+                f"store {self.path!r}: {name!r} was {happened} while the store was open, and "
+                "nothing more is stored: it could be lost. Stop the process that serves it, put "
+                "the file back from a copy or give a new path, and start again"
+            )
+
+    def look_up(self, lookup: Callable[[SqliteLookups], T]) -> T:
+        """Run a lookup on the connection of this thread, all of it on one state of the file."""
+        try:
+            lookups: SqliteLookups | None = getattr(self._lookups, "of_thread", None)
+            if lookups is None:
+                self.check_file()  # connecting would make a new one
+                connection = self._connect()
+                connection.execute("PRAGMA query_only=ON")
+                lookups = self._lookups.of_thread = SqliteLookups(connection)
+            lookups.connection.execute("BEGIN")
+            try:
+                return lookup(lookups)
+            finally:
+                lookups.connection.execute("COMMIT")
+        except (sqlite3.Error, ValueError) as error:
+            if isinstance(error, AglError):
+                raise
+            raise named(self.path, error, "it could not be read") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._file, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+        self._connections.append(connection)
+        connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+        return connection
+
+    def close(self) -> None:
+        """Close all connections, and let the next owner have the file."""
+        self.readers.shutdown()
+        # The connection that writes is the first; as the last to be closed, it tidies the log away.
+        for connection in reversed(self._connections):
+            connection.close()
+        self._lock.release()
+
+
+def _own(path: str, file: str) -> LockFile:
+    """Lock ``<path>.lock`` for as long as this process owns the store, then make the file."""
+    if not os.path.isdir(folder := os.path.dirname(file)):
+        raise StoreUnavailableError(
+            f"store {path!r}: no folder {folder!r}; make it, or give another path"
+        )
+    try:
+        lock = LockFile(f"{file}.lock")
+    except HeldError as held:
+        raise _in_use(path, str(held)) from None
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"store {path!r}: cannot make '{file}.lock' beside it: {error.strerror}. "
+            "A store needs a folder that can be written; give another path"
+        ) from error
+    try:
+        # Before it is opened: with the first file object of a file that is closed, a process loses
+        # all locks that SQLite has on it, also by another name.
+        if os.path.isfile(file) and (names := os.stat(file).st_nlink) > 1:
+            raise StoreUnavailableError(
+                f"store {path!r}: the file has {names} names (hard links). SQLite keeps its log "
+                "beside one of them only, and opened by another, records are lost. Remove the "
+                "other names, or make a copy"
+            )
+        try:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"store {path!r}: cannot be opened for writing: {error.strerror}; give the path "
+                "of a file that can be written"
+            ) from error
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _in_use(path: str, owner: str) -> StoreUnavailableError:
+    if owner == f"process {os.getpid()}":
+        return StoreUnavailableError(
+            f"store {path!r}: open in this process already. Close that one first "
+            "(asyncio.run(trainer.store.close())), or give it: Trainer(store=...)"
+        )
+    return StoreUnavailableError(
+        f"store {path!r}: in use by {owner}. Stop that one, or reach its store over HTTP "
+        "with agl.LightningStoreClient"
+    )
+
+
+def _close_to_others(path: str, file: str) -> None:
+    """Take from other users what they may do with a store, as keys may be in it."""
+    modes = [close_to_others(name) for name in (file, f"{file}-wal", f"{file}-shm")]
+    if modes[0] is not None:
+        logger.warning(
+            "store %r: other users of this machine could open it (mode %04o), and it may hold "
+            "keys; from now on only its owner can",
+            path,
+            modes[0],
+        )
