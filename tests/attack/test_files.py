@@ -14,6 +14,7 @@ import pytest
 from agl.errors import StoreUnavailableError
 from agl.types import LLM
 from agl_runs.files import make_private_folder
+from agl_sqlite import SqliteLightningStore
 
 NOBODY = 65534
 another_user = pytest.mark.skipif(
