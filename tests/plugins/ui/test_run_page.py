@@ -40,13 +40,6 @@ def facts_of(file):
     return asyncio.run(ask())
 
 
-def test_records_of_a_search_are_not_counted_as_rollouts(serve, prompted):
-    facts = facts_of(prompted / "store.db")
-    said = text_of(f"{serve(prompted / 'store.db')}/s/{prompted.name}/run/{prompted.name}")
-    assert f"succeeded {facts.result.rollouts['succeeded']} " in said
-    assert re.search(r"Not counted: \d+ records of a search for prompts", said)
-
-
 def test_held_out_reward_of_a_search_begins_before_it(serve, prompted):
     facts = facts_of(prompted / "store.db")
     before, after = facts.held_out_before, facts.held_out_after

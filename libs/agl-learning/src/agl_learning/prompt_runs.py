@@ -1,21 +1,26 @@
 """Prompt runs as a store has them: candidates, their parents and scores, and the decision.
 
-Algorithms that optimise prompts keep what they did as rollouts whose metadata has ``prompts``: the
-run and the algorithm, a ``kind``, a ``name``, and the ``answer`` that was given or decided.
+Algorithms that optimise prompts keep what they did as documents: the run and the algorithm, a
+``kind``, a ``name``, and the ``answer`` that was given or decided. The rollouts with which they try
+a candidate have such an object as ``prompts`` in their metadata.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collected import COUNTED
-from agl_runs.result import NOTE, with_reward
+from agl_runs.result import with_reward
+from agl_runs.store import RUN_ID
 
 FIELD: Final = "prompts"
 """Key in the metadata of every rollout of a run."""
+ENTRIES: Final = "prompts"
+"""Kind of the documents of all runs."""
 EVALUATION: Final = "evaluation"
 """Kind of the rollouts that runners claim."""
 SEED: Final = "seed"
@@ -128,26 +133,29 @@ class PromptRun:
         """The one of this name, made if it is new."""
         return self.candidates.setdefault(name, Candidate(name))
 
-    def read(self, rollout: Rollout, values: Mapping[str, Any]) -> None:
-        """Take in one record."""
-        kind, name = values.get("kind"), str(values.get("name", ""))
+    def read_evaluation(self, rollout: Rollout, values: Mapping[str, Any]) -> None:
+        """Take in a rollout that tries a candidate."""
         self.run_id = (rollout.metadata or {}).get("run", self.run_id)
-        if kind == EVALUATION:
-            attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-            self.candidate(str(values["candidate"])).evaluations[rollout.rollout_id] = Evaluation(
-                rollout.rollout_id,
-                None if attempt is None else attempt.attempt_id,
-                rollout.status,
-                str(values["split"]),
-                int(values["position"]),
-                int(values["task"]),
-                rollout.status == "succeeded" or COUNTED in (rollout.metadata or {}),
-                rollout.reward,
-            )
-        given: Any = values.get("answer")
-        if not isinstance(given, dict):
-            return
-        answer = cast("dict[str, Any]", given)
+        attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+        self.candidate(str(values["candidate"])).evaluations[rollout.rollout_id] = Evaluation(
+            rollout.rollout_id,
+            None if attempt is None else attempt.attempt_id,
+            rollout.status,
+            str(values["split"]),
+            int(values["position"]),
+            int(values["task"]),
+            rollout.status == "succeeded" or COUNTED in (rollout.metadata or {}),
+            rollout.reward,
+        )
+
+    def read_entry(self, entry: Mapping[str, Any]) -> None:
+        """Take in what was asked or decided."""
+        kind, name, answer = (
+            entry["kind"],
+            str(entry["name"]),
+            cast("dict[str, Any]", entry["answer"]),
+        )
+        self.run_id = entry.get(RUN_ID) or self.run_id
         if kind == "start":
             self.candidate(SEED).texts = dict(answer.get("seed prompts", {}))
         elif kind == "critique":
@@ -175,25 +183,33 @@ class PromptRuns:
     runs: dict[str, PromptRun] = field(default_factory=dict[str, PromptRun])
     """By ``PromptRun.key``, in the order in which they began."""
     open: set[str] = field(default_factory=set[str])
-    """Records that had not ended when they were read."""
-    notes: dict[str, str] = field(default_factory=dict[str, str])
-    """Id of a rollout that is none, but a record of a search -> its status."""
+    """Rollouts that had not ended when they were read."""
     unreadable: int = 0
     """Records of another form than ours."""
 
+    async def take_entries(self, store: LightningStore) -> None:
+        """Read the entries of a store, in the order in which they were made."""
+        try:
+            found = [one.body for one in await store.query_documents(ENTRIES)]
+        except NotSupportedError:  # a store of 0.3
+            return
+        for entry in sorted(found, key=lambda entry: entry.get("time", 0.0)):
+            self._read(entry, lambda run, entry=entry: run.read_entry(entry))
+
     async def take(self, store: LightningStore, rollouts: Iterable[Rollout]) -> None:
-        """Read records of a store; rollouts that are none are passed over."""
+        """Read rollouts of a store; those of no search are passed over."""
         for rollout in rollouts:
             given: Any = (rollout.metadata or {}).get(FIELD)
-            if not isinstance(given, dict):
+            values = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+            if values.get("kind") != EVALUATION:
                 continue
-            values = cast("dict[str, Any]", given)
-            if NOTE in (rollout.metadata or {}):
-                self.notes[rollout.rollout_id] = rollout.status
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
-            rollout = await with_reward(store, rollout)
-            try:
-                run = PromptRun(str(values["run"]), str(values["algorithm"]))
-                self.runs.setdefault(run.key, run).read(rollout, values)
-            except (KeyError, TypeError, ValueError):
-                self.unreadable += 1
+            one = await with_reward(store, rollout)
+            self._read(values, lambda run, o=one, v=values: run.read_evaluation(o, v))
+
+    def _read(self, about: Mapping[str, Any], read: Callable[[PromptRun], None]) -> None:
+        try:
+            run = PromptRun(str(about["run"]), str(about["algorithm"]))
+            read(self.runs.setdefault(run.key, run))
+        except (KeyError, TypeError, ValueError):
+            self.unreadable += 1

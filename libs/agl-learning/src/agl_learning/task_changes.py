@@ -10,7 +10,6 @@ from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Wanted, listed
-from agl_runs.result import NOTE
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ async def task_changes(store: LightningStore, run_id: str) -> list[TaskChange]:
     for rollout in (await listed(store, Wanted(["succeeded"], run=run_id))).rollouts:
         about = rollout.metadata or {}
         step = about.get("step", about.get("epoch"))
-        if isinstance(step, int) and NOTE not in about:
+        if isinstance(step, int):
             tasks[task_text(rollout.mode, rollout.input)][step].append(rollout)
     several = [steps for steps in tasks.values() if len(steps) > 1]
     ends = [one for steps in several for step in (min(steps), max(steps)) for one in steps[step]]

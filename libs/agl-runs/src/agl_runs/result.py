@@ -23,8 +23,6 @@ logger = logging.getLogger("agl.runs")
 
 SUMMARY: Final = "summary.json"
 """In a run's folder: what a training says of itself at its end."""
-NOTE: Final = "agl.note"
-"""In the metadata of a rollout that is none: an algorithm keeps a note of its own so."""
 
 
 async def result_of(
@@ -44,7 +42,7 @@ async def result_of(
     causes: dict[tuple[str, str, str], FailureCause] = {}
     async for rollout in each_record(store.query_rollouts, run=run_id or None):
         about = rollout.metadata or {}
-        if NOTE in about or run_id not in ("", about.get("run")):  # a store of 0.3 has no filter
+        if run_id not in ("", about.get("run")):  # a store of 0.3 has no filter
             continue
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store) if rollout.status != "cancelled" else ():

@@ -17,6 +17,9 @@ from agl_runs.records import Run, RunOutcome, RunStart
 
 KIND: Final = "run"
 _STARTS: Final = "run.starts"
+RUN_ID: Final = "run_id"
+OF_RUNS: Final = ("prompts",)
+"""Kinds of documents whose bodies name their run as ``run_id``, and which are deleted with it."""
 
 
 def fence_of(run_id: str, generation: int) -> Fence:
@@ -152,6 +155,12 @@ async def delete_run(
         )
     ids = [one.rollout_id async for one in each_record(store.query_rollouts, run=run_id)]
     counts = await store.delete_rollouts(ids, only_count=only_count)
+    for kind in OF_RUNS:
+        found = await store.query_documents(kind)
+        keys = [one.key for one in found if one.body.get(RUN_ID) == run_id]
+        counts["documents"] += len(keys)
+        if not only_count:
+            await store.delete_documents(kind, keys)
     if not only_count:
         for kind in (_STARTS, KIND):
             await store.delete_documents(kind, [run_id])

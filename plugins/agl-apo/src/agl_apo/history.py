@@ -49,6 +49,7 @@ async def read_histories(store: LightningStore) -> list[History]:
     from agl_learning.stores import each_rollout
 
     found = PromptRuns()
+    await found.take_entries(store)
     async for rollout in each_rollout(store):
         await found.take(store, [rollout])
     return [_history(run) for run in found.runs.values()]

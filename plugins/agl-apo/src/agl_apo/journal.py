@@ -2,23 +2,22 @@
 
 A run is a function of its options, its datasets, its random seed, the answers of the models and
 the rewards. Rewards are rollouts with durable keys; everything else that cost something or was
-decided is an entry: a rollout that no runner claims, whose metadata has the question and the
-answer under ``"prompts"``. Running again reads instead of asking.
+decided is an entry: a document with the question and the answer. Running again reads instead of
+asking.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from agl.errors import ConfigError, InvalidTransitionError, NotSupportedError
+from agl.errors import ConfigError, ConflictError, InvalidTransitionError, NotSupportedError
 from agl.store.base import LightningStore
-from agl.types import Failure
-from agl.utils.secrets import hide
+from agl.types import Document
 from agl.utils.text import shorten
-from agl_learning.prompt_runs import EVALUATION, FIELD
+from agl_learning.prompt_runs import ENTRIES, EVALUATION, FIELD
 from agl_runs.folders import is_alive
-from agl_runs.result import NOTE
-from agl_runs.store import get_run
+from agl_runs.store import RUN_ID, get_run
 
 
 class StoreJournal:
@@ -28,10 +27,13 @@ class StoreJournal:
         store: Where they are.
         run_name: Whose; several runs may share a store.
         algorithm: Stands in every entry.
+        run_id: Of the trainer's run, with which the entries are deleted.
     """
 
-    def __init__(self, store: LightningStore, run_name: str, algorithm: str) -> None:
-        self.store = store
+    def __init__(
+        self, store: LightningStore, run_name: str, algorithm: str, run_id: str | None = None
+    ) -> None:
+        self.store, self.run_id = store, run_id
         self.run_name = run_name
         self.algorithm = algorithm
 
@@ -69,9 +71,12 @@ class StoreJournal:
                 )
 
     def metadata(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Metadata of a rollout of this run."""
-        of_it = {FIELD: {"run": self.run_name, "algorithm": self.algorithm, "kind": kind, **values}}
-        return of_it if kind == EVALUATION else {**of_it, NOTE: True}
+        """Metadata of a rollout of this run; ``values`` say what it is for."""
+        return {FIELD: {**self._about, "kind": kind, **values}}
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"run": self.run_name, "algorithm": self.algorithm}
 
     def key(self, *parts: object) -> str:
         """A durable key of this run."""
@@ -86,31 +91,22 @@ class StoreJournal:
     ) -> dict[str, Any]:
         """The recorded answer, or that of ``ask``, which is recorded.
 
-        What ``ask`` raises is recorded as the entry's failure and raised; the next run asks again.
+        What ``ask`` raises is not recorded; the next run asks again.
         """
-        entry = await self.store.start_rollout(
-            {"kind": kind, "name": name, "question": question},
-            metadata=self.metadata(kind, name=name),
-            key=self.key(kind, name),
-        )
-        known: dict[str, Any] = (entry.metadata or {})[FIELD]
-        is_open = entry.status not in ("failed", "succeeded")
+        key = self.key(kind, name)
+        for answer in await self._recorded(key):
+            return answer
+        entry = {**self._about, "kind": kind, "name": name, "question": question}
+        entry |= {"answer": await ask(), "time": time.time(), RUN_ID: self.run_id}
         try:
-            answer = known["answer"] if "answer" in known else await ask()
-        except Exception as error:
-            if is_open:
-                message = hide(str(error))
-                failure = Failure(boundary="model", type=type(error).__qualname__, message=message)
-                await self.store.update_attempt(
-                    entry.rollout_id, "latest", status="failed", error=failure
-                )
-            raise
-        if "answer" not in known:
-            metadata = {**(entry.metadata or {}), FIELD: {**known, "answer": answer}}
-            await self.store.update_rollout(entry.rollout_id, metadata=metadata)
-        if is_open:  # a start may have died between the two
-            await self.store.update_attempt(entry.rollout_id, "latest", status="succeeded")
-        return answer
+            await self.store.put_documents([Document(kind=ENTRIES, key=key, body=entry, expect=0)])
+        except ConflictError:  # its answer had been lost
+            return (await self._recorded(key))[0]
+        return entry["answer"]
+
+    async def _recorded(self, key: str) -> list[dict[str, Any]]:
+        found = await self.store.query_documents(ENTRIES, key_in=[key])
+        return [one.body["answer"] for one in found]
 
     async def note(self, kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:
         """Record a value; the answer is what was recorded first."""

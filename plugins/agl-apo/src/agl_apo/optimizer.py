@@ -115,7 +115,8 @@ class PromptOptimizer(PromptOptions, Algorithm):
                     f"{self.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give "
                     "another run_dir"
                 )
-            journal = StoreJournal(self.get_store(), self.run_name, self.name)
+            run = self.get_run()
+            journal = StoreJournal(self.get_store(), self.run_name, self.name, run and run[0])
             texts = {name: template.template for name, template in templates.items()}
             await journal.begin(
                 {

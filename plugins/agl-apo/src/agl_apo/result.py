@@ -68,9 +68,8 @@ def say(result: Result) -> None:
             result.failed_evaluations,
         )
     logger.info(
-        "the rollouts of this search are %d evaluations, %d of them for the decision, %d that were "
-        "run again because they had failed, the questions to models: %d calls, %d tokens, and "
-        "records of the search itself: of its start, its candidates, rounds and end",
+        "the rollouts of this search are %d evaluations, %d of them for the decision, and %d that "
+        "were run again because they had failed; it asked models in %d calls, %d tokens",
         result.evaluations,
         result.evaluations_held_out,
         result.evaluations_again,

@@ -1,19 +1,13 @@
 """How many rollouts a store has, and what those came to of a run that has no curve."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from agl.errors import NotSupportedError
 from agl.types import RolloutStatus
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Wanted, listed
-from agl_learning.notes import notes_in
 from agl_ui.places import Place
-from agl_ui.prompt_tree import prompt_runs
 
 STATUSES: Final[tuple[RolloutStatus, ...]] = (
     "queuing",
@@ -29,16 +23,6 @@ MOST_REWARDS = 1_000
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Rollouts by status."""
-
-    rollouts: Mapping[str, int]
-    """Status -> rollouts, without notes."""
-    num_notes: int = 0
-    """Rollouts that are none: an algorithm keeps a note of its own so."""
-
-
-@dataclass(frozen=True)
 class Mean:
     """The mean reward of rollouts that succeeded."""
 
@@ -49,25 +33,14 @@ class Mean:
     """Whether it is over all of them; else over the newest."""
 
 
-async def counts_of(place: Place) -> Counts:
-    """Count the rollouts of a store."""
-    pages, notes = await asyncio.gather(
-        asyncio.gather(*(_count(place, one) for one in STATUSES)), _notes(place)
-    )
-    found = dict(zip(STATUSES, pages, strict=True))
-    return Counts({s: max(0, n - notes.get(s, 0)) for s, n in found.items()}, sum(notes.values()))
+async def counts_of(place: Place) -> dict[str, int]:
+    """Status -> how many rollouts a store has."""
+    found = await asyncio.gather(*(_count(place, one) for one in STATUSES))
+    return dict(zip(STATUSES, found, strict=True))
 
 
 async def _count(place: Place, status: RolloutStatus) -> int:
     return (await place.store.query_rollouts(status_in=[status], limit=1)).total
-
-
-async def _notes(place: Place) -> Mapping[str, int]:
-    if place.asked is not None:
-        return await place.asked.ask(notes_in)
-    with suppress(NotSupportedError):  # of a store that is too old to have any
-        return Counter((await prompt_runs(place)).notes.values())
-    return {}
 
 
 async def mean_reward(place: Place, run_id: str, is_only_run: bool) -> Mean | None:

@@ -17,6 +17,7 @@ from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
 from agl_learning.file_store import FewOpen, FileStore
 from agl_learning.ledger_documents import KIND as LEDGER, LOST
+from agl_learning.prompt_runs import ENTRIES
 from agl_learning.run_metrics import METRICS
 from agl_runs.finding import last_time, placed
 from agl_runs.folders import RUNS, STORE
@@ -88,6 +89,7 @@ def _looks(store: LightningStore) -> list[Awaitable[Any]]:
         store.query_resources(sort_by="update_time", **newest),
         store.query_workers(**heard, limit=NEWEST),
         store.query_documents(RUNS_KIND),
+        store.query_documents(ENTRIES, limit=1),
         store.query_documents(LEDGER, limit=1),
         store.query_documents(LOST),
     ]

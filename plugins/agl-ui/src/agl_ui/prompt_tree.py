@@ -7,11 +7,10 @@ changes the state that it waits on.
 import asyncio
 from dataclasses import dataclass, field
 
-from agl.errors import AglError
+from agl.errors import AglError, NotSupportedError
 from agl.types import PromptTemplate
-from agl_learning.notes import notes_in
 from agl_learning.paging import page_behind
-from agl_learning.prompt_runs import PromptRuns
+from agl_learning.prompt_runs import ENTRIES, PromptRuns
 from agl_ui.places import Place
 
 PAGE, MOST_AT_ONCE = 500, 10_000
@@ -40,6 +39,7 @@ async def prompt_runs(place: Place) -> Known:
         if first.total < known.num_read:  # another file in its place
             known.__init__(lock=known.lock)
         known.total = first.total
+        await known.take_entries(place.store)
         waiting = list(known.open)
         for at in range(0, len(waiting), PAGE):
             some = await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])
@@ -59,9 +59,9 @@ async def prompt_runs(place: Place) -> Known:
 async def has_prompts(place: Place) -> bool:
     """Whether a run of the store may have optimised prompts."""
     try:
-        if not await _gives_prompts(place):
-            return False
-        return place.asked is None or bool(await place.asked.ask(notes_in))
+        return bool(await place.store.query_documents(ENTRIES, limit=1))
+    except NotSupportedError:  # a store of 0.3
+        return False
     except AglError:  # which the page itself says
         return True
 

@@ -153,7 +153,7 @@ def test_a_prompt_run_comes_with_all_its_parts(page, serve, store, tmp_path, mon
 
     async def note(kind, name, answer):
         of = {"run": "r", "algorithm": "apo", "kind": kind, "name": name, "answer": answer}
-        await store.start_rollout(kind, metadata={"prompts": of})
+        await store.put_documents([agl.Document(kind="prompts", key=f"{kind}/{name}", body=of)])
 
     async def begin():
         for number in range(5):

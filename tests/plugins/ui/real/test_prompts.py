@@ -72,7 +72,7 @@ def test_candidates_come_as_they_are_made(page, serve, tmp_path):
 
     async def note(kind, name, answer):
         of = {"run": "r", "algorithm": "apo", "kind": kind, "name": name, "answer": answer}
-        await store.start_rollout(kind, metadata={"prompts": of})
+        await store.put_documents([agl.Document(kind="prompts", key=f"{kind}/{name}", body=of)])
 
     async def begin():
         await store.add_resources({"p": agl.PromptTemplate(template="Hi {x}")})

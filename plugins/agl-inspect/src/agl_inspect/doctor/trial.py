@@ -36,7 +36,6 @@ from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, ran, silent
 from agl_learning.records import TrainedModel
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
-from agl_runs.result import NOTE
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""
@@ -244,8 +243,7 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
     tried: Sequence[Rollout] = [
         rollout
         for rollout in await store.query_rollouts()
-        if NOTE not in (rollout.metadata or {})
-        and await store.get_latest_attempt(rollout.rollout_id) is not None
+        if await store.get_latest_attempt(rollout.rollout_id) is not None
     ]
     if tried:
         trial.rollout = tried[0]

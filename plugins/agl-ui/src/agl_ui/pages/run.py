@@ -127,9 +127,8 @@ async def write(request: Request, places: Places) -> Page:
             if name.startswith(BUDGET) and finite(limit) is not None
         },
         "rate": _rate(lines),
-        "counts": counts.rollouts,
-        "num_notes": counts.num_notes,
-        "count_parts": shares(counts.rollouts, {name: name for name in counts.rollouts}),
+        "counts": counts,
+        "count_parts": shares(counts, {name: name for name in counts}),
         "causes": causes,
         "num_looked_at": FAILED_LOOKED_AT,
         "bars": bars,
