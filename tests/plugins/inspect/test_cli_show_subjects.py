@@ -266,7 +266,7 @@ def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
 
 
 async def test_files_and_other_stores_find_the_same() -> None:
-    store = SqliteLightningStore(":memory:")
+    store = agl.InMemoryLightningStore()
     try:
         ids = await step(store, "final", GOOD, BAD)
         reading = reading_of(store)
