@@ -1,8 +1,10 @@
 """A store's file: its lock, which gives it one owner, and the connections to it."""
 
+import contextlib
 import logging
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,6 @@ from agl.errors import AglError, StoreUnavailableError
 from agl.store.sqlite.file import named, prepare, unavailable
 from agl.store.sqlite.lookups import SqliteLookups
 from agl.store.sqlite.tables import SqliteTables
-from agl.utils.files import close_to_others
 from agl.utils.lockfile import HeldError, LockFile
 
 logger = logging.getLogger(__name__)
@@ -178,11 +179,29 @@ def _in_use(path: str, owner: str) -> StoreUnavailableError:
 
 def _close_to_others(path: str, file: str) -> None:
     """Take from other users what they may do with a store, as keys may be in it."""
-    modes = [close_to_others(name) for name in (file, f"{file}-wal", f"{file}-shm")]
-    if modes[0] is not None:
+    mode, *_ = [_close_one(name) for name in (file, f"{file}-wal", f"{file}-shm")]
+    if mode is not None:
         logger.warning(
             "store %r: other users of this machine could open it (mode %04o), and it may hold "
             "keys; from now on only its owner can",
             path,
-            modes[0],
+            mode,
         )
+
+
+def _close_one(name: str) -> int | None:
+    """The mode that a file of this user had; None if nothing was to be done, or could be."""
+    if not hasattr(os, "geteuid"):
+        return None
+    with contextlib.suppress(OSError):  # no file, or a file system that keeps no modes
+        # Another user may have left a link there.
+        number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = os.fstat(number)
+            mode = stat.S_IMODE(found.st_mode)
+            if found.st_uid == os.geteuid() and mode & 0o077:
+                os.fchmod(number, mode & 0o700)
+                return mode
+        finally:
+            os.close(number)
+    return None
