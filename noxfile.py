@@ -229,7 +229,6 @@ def peer(session: nox.Session) -> None:
     env = {**QUIET, "AGL_PEER_PYTHON": python}
     tests = ("mixed_run", "server_of_0_1_with_the_original")
     files = [f"tests/compat/test_{name}.py" for name in tests]
-    files.append("tests/plugins/ui/real/test_store_of_0_3.py")
     session.run("pytest", "-m", "nightly or not nightly", *files, *session.posargs, env=env)
 
 

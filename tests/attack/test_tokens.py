@@ -217,14 +217,13 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     grant = tokens.read(token)
     assert grant is not None
     assert (grant.role, grant.rollout_id, grant.attempt_id) == ("attempt", "ro-1", "at-1")
-    role, generation, expires, ids, signature = token.split(".")
+    role, expires, ids, signature = token.split(".")
     for forged in (
-        f"admin.{generation}.{expires}.{ids}.{signature}",
-        f"{role}.1.{expires}.{ids}.{signature}",
-        f"{role}.{generation}.9999999999.{ids}.{signature}",
-        f"{role}.{generation}.{expires}.{ids[:-1]}2.{signature}",
-        f"{role}.{generation}.{expires}.{ids}.{signature[:-1]}",
-        f"{role}.{generation}.{expires}.{ids}.",
+        f"admin.{expires}.{ids}.{signature}",
+        f"{role}.9999999999.{ids}.{signature}",
+        f"{role}.{expires}.{ids[:-1]}2.{signature}",
+        f"{role}.{expires}.{ids}.{signature[:-1]}",
+        f"{role}.{expires}.{ids}.",
         token[:-1] + ("A" if token[-1] != "A" else "B"),
         token + "A",
         "",
@@ -242,24 +241,10 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     assert Tokens("a long random text").read(token) is None
 
 
-def test_a_token_that_was_forgotten_is_known_by_its_signature_and_kept_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("agl_http.tokens.MAX_KNOWN", 2)
-    tokens = Tokens()
-    runner = tokens.issue("runner")
-    for number in range(3):
-        tokens.issue("attempt", f"ro-{number}", "at")
-    assert tokens.read(runner) is tokens.read(runner) is not None
-
-
-def test_a_token_ends_with_its_time_and_its_generation() -> None:
+def test_a_token_ends_with_its_time() -> None:
     tokens = Tokens("a long random text")
     assert tokens.read(tokens.issue("reader", seconds=60)) is not None
     assert tokens.read(tokens.issue("reader", seconds=-60)) is None
-    old = tokens.issue("runner")
-    assert Tokens("a long random text").read(old) is not None
-    assert Tokens("a long random text", generation=1).read(old) is None
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ AGL_PEER_PYTHON names the Python of an environment with ``agentlightning==0.3.0`
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -53,29 +52,10 @@ async def our_server() -> AsyncIterator[str]:
         await server.stop()
 
 
-@asynccontextmanager
-async def their_server() -> AsyncIterator[str]:
-    """The address of a server of 0.3's."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = start(
-        str(Path(PEER).with_name("agl")), "store", "--host", "127.0.0.1", "--port", str(port)
-    )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.communicate()
-
-
-@pytest.mark.parametrize("serve", [our_server, their_server])
-async def test_runners_and_algorithms_of_both_packages_share_a_store(
-    serve: Callable[[], AbstractAsyncContextManager[str]], echo_llm: EchoLLM
-) -> None:
+async def test_runners_and_algorithms_of_both_packages_share_a_store(echo_llm: EchoLLM) -> None:
     pythons = (sys.executable, PEER)
     processes: list[subprocess.Popen[str]] = []
-    async with serve() as address:
+    async with our_server() as address:
         try:
             store = agl.LightningStoreClient(address)
             await until_served(store)

@@ -40,7 +40,7 @@ def test_parquet_is_read(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("missing.json", None, "missing.json: no such dataset file"),
-        ("a.json", b"", "a.json: the dataset file is empty"),
+        ("a.json", b"", "a.json, line 1: not JSON"),
         ("a.json", b"[]", "a.json: the dataset has no tasks"),
         ("a.jsonl", b"\n \n", "a.jsonl: the dataset has no tasks"),
         ("a.csv", b"x,y\n", "a.csv: the dataset has no tasks"),
@@ -74,7 +74,7 @@ def test_wrong_files_are_refused_with_file_and_line(
 
 
 def test_folder_is_no_dataset(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="a dataset is a file"):
+    with pytest.raises(DatasetError, match="no such dataset file"):
         load_dataset(tmp_path)
 
 

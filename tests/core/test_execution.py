@@ -12,8 +12,7 @@ import pytest
 
 import agl
 from agl.utils.workers import worker_name
-from agl_server.processes import at_work
-from agl_server.processes.process import run_as_process
+from agl_server.processes import process
 from agl_server.processes.reports import mark_lost
 from agl_server.processes.supervisor import RunnerDied
 
@@ -131,7 +130,7 @@ async def test_runner_is_at_work_when_it_holds_its_first_claim(
     memory_store: agl.LightningStore, claim: str
 ) -> None:
     said: list[str] = []
-    store = at_work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    store = process.StoreAtWork(memory_store, lambda: said.append("at work"))
     await getattr(store, claim)(worker_id="one")
     assert said == []
     for task in (1, 2):
@@ -144,11 +143,11 @@ async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
     memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    store = at_work.StoreAtWork(memory_store, lambda: said.append("at work"))
+    store = process.StoreAtWork(memory_store, lambda: said.append("at work"))
     await store.dequeue_rollout()
     await store.dequeue_rollout()
     assert said == []
-    monkeypatch.setattr(at_work, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.0)
     await store.get_worker_by_id("one")
     assert said == []
     await store.dequeue_rollout()
@@ -173,12 +172,12 @@ def test_process_ends_in_order_when_nobody_takes_its_output(stream: Any) -> None
         async def work() -> None:
             sys.stdout = sys.stderr = stream()
 
-        run_as_process(work, lambda message: None)
+        process.run_as_process(work, lambda message: None)
 
-    process = FORK.Process(target=main)
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
+    child = FORK.Process(target=main)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
 
 
 FORKED = """

@@ -193,16 +193,6 @@ def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_run_of_which_the_algorithm_is_another_process_says_how_it_ended(tmp_path: Path) -> None:
-    store = agl.InMemoryLightningStore()
-    strategy = agl.ClientServerExecutionStrategy(server_port=0, main_process="runner")
-    trainer = agl.Trainer(algorithm=Toy(stops=True), store=store, strategy=strategy)
-    with pytest.raises(StoppedError, match=r"before its end, told to stop; it cannot go on after"):
-        trainer.fit(agent, [1])
-    (run,) = runs_of(store)
-    assert (run.status, run.generations[0].error) == ("stopped", "told to stop")
-
-
 def test_run_goes_on_in_its_own_folder_and_store() -> None:
     first = Toy(stops=True)
     words = r"before its end, told to stop; go on with Trainer\(run='a-run', resume=True\)"

@@ -21,7 +21,7 @@ import agl_runs
 import agl_server
 import agl_sqlite
 from agl.runner.heartbeat import Heartbeat
-from agl_server.processes.at_work import StoreAtWork
+from agl_server.processes.process import StoreAtWork
 from agl_sqlite import SqliteLightningStore
 
 REPOSITORY = Path(__file__).parents[2]

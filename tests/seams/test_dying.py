@@ -15,21 +15,15 @@ from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.store.give_back import give_back
 from agl.utils.workers import worker_name
 from agl_server.processes.reports import Reports
-from agl_server.processes.supervisor import RunnerDied
+from agl_server.processes.supervisor import AllEnded, RunnerDied
 
 from .scene import HEAD, Scene, wait_until
-
-STOPPED, KILLED = (f"os.kill(os.getpid(), signal.{name})" for name in ("SIGSTOP", "SIGKILL"))
 
 
 @pytest.mark.parametrize(
     ("ends", "why"),
-    [
-        ("os._exit(0)", "exit code 0"),
-        (STOPPED, "SIGSTOP"),
-        (f"os.kill(os.getppid(), signal.SIGSTOP); {KILLED}", "SIGKILL"),
-    ],
-    ids=["exits with code 0", "freezes", "dies with its supervisor frozen"],
+    [("os._exit(0)", "exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL")],
+    ids=["exits with code 0", "is killed"],
 )
 def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(
     scene: Scene, ends: str, why: str
@@ -141,7 +135,9 @@ def test_runners_stop_and_go_on_with_the_terminal(scene: Scene) -> None:
     assert scene.output.read_text().count("succeeded") == 2
 
 
-@pytest.mark.parametrize("also", ["pass", STOPPED, KILLED], ids=["only", "stopped", "killed"])
+@pytest.mark.parametrize(
+    "also", ["pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["only", "stopped"]
+)
 def test_killed_supervisor_ends_the_run_and_every_attempt(scene: Scene, also: str) -> None:
     code, results, errors = scene.run(
         f"""
@@ -309,7 +305,7 @@ def test_store_server_that_dies_ends_the_run(scene: Scene) -> None:
         """
         command = [sys.executable, HERE / "serve.py"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        delays = {"retry_delays": (0.1, 0.2), "health_retry_delays": (0.1, 0.2)}
+        delays = {"retry_delays": (0.1, 0.2)}
         client = agl.LightningStoreClient(server.stdout.readline().strip(), **delays)
 
         @agl.rollout
@@ -373,39 +369,41 @@ async def test_store_that_is_away_is_not_asked_for_each_claim() -> None:
     assert await store.statuses() == ["preparing"] * 3
 
 
-async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again() -> None:
-    store, reports = DiskOf(refusals=2), Reports(None)
+async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agl_server.processes.reports.AGAIN_SECONDS", 0.01)
+    store, reports = DiskOf(refusals=2), Reports()
     reports.open()
     await store.claimed_by(worker_name(0, pid=1))
-    died = RunnerDied(0, 1, 1, "StoreDiskError: full", False)
-    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    for _ in range(2):
-        await reports.handle(died, store)
-        assert await store.statuses() == ["preparing"]
-        assert await reports.next_or(never) == died
-    await reports.handle(died, store)
+    reports.deliver(RunnerDied(0, 1, 1, "StoreDiskError: full", False))
+    reports.deliver(AllEnded())
+    await reports.follow(store)
     assert await store.statuses() == ["failed"]
+    assert reports.no_runners.is_set()
 
 
-@pytest.mark.parametrize("handled", [0, 1])
-async def test_every_dead_runner_is_noted_at_the_end(handled: int) -> None:
-    store, reports = DiskOf(refusals=1), Reports(5.0)
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_every_dead_runner_is_noted_at_the_end(is_followed: bool) -> None:
+    store, reports = DiskOf(refusals=1), Reports()
     reports.open()
     await store.claimed_by(*(worker_name(number, pid=1) for number in range(3)))
-    dead = [RunnerDied(number, 1, 1, "exit code 1", False) for number in range(3)]
-    for died in dead[:handled]:
-        await reports.handle(died, store)  # not noted, and once more at the end
-    for died in dead[handled:]:
-        reports.deliver(died)
-    await reports.handle_rest(store)
-    refused = ["preparing"] * (1 - handled)
+    following = asyncio.ensure_future(reports.follow(store))
+    for number in range(3):
+        reports.deliver(RunnerDied(number, 1, 1, "exit code 1", False))
+    if is_followed:
+        await asyncio.sleep(0.1)  # the first cannot be noted, and is told again at the end
+    following.cancel()
+    await asyncio.wait([following])
+    await reports.follow_rest(store, 5.0)
+    refused = ["preparing"] * (1 - is_followed)
     assert sorted(await store.statuses(), reverse=True) == refused + ["failed"] * (3 - len(refused))
 
 
 async def test_runner_that_found_no_store_ends_the_run_whatever_its_text() -> None:
-    reports = Reports(None)
-    away = RunnerDied(0, 1, 69, "the store is gone", False, store_away=True)
+    reports = Reports()
+    reports.open()
+    reports.deliver(RunnerDied(0, 1, 1, "StoreUnavailableError: says an agent", False))
+    reports.deliver(RunnerDied(0, 1, 69, "the store is gone", False, store_away=True))
     with pytest.raises(RunnerCrashError, match="runner 0: the store is gone"):
-        await reports.handle(away, agl.InMemoryLightningStore())
-    text = RunnerDied(0, 1, 1, "StoreUnavailableError: says an agent", False)
-    await reports.handle(text, agl.InMemoryLightningStore())
+        await reports.follow(agl.InMemoryLightningStore())

@@ -269,17 +269,6 @@ async def test_a_lookup_that_fails_for_a_moment_is_repeated(gateways, store, nam
     assert await post(addresses[0]) == 410  # its end was told
 
 
-async def test_a_gateway_without_a_host_had_no_calls(store, names):
-    names["gateway"] = [socket.EAI_NONAME]
-
-    @agl.rollout
-    async def agent(task: str, llm: agl.LLM) -> float:
-        return 1.0
-
-    resource = agl.ProxyLLM(endpoint="http://gateway/v1", model="echo")
-    assert (await run(agent, store, resource)).status == "succeeded"
-
-
 @pytest.mark.parametrize(
     "meanwhile", ["", "answer lost", "restart", "answer lost, restart", "restart, restart"]
 )

@@ -77,11 +77,6 @@ class Recording:
         return {"folder": self.folder}
 
     @property
-    def is_forked(self) -> bool:
-        """Whether this is not the process that began the run, and notes its end."""
-        return False
-
-    @property
     def how_to_go_on(self) -> str:
         """For messages."""
         return "it cannot be resumed: agl-runs, which keeps records of runs, is not installed"

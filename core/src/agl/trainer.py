@@ -20,7 +20,6 @@ from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
-from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.recorder import Recording, RunRequest, RunSubject, find_recorder
@@ -259,7 +258,7 @@ class Trainer:
             is_forced=self._request.force,
         )
         agent.grade_method()  # refuses what is no grader
-        if isinstance(self.strategy, SharedMemoryExecutionStrategy):
+        if not self.strategy.replaces_runners:
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
         self.strategy.ask_to_stop = once(algorithm.ask_to_stop)
@@ -285,11 +284,8 @@ class Trainer:
     def _execute(
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
     ) -> None:
-        try:
-            learner = partial(self._run_algorithm, agent, algorithm, datasets, run)
-            self.strategy.execute(learner, partial(self._run_runner, agent), self.store)
-        except StoppedError as stopped:  # in a process of its own
-            run.reason, run.stopped = str(stopped), stopped
+        learner = partial(self._run_algorithm, agent, algorithm, datasets, run)
+        self.strategy.execute(learner, partial(self._run_runner, agent), self.store)
         if run.stopped is not None:
             raise run.stopped
 
@@ -351,10 +347,6 @@ class Trainer:
                     await gateway.stop()
             finally:
                 await self._end_run(error, about)
-                if run.is_forked:
-                    await run.end(store, error)
-        if run.is_forked and run.stopped is not None:
-            raise run.stopped
 
     async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
         try:

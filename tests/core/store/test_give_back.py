@@ -93,7 +93,7 @@ async def test_server_gives_back_all_that_a_client_left() -> None:
         await store.enqueue_rollout(task)
     body = wire.DequeueBody(limit=2, worker_id="w", wait_seconds=5)
     routes: Any = StoreRoutes(store)
-    assert await routes._hold_claim(Gone(), body) == (None, "gone")
+    assert await routes._claimed(Gone(), body, ()) is None
     await check_given_back(store)
 
 
@@ -105,8 +105,8 @@ async def test_client_gives_back_all_that_it_claimed() -> None:
     for task in (1, 2):
         await store.enqueue_rollout(task)
     # The claim was carried out under this key, and its answer lost.
-    body = {"limit": 2, "worker_id": "w", "key": "lost"}
-    await client._transport.post("/queues/rollouts/dequeue", body, key="lost")
+    body = {"claim": {"limit": 2, "worker_id": "w", "key": "lost"}}
+    await client._transport.post("/turn", body, key="lost")
     claimed = (await store.query_rollouts()).items
     await store.update_rollout(claimed[0].rollout_id, status="cancelled")
     await client._abandon("lost")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import os
 import pickle
@@ -18,20 +17,15 @@ from agl.errors import (
     ConfigError,
     InvalidRecordError,
     InvalidTransitionError,
-    NotSupportedError,
     StoreError,
     StoreUnavailableError,
     UnknownRecordError,
 )
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
-from agl.store.queries import each_record
 from agl.types import LLM, PromptTemplate, Span
-from agl_http import wire
-from agl_http.server import ServerThread, bind
-from agl_server.app import store_app
+from agl_http.server import bind
 from agl_server.client import LightningStoreClient
-from agl_server.routes import Answer, StoreRoutes
 from agl_server.server import LightningStoreServer
 
 
@@ -311,7 +305,7 @@ async def test_a_store_that_stays_away_is_named(client, caplog):
     sock = bind("127.0.0.1", 0)
     address = f"http://127.0.0.1:{sock.getsockname()[1]}"
     sock.close()
-    away = LightningStoreClient(address, retry_delays=(0.1, 0.2), health_retry_delays=())
+    away = LightningStoreClient(address, retry_delays=(0.1, 0.2))
     begin = time.monotonic()
     with pytest.raises(StoreUnavailableError, match=f"{address}.*agl store"):
         await away.enqueue_rollout(1)
@@ -522,79 +516,3 @@ async def test_many_waits_do_not_block_each_other(client):
         await client.enqueue_rollout(index)
     claimed = await asyncio.gather(*waits)
     assert {each.input for each in claimed} == set(range(150))
-
-
-# --- a server of 0.3
-
-
-class OldRoutes(StoreRoutes):
-    """What 0.3's server has: no batches, no long polls, no memory of requests."""
-
-    def all(self):
-        return [route for route in super().all() if not route.path.endswith("/spans/batch")]
-
-    async def health(self, *_: object) -> Answer:
-        return Answer(b'{"status":"ok"}')
-
-
-async def test_a_server_without_batches_gets_one_span_at_a_time():
-    store = InMemoryLightningStore()
-    server = ServerThread(store_app(OldRoutes(store)))
-    await asyncio.to_thread(server.start)
-    client = LightningStoreClient(server.url)
-    try:
-        rollout = await client.start_rollout(1)
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-        spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
-        added = await client.add_many_spans([*spans, spans[0]])
-        assert [span.sequence_id for span in added] == [1, 2, 3]
-    finally:
-        await client.close()
-        await asyncio.to_thread(server.stop)
-        await store.close()
-
-
-async def test_a_server_without_memory_is_not_asked_twice():
-    store = InMemoryLightningStore()
-    old = LightningStoreServer(store, port=0)
-    thread = ServerThread(store_app(OldRoutes(store)))
-    old._port = await asyncio.to_thread(thread.start)
-    async with Link(old.endpoint) as link:
-        client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01))
-        link.lose = once("enqueue")
-        with pytest.raises(StoreUnavailableError, match="not known"):
-            await client.enqueue_rollout(1)
-        assert (await store.statistics())["total_rollouts"] == 1
-        # Reading twice does no harm.
-        link.lose = once("GET /v1/agl/statistics")
-        assert await client.statistics()
-        await client.close()
-    await asyncio.to_thread(thread.stop)
-    await store.close()
-
-
-async def test_health_lists_what_this_server_adds(client):
-    assert await client._transport.has("idempotency")
-    answer = await StoreRoutes(InMemoryLightningStore()).health()
-    assert set(json.loads(answer.body)["features"]) == set(wire.FEATURES)
-
-
-async def test_a_server_that_cannot_page_by_key_is_read_by_offset_and_never_for_ever(
-    client, monkeypatch
-):
-    """That of 0.3 passes over ``after``, and would give its first page again and again."""
-    monkeypatch.setattr("agl.store.queries.PAGE", 2)
-    ids = [(await client.enqueue_rollout(number)).rollout_id for number in range(5)]
-    features = frozenset(wire.FEATURES) - {"indexes"}
-    monkeypatch.setattr(client._transport, "_features", features)
-    assert [one.rollout_id async for one in each_record(client.query_rollouts)] == ids
-    with pytest.raises(NotSupportedError, match="keeps no indexes"):
-        await client.query_rollouts(after=ids[0])
-
-
-@pytest.mark.parametrize("asked", [{"reward_above": 0.5}, {"reward_below": 0}])
-async def test_a_server_that_keeps_no_rewards_is_not_asked_for_them(client, monkeypatch, asked):
-    """That of 0.3 passes over the filter, and would give all rollouts."""
-    monkeypatch.setattr(client._transport, "_features", frozenset(wire.FEATURES) - {"indexes"})
-    with pytest.raises(NotSupportedError, match="keeps no indexes"):
-        await client.query_rollouts(**asked)

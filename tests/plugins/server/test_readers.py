@@ -1,7 +1,7 @@
 """What a reader sees of a store."""
 
 from agl.types import ProxyLLM, ResourcesUpdate
-from agl_http.readers import visible
+from agl_http.roles import visible
 
 
 def test_a_model_at_a_gateway_is_seen_without_its_key() -> None:

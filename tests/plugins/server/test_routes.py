@@ -25,8 +25,7 @@ from agl.types import (
     SpanContext,
 )
 from agl_http import wire
-from agl_http.headers import IDEMPOTENCY_KEY
-from agl_http.layers import RememberedPosts
+from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
 from agl_server import packed_json
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agl.execution.events import ExecutionEvent
 
@@ -32,7 +32,7 @@ class ExecutionStrategy(ABC):
     """Decides where the bundles run, how many runners there are, and how everything ends."""
 
     n_runners: int = 1
-    replaces_runners: ClassVar[bool] = False
+    replaces_runners: bool = False
     """Whether a runner that ends with ``RunnerStuckError`` gets a successor."""
     extra_routes: "Sequence[BaseRoute]" = ()
     """Of plugins, beside the store's, where it serves one; the trainer sets them."""
@@ -68,6 +68,5 @@ class ExecutionStrategy(ABC):
         Raises:
             AlgorithmError: The algorithm raised; the runners were stopped first.
             RunnerCrashError: Runners died for good, and the algorithm was not done.
-            StoppedError: It stopped before its end, in another process.
             KeyboardInterrupt: Ctrl+C; everything was stopped first.
         """

@@ -62,9 +62,11 @@ class _WaitingStore(StandInStore):
     was_in_vain = False
     """Whether a wait has raised."""
 
-    def __init__(self, store: LightningStore, *events: ExecutionEvent) -> None:
+    def __init__(
+        self, store: LightningStore, stop: ExecutionEvent, no_runners: ExecutionEvent
+    ) -> None:
         super().__init__(store)
-        self._stop, self._no_runners = events
+        self._stop, self._no_runners = stop, no_runners
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None

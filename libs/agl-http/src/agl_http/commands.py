@@ -1,4 +1,4 @@
-"""What commands share that run a server: when to stop, and where its metrics go."""
+"""What commands share that run a server: options, when to stop, and where metrics go."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,20 @@ def stop_signal() -> "asyncio.Event":
     return stop
 
 
+def port_option(default: int | None, **more: Any) -> Any:
+    """The option ``--port`` of a command that listens at ``default`` unless told otherwise."""
+    says = "0 takes a free one." if default else "0, the default, takes a free one."
+    more = {"default": default, "show_default": bool(default), "help": says} | more
+    return click.option("--port", type=click.IntRange(0, 65535), **more)
+
+
+log_level_option = click.option(
+    "--log-level",
+    default="INFO",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    help="DEBUG logs each request.",
+)
 tracker_option = click.option(
     "--tracker",
     "trackers",

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agl.semconv import CLIENT_GONE
-from agl_http.headers import ABANDONED, IDEMPOTENCY_KEY, RECEIVED
 
 logger = logging.getLogger("agl.http")
 
@@ -28,6 +27,15 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON, EVENTS = b"application/json", b"text/event-stream"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+ABANDONED = "AGL-Abandoned"
+"""Header of a post that asks what another one, of the same key, had claimed for nobody any more."""
+ATTEMPTS = "AGL-Attempts"
+"""Header of a runner: the tokens of attempts that it has claimed, with commas between."""
+FENCE = "AGL-Fence"
+"""Header of a writer that may be replaced: version, kind and key of its ``Fence``."""
+RECEIVED = {n: n.lower().encode() for n in (IDEMPOTENCY_KEY, ABANDONED, ATTEMPTS, FENCE)}
+"""Names of these headers as ASGI has them."""
 CLOSING = "agl.closing"  # in the state of a request: an ``asyncio.Event``, set as the server ends
 
 

@@ -7,8 +7,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from agl_http.guard import GuardedProtocol
-from agl_http.headers import RECEIVED
-from agl_http.layers import GRANT, ErrorGuard, Message
+from agl_http.layers import GRANT, RECEIVED, ErrorGuard, Message
 
 _is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
 _PLAIN_HEADERS = {

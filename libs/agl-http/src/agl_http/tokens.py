@@ -2,11 +2,10 @@
 
 import binascii
 import hmac
-import re
 import secrets
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
-from collections import OrderedDict
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 from urllib.parse import quote, unquote
@@ -27,7 +26,6 @@ MAX_KNOWN = 10_000
 SHORT = 16
 """Characters; who has a token that follows from fewer can try them all, and nobody notices."""
 _SCOPED = ("attempt", "model")
-_are_plain = re.compile(r"[\w-]+~[\w-]+", re.ASCII).fullmatch
 
 
 class Grant(NamedTuple):
@@ -47,21 +45,20 @@ ADMIN = Grant("admin")
 class Tokens:
     """Makes tokens, and knows its own again.
 
-    A token is ``ROLE.GENERATION.EXPIRES.IDS.SIGNATURE``; the signature is keyed BLAKE2b (128 bits)
-    over what stands before it. That of role ``model`` has the hash of the attempt's instead: who
-    claimed an attempt makes it (``model_token``), and who has it cannot make the attempt's.
+    A token is ``ROLE.EXPIRES.IDS.SIGNATURE``; the signature is keyed BLAKE2b (128 bits) over what
+    stands before it. That of role ``model`` has the hash of the attempt's instead: who claimed an
+    attempt makes it (``model_token``), and who has it cannot make the attempt's.
 
     Args:
         admin: A text that is a token of role ``admin`` itself. The secret follows from it, so that
             tokens outlive a restart of a server with the same one. None makes a secret that ends
             with this process.
-        generation: Tokens of any other are refused.
 
     Raises:
         ConfigError: See ``check_admin``.
     """
 
-    def __init__(self, admin: str | None = None, generation: int = 0) -> None:
+    def __init__(self, admin: str | None = None) -> None:
         if admin is not None:
             check_admin(admin)
         self._secret = (
@@ -69,10 +66,9 @@ class Tokens:
             if admin
             else secrets.token_bytes(32)
         )
-        self.generation = generation
         # Python hashes texts with a key of the process's own, so that how long it takes to find one
         # says nothing of those that are nearly the same.
-        self._known: OrderedDict[str, Grant] = OrderedDict()
+        self._checked = lru_cache(MAX_KNOWN)(self._check)
         self.admin = admin or self.issue("admin")
 
     def issue(
@@ -100,19 +96,19 @@ class Tokens:
                 f"attempt_id={attempt_id!r}; roles are {', '.join(_ROLES)}, and "
                 f"{' and '.join(_SCOPED)} need both ids"
             )
-        ids = _joined(rollout_id, attempt_id) if rollout_id else ""
+        ids = urlsafe_b64encode(f"{rollout_id}\0{attempt_id}".encode()) if rollout_id else b""
         expires = 0 if seconds is None else int(time.time() + seconds) + 1
+        said = f"{expires}.{ids.decode().rstrip('=')}"
         if role == "model":
-            return model_token(self._signed(f"attempt.{self.generation}.{expires}.{ids}"))
-        token = self._signed(f"{role}.{self.generation}.{expires}.{ids}")
-        self._remember(token, Grant(role, rollout_id, attempt_id, expires))
-        return token
+            return model_token(self._signed(f"attempt.{said}"))
+        return self._signed(f"{role}.{said}")
 
     def read(self, token: str) -> Grant | None:
         """What a token allows; None for one that is not ours, or no longer good."""
-        known = self._known.get(token)
-        if known is not None and not known.expires:
-            return known
+        grant = self._checked(token)
+        return None if grant is None or 0 < grant.expires < time.time() else grant
+
+    def _check(self, token: str) -> Grant | None:
         given = token.encode(errors="replace")
         if hmac.compare_digest(given, self.admin.encode()):
             return ADMIN
@@ -124,17 +120,9 @@ class Tokens:
             expected = model_token(expected)
         if not hmac.compare_digest(given, expected.encode(errors="replace")):
             return None
-        generation, expires, ids = rest.split(".")
-        if int(generation) != self.generation or 0 < int(expires) < time.time():
-            return None
-        grant = Grant(cast(Role, role), *_parted(ids), int(expires))
-        self._remember(token, grant)
-        return grant
-
-    def _remember(self, token: str, grant: Grant) -> None:
-        self._known[token] = grant
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+        expires, ids = rest.split(".")
+        rollout_id, _, attempt_id = urlsafe_b64decode(f"{ids}==").decode().partition("\0")
+        return Grant(cast(Role, role), rollout_id, attempt_id, int(expires))
 
     def _signed(self, said: str) -> str:
         text = said.encode(errors="replace")
@@ -167,23 +155,6 @@ def model_token(attempt_token: str) -> str:
     said, _, signature = attempt_token.rpartition(".")
     digest = blake2b(signature.encode(), person=b"agl model", digest_size=16).hexdigest()
     return f"model.{said.partition('.')[2]}.{digest}"
-
-
-def _joined(rollout_id: str, attempt_id: str) -> str:
-    """Two ids as one piece of a token, which may stand in a path."""
-    ids = f"{rollout_id}~{attempt_id}"
-    if _are_plain(ids):
-        return ids
-    encoded = urlsafe_b64encode(f"{rollout_id}\0{attempt_id}".encode())
-    return f"~{encoded.decode().rstrip('=')}"
-
-
-def _parted(ids: str) -> tuple[str, str]:
-    if ids.startswith("~"):
-        rollout_id, _, attempt_id = urlsafe_b64decode(f"{ids[1:]}==").decode().partition("\0")
-    else:
-        rollout_id, _, attempt_id = ids.partition("~")
-    return rollout_id, attempt_id
 
 
 def with_token(address: str, token: str | None) -> str:
@@ -239,7 +210,7 @@ def tokens_of(store: LightningStore) -> Tokens:
 
 
 def set_tokens(store: LightningStore, tokens: Tokens) -> None:
-    """Have ``tokens_of`` return these."""
+    """Make ``tokens_of`` return these."""
     _made[_owner_of(store)] = tokens
 
 

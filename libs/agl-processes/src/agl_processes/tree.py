@@ -15,8 +15,6 @@ PARENT_LOOK_SECONDS = 0.5
 """How often a process looks whether its parent still lives."""
 KILL_SECONDS = 5.0
 """How long killing is repeated while those that are killed leave new processes."""
-MARK = "AGL_RUNNER_MARK"
-"""Environment variable of runners, and so of the programs that their agents start."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -64,14 +62,6 @@ def kill_descendants(root: psutil.Process, *, itself: bool = False) -> None:
         time.sleep(0.01)
 
 
-def kill_marked(mark: str) -> None:
-    """Kill the programs that were started with ``mark`` in their environment, wherever they are."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to somebody else
-            if process.environ().get(MARK) == mark:
-                process.kill()
-
-
 def status_of(process: psutil.Process) -> str | None:
     """What the process does, as psutil names it; None when it is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -79,16 +69,13 @@ def status_of(process: psutil.Process) -> str | None:
     return None
 
 
-def start_group(parent: int, mark: str | None = None) -> None:
+def start_group(parent: int) -> None:
     """Lead a process group of its own, which ends when the process ``parent`` does.
 
     Args:
         parent: The parent of this process; it may have died by now.
-        mark: By which ``kill_marked`` finds programs that this process and its children start.
     """
     os.setpgid(0, 0)
-    if mark is not None:
-        os.environ[MARK] = mark
 
     def watch() -> None:
         while os.getppid() == parent:

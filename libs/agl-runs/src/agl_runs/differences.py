@@ -34,31 +34,27 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
     Returns:
         What is safe to change, and what makes another run of it.
     """
-    safe: list[str] = []
+    safe: list[str] = [before.problem] if before.problem else []
     unsafe: list[str] = []
-    if before.problem:
-        safe.append(before.problem)
-    if before.config:
-        # A trainer in Python records the algorithm's options only, and a file has all keys.
-        both = [name for name in before.config if name in now.config]
-        configs = [{name: one[name] for name in both} for one in (before.config, now.config)]
-        changed = list(_changed(*map(flat, configs)))
-        # A path may be an algorithm's type, say; its name is compared where the run is found.
-        changed = [one for one in changed if one[0] != "algorithm.type"]
-        retyped = {name.removesuffix("type") for name, _, _ in changed if name.endswith(".type")}
-        for name, old, new in changed:
-            if name.startswith(tuple(retyped)) and not name.endswith(".type"):
-                continue  # an option of another type
-            more = _is_told(name, algorithm, "growing_options") and _is_more(old, new)
-            text = f"{name}: {_shown(old)} then, {_shown(new)} now"
-            (safe if more or _is_safe(name, algorithm) else unsafe).append(text)
-    for name, old in before.datasets.items():
-        new = now.datasets.get(name)
-        if new is None or new.digest != old.digest:
-            what = "none" if new is None else f"{new.num_tasks} tasks ({new.digest})"
-            unsafe.append(f"{name} tasks: {old.num_tasks} tasks ({old.digest}) then, {what} now")
-    for name in now.datasets.keys() - before.datasets.keys() if before.datasets else ():
-        unsafe.append(f"{name} tasks: none then, {now.datasets[name].num_tasks} tasks now")
+    # A trainer in Python records the algorithm's options only, and a file has all keys.
+    both = before.config.keys() & now.config.keys()
+    old, new = (flat({n: c[n] for n in c if n in both}) for c in (before.config, now.config))
+    # A path may be an algorithm's type, say; its name is compared where the run is found.
+    changed = [one for one in _changed(old, new) if one[0] != "algorithm.type"]
+    retyped = tuple(name.removesuffix("type") for name, _, _ in changed if name.endswith(".type"))
+    for name, was, is_now in changed:
+        if retyped and name.startswith(retyped) and not name.endswith(".type"):
+            continue  # an option of another type
+        more = _is_told(name, algorithm, "growing_options") and _is_more(was, is_now)
+        text = f"{name}: {_shown(was)} then, {_shown(is_now)} now"
+        (safe if more or _is_safe(name, algorithm) else unsafe).append(text)
+    if before.datasets:
+        digests = [
+            {name: f"{d.num_tasks} tasks ({d.digest})" for name, d in one.datasets.items()}
+            for one in (before, now)
+        ]
+        for name, was, is_now in _changed(*digests):
+            unsafe.append(f"{name} tasks: {_shown(was)} then, {_shown(is_now)} now")
     _compare_code(before.code, now.code, safe, unsafe)
     return safe, unsafe
 

@@ -57,7 +57,6 @@ class RecordedStart(Recording):
     """Whether the store outlives this process."""
     what_shapes: dict[str, Any] = field(default_factory=dict[str, Any])
     """See ``agl_runs.differences``."""
-    _pid: int = field(default_factory=os.getpid)
     _store: OfRunStore | None = None
 
     @property
@@ -77,10 +76,6 @@ class RecordedStart(Recording):
 
     def replaced(self) -> ReplacedError | None:
         return None if self._store is None else self._store.refusal
-
-    @property
-    def is_forked(self) -> bool:
-        return os.getpid() != self._pid
 
     @property
     def can_go_on(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
+from agl.recorder import RunRequest
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl_runs.store import query_runs
@@ -22,25 +23,17 @@ if TYPE_CHECKING:
     from agl_runs.records import Run
 
 
-@dataclass(frozen=True)
-class RunToBe:
-    """A run that the command makes, or goes on with."""
-
-    run_id: str
-    folder: Path
-    resume: bool = False
-    force: bool = False
-    ui: bool = False
-
-
-def train(path: Path, overrides: Sequence[str], *, dry: bool, **given: Any) -> None:
+def train(
+    path: Path, overrides: Sequence[str], *, dry: bool, force: bool = False, ui: bool = False
+) -> None:
     """Run a configuration to the end and print what came of it.
 
     Args:
         path: The configuration file.
         overrides: ``key=value`` each.
         dry: Run Baseline in the algorithm's place.
-        given: ``force`` and ``ui`` of the ``RunToBe``.
+        force: Go on although the results of the run in the configured folder would change.
+        ui: Show the run in a browser meanwhile.
 
     Raises:
         ConfigError: Something is wrong with the request; nothing was started or written.
@@ -50,20 +43,23 @@ def train(path: Path, overrides: Sequence[str], *, dry: bool, **given: Any) -> N
     from agl_runs.config.file import load_config
 
     file = load_config(path, overrides)
-    run = replace(new_run(file.config), **given)
+    run = replace(new_run(file.config), force=force)
     if run.force and not run.resume:
         raise ConfigError("--force is for a run that goes on; add --resume")
-    _run(file, run, dry=dry)
+    _run(file, run, dry=dry, ui=ui)
 
 
-def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: Any) -> None:
+def resume_run(
+    path: Path | None, overrides: Sequence[str], name: str, *, force: bool, ui: bool
+) -> None:
     """Go on with a run, in its folder and its store.
 
     Args:
         path: The configuration file; None takes the one in the run's folder.
         overrides: ``key=value`` each.
         name: Which run: its id, a part of it, or its folder; empty for the newest.
-        given: ``force`` and ``ui`` of the ``RunToBe``.
+        force: As for ``train``.
+        ui: The same.
 
     Raises:
         ConfigError: There is no such run, or it is another one now; nothing was started.
@@ -78,7 +74,8 @@ def resume_run(path: Path | None, overrides: Sequence[str], name: str, **given: 
     if file is None:
         file = load_config_of_run(run, overrides)
         _enter(run)
-    _run(file, RunToBe(run.run_id, folder, resume=True, **given), dry=False)
+    request = RunRequest(run.run_id, resume=True, folder=folder, force=force)
+    _run(file, request, dry=False, ui=ui)
 
 
 def _enter(run: "Run") -> None:
@@ -135,38 +132,36 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
     return sorted(read_and_close(store, query_runs), key=last_time)
 
 
-def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
+def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
     from agl_runs.config.file import check_config
 
-    checked = check_config(file, run_dir=run.folder, dry=dry)
-    components = {
-        name: plan.build() for name, plan in checked.components.items() if name != "store"
-    }
-    components["llm_proxy"] = components.pop("gateway", None)
+    folder = run.folder
+    assert folder is not None
+    checked = check_config(file, run_dir=folder, dry=dry)
+    components = checked.build()
     strategy = components["strategy"]
     strategy.prepare()
     plan = checked.components["store"]
     if getattr(strategy, "role", None) == "runner":
         # The run's folder is on the algorithm's machine, and so is the store, unless all share one.
         shared = getattr(strategy, "managed_store", None) is False
-        trainer = _trainer(checked, components, plan.build() if shared else None, None)
-        _fit(trainer, checked, dry=dry)
+        _fit(checked.trainer(components, plan.build() if shared else None), checked, dry=dry)
         return
-    is_new = not run.folder.exists()
-    make_private_folder(run.folder)
+    is_new = not folder.exists()
+    make_private_folder(folder)
     note(f"run: {run.run_id}")
-    note(f"run folder: {run.folder}")
+    note(f"run folder: {folder}")
     store = plan.build()
     trainer = None
     try:
-        trainer = _trainer(checked, components, store, run)
+        trainer = _trainer(checked, components, store, run, folder, ui=ui)
         result = _fit(trainer, checked, dry=dry)
     finally:
         asyncio.run(store.close())
         if trainer is not None and trainer.result.run_id:
-            _sum_up(trainer.result, plan.options.get("path"), run, dry=dry)
-        elif is_new and {one.name for one in run.folder.iterdir()} <= {CONFIG, STORE}:
-            shutil.rmtree(run.folder)  # nothing was started
+            _sum_up(trainer.result, plan.options.get("path"), folder, dry=dry)
+        elif is_new and {one.name for one in folder.iterdir()} <= {CONFIG, STORE}:
+            shutil.rmtree(folder)  # nothing was started
     if result.rollouts and "succeeded" not in result.rollouts:
         most = result.failures[0] if result.failures else "no reason was stored"
         raise RunError(f"no rollout succeeded; most often: {most}")
@@ -176,7 +171,7 @@ def _run(file: "ConfigFile", run: RunToBe, *, dry: bool) -> None:
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(result: "RunResult", path: str | None, run: RunToBe, *, dry: bool) -> None:
+def _sum_up(result: "RunResult", path: str | None, folder: Path, *, dry: bool) -> None:
     """Print what came of the run, and how it goes on if it is not at its end."""
     print(result.summary)
     if path is not None:
@@ -184,20 +179,21 @@ def _sum_up(result: "RunResult", path: str | None, run: RunToBe, *, dry: bool) -
     if result.record is not None and result.status not in ("finished", "running"):
         # What an error of the run says, the command says last.
         error = result.record.generations[-1].error if result.status == "stopped" else None
-        note(f"run {run.run_id} {result.status}{f': {error}' if error else ''}")
+        note(f"run {result.run_id} {result.status}{f': {error}' if error else ''}")
         if not dry:
-            name = run.run_id if run.folder.parent == Path(RUNS) else run.folder
+            name = result.run_id if folder.parent == Path(RUNS) else folder
             note(f"to go on: agl run --resume {name}")
 
 
-def new_run(config: "RunConfig") -> RunToBe:
+def new_run(config: "RunConfig") -> RunRequest:
     """A run in the configured folder, or in a new one; one that has begun in it goes on."""
     if config.run_dir is None:
         run_id = new_run_id()
-        return RunToBe(run_id, Path(RUNS) / run_id)
+        return RunRequest(run_id, folder=Path(RUNS) / run_id)
     folder = Path(config.run_dir)
     known = known_run(folder)
-    return RunToBe(known[0], folder, resume=True) if known else RunToBe(new_run_id(), folder)
+    run_id = new_run_id() if known is None else known[0]
+    return RunRequest(run_id, resume=known is not None, folder=folder)
 
 
 @dataclass
@@ -214,41 +210,33 @@ class _ConfigWriter:
 def _trainer(
     checked: "CheckedConfig",
     components: dict[str, Any],
-    store: "LightningStore | None",
-    run: RunToBe | None,
+    store: "LightningStore",
+    run: RunRequest,
+    folder: Path,
+    *,
+    ui: bool,
 ) -> "Trainer":
-    from agl.trainer import Trainer
-
-    config, hooks = checked.file.config, checked.hooks
-    if run is not None:
-        components |= {
-            "run": run.run_id,
-            "run_dir": run.folder,
-            "resume": run.resume,
-            "force": run.force,
-            "run_config": {
-                "file": str(checked.file.path.absolute()),
-                "working_directory": os.getcwd(),
-                **checked.resolved(),
-            },
-        }
-        writer = _ConfigWriter(run.folder / CONFIG, checked.as_yaml())
-        if not run.resume:
-            writer.on_run_start()
-        hooks = [*hooks, writer, *(["ui"] if run.ui else [])]
-    trainer = Trainer(
-        **components,
-        store=store,
-        initial_resources=checked.resources,
-        max_rollouts=config.max_rollouts,
-        concurrency=config.concurrency,
-        runner=config.runner,
-        hooks=hooks,
+    config = {
+        "file": str(checked.file.path.absolute()),
+        "working_directory": os.getcwd(),
+        **checked.resolved(),
+    }
+    writer = _ConfigWriter(folder / CONFIG, checked.file.as_yaml())
+    if not run.resume:
+        writer.on_run_start()
+    return checked.trainer(
+        components,
+        store,
+        run=run.run_id,
+        run_dir=folder,
+        resume=run.resume,
+        force=run.force,
+        run_config=config,
+        hooks=[*checked.hooks, writer, *(["ui"] if ui else [])],
     )
-    trainer.shows_result = False
-    return trainer
 
 
 def _fit(trainer: "Trainer", checked: "CheckedConfig", *, dry: bool) -> "RunResult":
+    trainer.shows_result = False
     fit = trainer.dev if dry else trainer.fit
     return fit(checked.agent, checked.train, val_dataset=checked.val)

@@ -3,8 +3,7 @@
 A gateway that cannot say that it has stored every call of the attempt fails the attempt: a reward
 without the calls that earned it must not look like a success. Unable are one that is gone, one
 that began to serve after the attempt did (it was killed, and another took its place), and one that
-says that the store refused a call. One whose name did not exist when the attempt began, nor does
-when it ends, had no call.
+says that the store refused a call.
 
 While the agent works, its spans wait for the calls before them, and those calls for the spans
 before them, so that numbers say what came after what. The runner tells a gateway when spans ended,
@@ -16,12 +15,10 @@ import asyncio
 import json
 import logging
 import math
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import GatewayClient
 from agl.errors import GatewayError
@@ -56,8 +53,6 @@ class _Gateway:
     key: str | None
     noted: float
     """``time.monotonic()`` when the attempt began."""
-    exists: asyncio.Task[bool]
-    """Whether there was a host of its name, looked up when the attempt began."""
 
 
 class HttpGatewayClient(GatewayClient):
@@ -94,10 +89,7 @@ class HttpGatewayClient(GatewayClient):
             if isinstance(llm, ProxyLLM):
                 url = llm.get_base_url(attempt.rollout_id, attempt.attempt_id)
                 url = url.removesuffix("/v1")
-                exists = asyncio.create_task(_exists(url))
-                found[url] = _Gateway(
-                    llm.get_base_url(), url, llm.api_key, time.monotonic(), exists
-                )
+                found[url] = _Gateway(llm.get_base_url(), url, llm.api_key, time.monotonic())
         if found:
             self._gateways[attempt.attempt_id] = found
 
@@ -219,24 +211,10 @@ async def _end(gateway: _Gateway, waits: tuple[float, ...]) -> str | None:
         except TimeoutError as error:
             return str(error)
         except (OSError, ValueError) as error:
-            existed = await asyncio.shield(gateway.exists)
-            if not existed and not await _exists(gateway.url):
-                return None  # the agent cannot have called it either
             if wait is None:
                 return str(error) or repr(error)
             await asyncio.sleep(wait)
     return None
-
-
-async def _exists(url: str) -> bool:
-    """False when there is no host of this name; a lookup that fails otherwise says nothing."""
-    try:
-        await asyncio.get_running_loop().getaddrinfo(urlsplit(url).hostname, None)
-    except socket.gaierror as error:
-        return error.errno != socket.EAI_NONAME
-    except (OSError, ValueError):
-        return True
-    return True
 
 
 def _what_is_missing(answer: Any, elapsed: float) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl.env import LightningEnvVar
-from agl_http.commands import make_tracker, tracker_option
+from agl_http.commands import log_level_option, make_tracker, port_option, tracker_option
 from agl_http.tokens import read_token, without_token
 
 if TYPE_CHECKING:
@@ -37,12 +37,7 @@ def _limit(text: str) -> tuple[str, float]:
 
 @click.command("gateway")
 @click.option("--host", default=None, help="Where to listen. [default: 127.0.0.1]")
-@click.option(
-    "--port",
-    default=None,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one. [default: 4848]",
-)
+@port_option(None, help="0 takes a free one. [default: 4848]")
 @click.option(
     "--model",
     "models",
@@ -100,12 +95,7 @@ def _limit(text: str) -> tuple[str, float]:
     help="The same for each attempt.",
 )
 @tracker_option
-@click.option(
-    "--log-level",
-    default="INFO",
-    show_default=True,
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-)
+@log_level_option
 def command(
     models: tuple[dict[str, Any], ...],
     model_key: str | None,

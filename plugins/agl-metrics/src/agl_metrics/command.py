@@ -3,6 +3,7 @@
 import click
 
 from agl.env import DEFAULT_HOST, LightningEnvVar
+from agl_http.commands import log_level_option, port_option
 
 DEFAULT_PORT = 4748
 
@@ -14,13 +15,7 @@ DEFAULT_PORT = 4748
     show_default=True,
     help="Where to listen. Anything but loopback needs AGL_SERVER_TOKEN.",
 )
-@click.option(
-    "--port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one.",
-)
+@port_option(DEFAULT_PORT)
 @click.option(
     "--metrics-path", default="/v1/prometheus", show_default=True, help="Where the metrics are."
 )
@@ -39,12 +34,7 @@ DEFAULT_PORT = 4748
     help="The store's. Prometheus then sends this, or a token of a reader made from it, as bearer "
     "token or password.",
 )
-@click.option(
-    "--log-level",
-    default="INFO",
-    show_default=True,
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-)
+@log_level_option
 @click.option("--access-log", is_flag=True, help="Log each request.")
 def command(
     host: str,

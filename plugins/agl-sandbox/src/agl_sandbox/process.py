@@ -21,7 +21,6 @@ from agl.errors import ConfigError
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
-from agl_processes.tree import MARK
 from agl_sandbox import probe, shipping, syscalls, view
 from agl_sandbox.forked import MAX_SOCKETS, encode, receive
 from agl_sandbox.forker import CallFailedError, ForkerClient, ForkerGoneError
@@ -322,7 +321,7 @@ class ProcessSandbox(JsonSandbox):
         return [*self._bwrap, *view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:
-        names = ("PATH", "LANG", MARK, *self._env)
+        names = ("PATH", "LANG", *self._env)
         return {name: os.environ[name] for name in names if name in os.environ}
 
     def _judge(self, found: Findings) -> None:

@@ -22,7 +22,6 @@ from agl_http.layers import (
 from agl_http.tokens import ADMIN, Grant, Tokens, token_in
 from agl_server.answers import error_answer
 from agl_server.dispatch import Dispatch, described
-from agl_server.grants import Reserved
 from agl_server.routes import StoreRoutes
 
 logger = logging.getLogger("agl.server")
@@ -77,9 +76,7 @@ def store_app(
     api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
     for signal in ("metrics", "logs", "development/profiles"):
         api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
-    # They look at no grant, wherever they lie.
-    others = [*extra_routes, *(Route(path, index) for path in PAGES)]
-    api.router.default = Reserved(Router(others), ())
+    api.router.default = Router([*extra_routes, *(Route(path, index) for path in PAGES)])
     api.add_exception_handler(AglError, _agl_error)
     api.add_exception_handler(Exception, _unforeseen)
 
@@ -87,9 +84,7 @@ def store_app(
         return ADMIN if tokens is None else tokens.read(token_in(authorization))
 
     open_paths = frozenset({wire.HEALTH, "/health"})
-    own_paths = (wire.PREFIX, wire.TRACES, *open_paths)
-    reserved = Reserved(api, tuple(f"{path}/" for path in own_paths))
-    inner = RememberedPosts(Unpacked(Dispatch(reserved, listed), max_body_bytes))
+    inner = RememberedPosts(Unpacked(Dispatch(api, listed), max_body_bytes))
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
     if cors_allow_origins:
         app = CORSMiddleware(

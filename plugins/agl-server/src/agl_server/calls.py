@@ -50,8 +50,6 @@ class Call:
     """What the answer is on the wire, where that is not what the contract says."""
     absent_is_404: bool = False
     """Whether no record is an error of the interface, instead of null."""
-    feature: str | None = None
-    """What ``/health`` of a server lists that has this; None where all have it."""
 
     @functools.cached_property
     def operation(self) -> Operation:
@@ -110,7 +108,7 @@ class Call:
             return {self.whole: body}
         if body is None:
             return {}
-        given = body.given() if self.operation.changes else dict(vars(body))
+        given = body.given() if self.operation.changes else dict[str, Any](vars(body))
         for name, value in given.items():
             if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
@@ -168,10 +166,10 @@ _CALLS: Final = (
     Call(S.get_latest_attempt, "GET", f"{_ATTEMPTS}/latest"),
     Call(S.update_attempt, "POST", f"{_ATTEMPTS}/{{attempt_id}}"),
     Call(S.query_spans, "POST", "/spans/search", "/spans"),
-    Call(S.put_documents, "POST", "/documents", status=201, feature="documents"),
-    Call(S.query_documents, "POST", "/documents/search", feature="documents"),
-    Call(S.delete_documents, "POST", "/documents/delete", feature="documents"),
-    Call(S.delete_rollouts, "POST", "/rollouts/delete", feature="documents"),
+    Call(S.put_documents, "POST", "/documents", status=201),
+    Call(S.query_documents, "POST", "/documents/search"),
+    Call(S.delete_documents, "POST", "/documents/delete"),
+    Call(S.delete_rollouts, "POST", "/rollouts/delete"),
     Call(S.query_resources, "GET", "/resources"),
     Call(S.add_resources, "POST", "/resources", status=201, whole="resources"),
     Call(S.get_latest_resources, "GET", "/resources/latest"),

@@ -10,20 +10,14 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agl.env import LightningEnvVar, resolve_str_env_var
-from agl.errors import AglError, NotSupportedError, StoreError, UnknownRecordError
-from agl.store.base import UNSET, AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
+from agl.errors import AglError, StoreError, UnknownRecordError
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
 from agl.store.operation_table import Operation, operation
-from agl.store.packed_span import PackedSpan, unpacked
+from agl.store.packed_span import AnySpan
 from agl.store.queries import check_statuses
 from agl.store.span_checks import check_span
-from agl.types import (
-    UNASSIGNED,
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    Rollout,
-    Span,
-)
+from agl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 from agl.utils.secrets import learn
 from agl_http import wire
 from agl_http.tokens import Grant, Role, with_token, without_token
@@ -38,10 +32,7 @@ LONG_POLL_SECONDS = 30.0
 
 _object = TypeAdapter(dict[str, Any])
 _text, _maybe_grant = TypeAdapter(str), TypeAdapter[Grant | None](Grant | None)
-_many_claimed = TypeAdapter(list[wire.Claimed])
 _many_rollouts = TypeAdapter(list[AnyRollout])
-_maybe_span = TypeAdapter[Span | None](Span | None)
-_receipts = TypeAdapter(list[wire.SpanReceipt])
 _turn = TypeAdapter(wire.TurnAnswer)
 _number = TypeAdapter(dict[str, int])
 
@@ -59,8 +50,6 @@ class LightningStoreClient(LightningStore):
             or without a token; for a Unix socket ``http+unix://%2Ftmp%2Fagl.sock``.
         retry_delays: Seconds before each repetition of a request that got no answer; together they
             are how long an outage may last.
-        health_retry_delays: Before a repetition the server is asked whether it is there, once and
-            then after each of these pauses, in seconds.
         request_timeout: Seconds that one request may take, beyond what it was asked to wait.
         connection_timeout: Seconds that connecting may take.
         token: A token of the server, or where one will be read from. None takes the one in the
@@ -75,7 +64,6 @@ class LightningStoreClient(LightningStore):
         server_address: str,
         *,
         retry_delays: Sequence[float] = RETRY_DELAYS,
-        health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5),
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
         token: str | TokenSlot | None = None,
@@ -87,12 +75,7 @@ class LightningStoreClient(LightningStore):
         self._token = token
         self._claims = ClaimTokens(token)
         self._transport = Transport(
-            server_address,
-            token,
-            retry_delays,
-            health_retry_delays,
-            request_timeout,
-            connection_timeout,
+            server_address, token, retry_delays, request_timeout, connection_timeout
         )
         self.server_address = self._transport.address
 
@@ -152,13 +135,6 @@ class LightningStoreClient(LightningStore):
         if "status_in" in arguments:
             check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
         call = CALLS[operation.name]
-        newer = {arguments.get(name) for name in ("after", "reward_below", "reward_above")} - {None}
-        feature, has = "indexes" if newer else call.feature, self._transport.has
-        if feature is not None and not await has(feature):
-            raise NotSupportedError(
-                f"the store at {self.server_address} is of an older version and keeps no "
-                f"{feature}; run it with this version of agl-core"
-            )
         ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
         claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())
         try:
@@ -184,93 +160,6 @@ class LightningStoreClient(LightningStore):
             for number, rollout in enumerate(rollouts)
         ]
         return await super().enqueue_many_rollouts(keyed)
-
-    async def dequeue_many_rollouts(
-        self,
-        *,
-        limit: int = 1,
-        worker_id: str | None = None,
-        wait_seconds: float = 0.0,
-        key: str | None = None,
-    ) -> Sequence[AttemptedRollout]:
-        end = time.monotonic() + max(wait_seconds, 0.0)
-        while True:
-            begin = time.monotonic()
-            left = min(end - begin, LONG_POLL_SECONDS)
-            body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "key": key}
-            if left > 0:
-                body["wait_seconds"] = left
-            answer = await self._claim("/queues/rollouts/dequeue", body, _many_claimed)
-            claimed = self._plain(answer)
-            left = end - time.monotonic()
-            if claimed or left <= 0:
-                return claimed
-            await _pause_if_early(begin, left)
-
-    def _plain(self, claimed: Sequence[wire.Claimed]) -> list[AttemptedRollout]:
-        """What was claimed; the tokens stay here."""
-        for one in claimed:
-            ids = one.rollout_id, one.attempt.attempt_id
-            self._claims.note(*ids, one.span_token)
-        return [one.plain() for one in claimed]
-
-    async def _claim(
-        self, path: str, body: dict[str, Any], answer: TypeAdapter[T], claims: Sequence[str] = ()
-    ) -> T:
-        """Post what may claim; what nobody waits for any more is given back."""
-        request = secrets.token_hex(16)
-        claim: dict[str, Any] = body.get("claim", {}) if path == "/turn" else body
-        if claim:
-            # The server's memory of requests ends with it; a key is stored with what is claimed.
-            claim["key"] = claim["key"] or request
-        wait_seconds = max(claim.get("wait_seconds", 0.0), 0.0)
-        spans = body.pop("spans", None)
-        content = encode(body)
-        if spans is not None:
-            content = b'{"spans":%b,%b' % (wire.spans_json(spans), content[1:])
-        try:
-            return await self._post(path, content, answer, wait_seconds, request, claims)
-        except asyncio.CancelledError:
-            await self._abandon(request, path)
-            raise
-
-    async def _abandon(self, key: str, path: str = "/queues/rollouts/dequeue") -> None:
-        """Asked again with the same key, the server answers what it had claimed; else nothing."""
-        with contextlib.suppress(AglError, TimeoutError):
-            async with asyncio.timeout(2.0):
-                body = {} if path == "/turn" else {"limit": 0}
-                content, _ = await self._transport.post(path, body, key=key, abandoned=True)
-                answer: TypeAdapter[Any] = _many_claimed if body else _turn
-                found = _read(content, answer)
-                await give_back(self, found if body else found.claimed)
-
-    # --- spans
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        for span in spans:
-            check_span(span)  # here, where its fields can still be named
-        if not spans:
-            return []
-        if not await self._transport.has("spans/batch"):
-            return await self._add_one_by_one(spans)
-        receipts: list[wire.SpanReceipt] = []  # of a runner's spans for 200 attempts: in parts
-        for ids, claims in self._claims.portions(span.rollout_id for span in spans):
-            some = [span for span in spans if span.rollout_id in ids]
-            body = wire.spans_json(some)
-            receipts += await self._post("/spans/batch", body, _receipts, claims=claims)
-        return unpacked(wire.with_numbers(spans, receipts))
-
-    async def _add_one_by_one(self, spans: Sequence[Span]) -> list[Span]:
-        """For a server of 0.3, which takes one span at a time and issues no numbers by itself."""
-        added: list[Span] = []
-        for span in spans:
-            if span.sequence_id == UNASSIGNED:
-                number = await self.get_next_span_sequence_id(span.rollout_id, span.attempt_id)
-                span = span.changed(sequence_id=number)
-            claims = self._claims.of([span.rollout_id])
-            stored = await self._post("/spans", span, _maybe_span, claims=claims)
-            added += [stored] if stored else []
-        return added
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
@@ -308,7 +197,7 @@ class LightningStoreClient(LightningStore):
 
     async def turn(
         self,
-        spans: Sequence[Span | PackedSpan] = (),
+        spans: Sequence[AnySpan] = (),
         *,
         finish: AttemptEnd | None = None,
         limit: int = 1,
@@ -319,38 +208,60 @@ class LightningStoreClient(LightningStore):
         """The same in one request, all or nothing; a wait that is longer goes on in others."""
         for span in spans:
             if isinstance(span, Span):
-                check_span(span)
-        claim: Any = {"limit": limit, "worker_id": worker_id, "key": key}
-        if not await self._transport.has("turn"):
-            return await self._turn_in_parts(spans, finish, {**claim, "wait_seconds": wait_seconds})
-        begin = time.monotonic()
-        end = begin + max(wait_seconds, 0.0)
-        held = min(wait_seconds, LONG_POLL_SECONDS) if limit > 0 else 0.0
-        body: dict[str, Any] = {"spans": spans, "finish": finish}
-        if limit > 0:
-            body["claim"] = {**claim, "wait_seconds": held}
-        ids = {one.rollout_id for one in (*spans, *([finish] if finish else []))}
-        answer = await self._claim("/turn", body, _turn, self._claims.of(ids))
-        claimed: Sequence[AttemptedRollout] = self._plain(answer.claimed)
-        left = end - time.monotonic()
-        if not claimed and limit > 0 and left > 0:
-            await _pause_if_early(begin, left)
+                check_span(span)  # here, where its fields can still be named
+        if not spans and finish is None and limit <= 0:
+            return Turn((), None, ())
+        claim = {"limit": limit, "worker_id": worker_id, "key": key or secrets.token_urlsafe(12)}
+        whose = [one.rollout_id for one in (*spans, *([finish] if finish else []))]
+        *before, (ids, claims) = self._claims.portions(whose)
+        receipts: list[wire.SpanReceipt] = []
+        for some, shown in before:  # of a runner's spans for 200 attempts: in parts
+            part = [span for span in spans if span.rollout_id in some]
+            receipts += (await self._turn(part, {"finish": None}, shown)).spans
+        rest = [span for span in spans if span.rollout_id in ids] if before else spans
+        body: dict[str, Any] = {"finish": finish}
+        attempt: Attempt | None = None
+        end = time.monotonic() + max(wait_seconds, 0.0)
+        while True:
+            begin = time.monotonic()
+            held = max(min(end - begin, LONG_POLL_SECONDS), 0.0)
+            if limit > 0:
+                body["claim"] = {**claim, "wait_seconds": held}
+            answer = await self._turn(rest, body, claims, held)
+            receipts, attempt = receipts + answer.spans, attempt or answer.attempt
             left = end - time.monotonic()
-            claimed = await self.dequeue_many_rollouts(wait_seconds=left, **claim)
-        return Turn(wire.with_numbers(spans, answer.spans), answer.attempt, claimed)
+            if answer.claimed or limit <= 0 or left <= 0:
+                claimed = [one.plain() for one in answer.claimed]
+                return Turn(wire.with_numbers(spans, receipts), attempt, claimed)
+            await _pause_if_early(begin, left)
+            rest, body, claims = (), {}, []
 
-    async def _turn_in_parts(
-        self, spans: Sequence[Span | PackedSpan], finish: AttemptEnd | None, claim: dict[str, Any]
-    ) -> Turn:
-        """For a server of 0.3: what it stored stays stored if the end is refused."""
-        added = await self.add_many_spans(unpacked(spans))
-        attempt = None
-        if finish is not None:
-            ids = finish.rollout_id, finish.attempt_id
-            error = finish.error or UNSET
-            attempt = await self.update_attempt(*ids, status=finish.status, error=error)
-        claimed = await self.dequeue_many_rollouts(**claim) if claim["limit"] > 0 else ()
-        return Turn(added, attempt, claimed)
+    async def _turn(
+        self,
+        spans: Sequence[AnySpan],
+        body: dict[str, Any],
+        claims: Sequence[str],
+        wait_seconds: float = 0.0,
+    ) -> wire.TurnAnswer:
+        """One request; what it claims, and nobody waits for any more, is given back."""
+        request = secrets.token_hex(16)
+        content = b'{"spans":%b,%b' % (wire.spans_json(spans), encode(body)[1:])
+        try:
+            answer = await self._post("/turn", content, _turn, wait_seconds, request, claims)
+        except asyncio.CancelledError:
+            if "claim" in body:
+                await self._abandon(request)
+            raise
+        for one in answer.claimed:  # their tokens stay here
+            self._claims.note(one.rollout_id, one.attempt.attempt_id, one.span_token)
+        return answer
+
+    async def _abandon(self, key: str) -> None:
+        """Asked again with the same key, the server answers what it had claimed; else nothing."""
+        with contextlib.suppress(AglError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                content, _ = await self._transport.post("/turn", {}, key=key, abandoned=True)
+                await give_back(self, _read(content, _turn).claimed)
 
     # --- requests
 
@@ -377,6 +288,6 @@ def _read(content: bytes, adapter: TypeAdapter[T]) -> T:
 
 
 async def _pause_if_early(begin: float, left: float) -> None:
-    """Ask less often where the server does not hold requests (0.3's), or is closing."""
+    """Ask less often while the server closes, and holds no request."""
     if time.monotonic() - begin < 0.25:
         await asyncio.sleep(min(left, 0.25))

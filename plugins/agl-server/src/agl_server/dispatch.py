@@ -20,8 +20,7 @@ from agl.errors import AglError
 from agl.store import documents
 from agl.store.retry import RETRY_SECONDS
 from agl_http import wire
-from agl_http.headers import FENCE, RECEIVED
-from agl_http.layers import JSON, ROUTE, App, Receive, Scope, Send, header
+from agl_http.layers import FENCE, GRANT, JSON, RECEIVED, ROUTE, App, Receive, Scope, Send, header
 from agl_server.answers import error_answer
 from agl_server.shapes import Shape
 
@@ -29,6 +28,7 @@ LARGE_BODY = 64 * 1024
 """Bytes; of larger ones only the first error is listed: all would cost far more than they."""
 MAX_LISTED = 100
 """Errors of a body that an answer lists."""
+_LOOKS = (("reader", "GET"), ("reader", "HEAD"))
 
 
 _fence = re.compile(r"(\d{1,16}) ([^ ]+) ([^ ]+)").fullmatch
@@ -195,7 +195,7 @@ class Dispatch:
     """Answers requests for the routes of the store, and passes everything else on.
 
     Args:
-        app: Where the rest goes.
+        app: Where the rest goes, for admins, and for readers to look at.
         routes: In the order in which paths are tried.
     """
 
@@ -222,6 +222,12 @@ class Dispatch:
             allowed = ", ".join(sorted(verbs))
             why = f"{scope['method']} is not for this path: send {allowed}"
             response = error_answer(405, why, "MethodNotAllowed", {"Allow": allowed})
+        elif (role := scope[GRANT].role) != "admin" and (role, scope["method"]) not in _LOOKS:
+            why = (
+                f"a token of role {role!r} may not {scope['method']} {scope['path']}; an admin "
+                "may, and a reader may look at it"
+            )
+            response = error_answer(403, why, "NotAllowedError")
         else:
             return await self.app(scope, receive, send)
         return await response(scope, receive, send)

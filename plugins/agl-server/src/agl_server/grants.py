@@ -1,7 +1,6 @@
 """What the token of a request allows, and the tokens in answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
@@ -11,8 +10,7 @@ from agl.errors import NotAllowedError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed_span import AnySpan, PackedSpan
 from agl.types import AttemptedRollout
-from agl_http.headers import ATTEMPTS, RECEIVED
-from agl_http.layers import GRANT, App, Receive, Scope, Send, answer, header
+from agl_http.layers import ATTEMPTS, GRANT, RECEIVED, header
 from agl_http.roles import check
 from agl_http.tokens import Grant, Tokens
 
@@ -92,27 +90,6 @@ class Grants:
                 b'%s,"span_token":"%s"}' % (_attempted.dump_json(one)[:-1], token.encode())
             )
         return b"[%s]" % b",".join(found)
-
-
-@dataclass
-class Reserved:
-    """Keeps for admins, and for readers to read, what does not look at the grant by itself."""
-
-    app: App
-    own_paths: tuple[str, ...]
-    """Paths that do, each with a slash behind it, and all below them."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http" and not f"{scope['path']}/".startswith(self.own_paths):
-            role, method = scope[GRANT].role, scope["method"]
-            if role != "admin" and not (role == "reader" and method in ("GET", "HEAD")):
-                why = (
-                    f"a token of role {role!r} may not {method} {scope['path']}; an admin may, and "
-                    "a reader may look at it"
-                )
-                return await answer(send, 403, why, "NotAllowedError")
-        return await self.app(scope, receive, send)
 
 
 def _signed(span: AnySpan, role: str) -> AnySpan:

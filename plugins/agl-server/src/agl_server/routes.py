@@ -30,7 +30,7 @@ from agl.types import Attempt, AttemptedRollout, Failure, Span
 from agl.utils.json_values import is_json, json_of
 from agl_http import metrics, wire
 from agl_http.layers import CLOSING
-from agl_http.readers import visible
+from agl_http.roles import visible
 from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
 from agl_server.answers import Answer, json_answer, record_json
@@ -177,18 +177,15 @@ class StoreRoutes:
         """
         body = body or wire.DequeueBody()
         await self._grants.check(request, "dequeue_many_rollouts", {})
+        claimed = ()
         if body.wait_seconds <= 0:
-            claimed = await self.store.dequeue_many_rollouts(
-                limit=body.limit,
-                worker_id=body.worker_id,
-                key=self._grants.key(request, body.key),
-            )
-            return Answer(self._grants.claims_json(await self._told(claimed)))
-        claimed, end = await self._hold_claim(request, body)
-        if claimed is None:
-            return Response(status_code=CLIENT_GONE)
-        content = self._grants.claims_json(await self._told(claimed))
-        return Answer(content, headers={wire.WAIT_ENDED: end})
+            claimed = await self.store.dequeue_many_rollouts(**self._claim_of(request, body))
+        answer = await self._claimed(request, body, claimed)
+        return Response(status_code=CLIENT_GONE) if answer is None else Answer(*answer)
+
+    def _claim_of(self, request: Request, body: wire.DequeueBody) -> dict[str, Any]:
+        key = self._grants.key(request, body.key)
+        return {"limit": body.limit, "worker_id": body.worker_id, "key": key}
 
     async def _told(self, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
         """Those whose task JSON can hold; the attempts of others end here, as nobody gets them."""
@@ -205,25 +202,28 @@ class StoreRoutes:
                 await self.store.update_attempt(*ids, status="failed", error=failure)
         return found
 
-    async def _hold_claim(
-        self, request: Request, body: wire.DequeueBody
-    ) -> tuple[Sequence[AttemptedRollout] | None, str]:
-        """Claim, waiting for work; None when the client is gone, else see ``_hold``."""
-        claimed, end = await self._hold(
-            request,
-            self.store.dequeue_many_rollouts(
-                limit=body.limit,
-                worker_id=body.worker_id,
-                wait_seconds=min(body.wait_seconds, wire.MAX_WAIT_SECONDS),
-                key=self._grants.key(request, body.key),
-            ),
-        )
-        if end == "gone":
-            # Nobody gets this answer. Another runner shall have the work, and a repetition of the
-            # request shall claim anew, so the answer must not be remembered either.
-            await give_back(self.store, claimed or ())
-            return None, end
-        return claimed or [], end
+    async def _claimed(
+        self, request: Request, body: wire.DequeueBody, claimed: Sequence[AttemptedRollout]
+    ) -> tuple[bytes, int, dict[str, str]] | None:
+        """JSON of what was claimed, once there is some, and an answer's status and headers.
+
+        None if the client is gone. Another runner shall then have the work, and a repetition of the
+        request shall claim anew, so that answer must not be remembered either.
+        """
+        headers: dict[str, str] = {}
+        if not claimed and body.limit > 0 and body.wait_seconds > 0:
+            wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
+            found, end = await self._hold(
+                request,
+                self.store.dequeue_many_rollouts(
+                    wait_seconds=wait_seconds, **self._claim_of(request, body)
+                ),
+            )
+            claimed, headers = found or (), {wire.WAIT_ENDED: end}
+            if end == "gone":
+                await give_back(self.store, claimed)
+                return None
+        return self._grants.claims_json(await self._told(claimed)), 200, headers
 
     async def turn(
         self, request: Request, body: wire.TurnBody | packed_json.PackedTurn
@@ -235,26 +235,20 @@ class StoreRoutes:
         by then the rest is stored.
         """
         claim = body.claim or wire.DequeueBody(limit=0)
-        limit = claim.limit
-        spans = self._grants.written(request, body.spans, "turn", body.finish)
-        key = self._grants.key(request, claim.key)
-        done = await self.store.turn(
-            spans, finish=body.finish, limit=limit, worker_id=claim.worker_id, key=key
-        )
-        claimed = done.claimed
-        headers: dict[str, str] = {}
-        if limit > 0 and not claimed and claim.wait_seconds > 0:
-            claimed, end = await self._hold_claim(request, claim)
-            if claimed is None:
-                return Response(status_code=CLIENT_GONE)
-            headers = {wire.WAIT_ENDED: end}
+        is_more = body.claim is not None or body.finish is not None
+        operation = "turn" if is_more else "add_many_spans"
+        spans = self._grants.written(request, body.spans, operation, body.finish)
+        done = await self.store.turn(spans, finish=body.finish, **self._claim_of(request, claim))
+        answer = await self._claimed(request, claim, done.claimed)
+        if answer is None:
+            return Response(status_code=CLIENT_GONE)
         attempt = b"null" if done.attempt is None else _attempt.dump_json(done.attempt)
         content = b'{"spans":%s,"attempt":%s,"claimed":%s}' % (
             packed_json.receipts(done.spans),
             attempt,
-            self._grants.claims_json(await self._told(claimed)),
+            answer[0],
         )
-        return Answer(content, headers=headers)
+        return Answer(content, *answer[1:])
 
     async def wait(self, request: Request, body: wire.WaitBody) -> Response:
         """Hold the request until these rollouts have ended, or the time is up."""

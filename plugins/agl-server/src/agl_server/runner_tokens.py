@@ -21,11 +21,12 @@ LOOK_SECONDS, WAIT_SECONDS = 0.01, 60.0
 class TokenSlot:
     """A place from which processes that were forked earlier read a token that is made later.
 
-    So neither they nor what they fork before they read it have it in their memory.
+    So a process has the token in its memory only once it has read it, and what it forked before
+    that never does.
 
     Args:
-        path: A file that others find, too, of mode 0600 in a folder of mode 0700; None for a place
-            that only forked processes have.
+        path: A file that other processes of this user find, too, of mode 0600 in a folder of mode
+            0700; None for a place that only forked processes have.
 
     Raises:
         ConfigError: The folder is somebody else's.
@@ -62,7 +63,7 @@ class TokenSlot:
         """The token, once it is there.
 
         Raises:
-            StoreUnavailableError: It does not come; whose it is has not been started.
+            StoreUnavailableError: Nobody has left one in time.
         """
         end = time.monotonic() + WAIT_SECONDS
         while not (token := self.look()):
@@ -74,14 +75,11 @@ class TokenSlot:
             await asyncio.sleep(LOOK_SECONDS)
         return token
 
-    def close(self) -> None:
-        """Let go of it in this process."""
+    def clear(self) -> None:
+        """Take the token away from others, and let go of it in this process."""
         if self._path is None:
             self._file.close()
-
-    def clear(self) -> None:
-        """Take the token away from others."""
-        if self._path is not None:
+        else:
             self._path.unlink(missing_ok=True)
 
 

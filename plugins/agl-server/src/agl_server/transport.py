@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -18,11 +18,11 @@ import pydantic_core
 from pydantic import BaseModel
 from yarl import URL
 
-from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, StoreUnavailableError
+from agl.errors import AglError, ConfigError, InvalidRecordError, StoreUnavailableError
 from agl.store.documents import FENCE as STORE_FENCE
 from agl_http import wire
 from agl_http.addresses import UNIX_SCHEME, socket_path
-from agl_http.headers import ABANDONED, ATTEMPTS, FENCE, IDEMPOTENCY_KEY
+from agl_http.layers import ABANDONED, ATTEMPTS, FENCE, IDEMPOTENCY_KEY
 from agl_server.runner_tokens import TokenSlot
 
 logger = logging.getLogger("agl.server")
@@ -55,11 +55,10 @@ class _Request(NamedTuple):
 
 @dataclass(eq=False)
 class Transport:
-    """Sends requests, and sends them again.
+    """Sends requests, and repeats those that get no answer.
 
-    Posts carry an ``Idempotency-Key``, by which a server that knows it carries each out once. A
-    server that does not (0.3's) is not asked again when it may have carried out what it was asked.
-    What the fields mean says ``LightningStoreClient``.
+    Posts carry an ``Idempotency-Key``, by which the server carries each out once.
+    ``LightningStoreClient`` says what the fields mean.
 
     Raises:
         ConfigError: The address is none.
@@ -68,7 +67,6 @@ class Transport:
     address: str
     token: str | TokenSlot | None = field(repr=False)
     retry_delays: Sequence[float]
-    health_retry_delays: Sequence[float]
     request_timeout: float
     connection_timeout: float
 
@@ -83,7 +81,6 @@ class Transport:
         self.address = self.address.rstrip("/")
         self._base = self.address if self.unix_path is None else "http://localhost"
         self._sessions = _Sessions(self)
-        self._features: frozenset[str] | None = None
         self._is_said_away = False
         self._num_closes = 0
 
@@ -143,44 +140,29 @@ class Transport:
         content = body if isinstance(body, bytes) else encode(body)
         return await self._ask(_Request("POST", path, {}, content, headers, wait_seconds))
 
-    async def has(self, feature: str) -> bool:
-        """Whether the server lists ``feature``; asks it the first time."""
-        if self._features is None:
-            self._note_features(await self.get("/health"))
-        return self.known_to_have(feature)
-
-    def known_to_have(self, feature: str) -> bool:
-        """The same, as far as is known without asking."""
-        return self._features is not None and feature in self._features
-
     async def close(self) -> None:
         """Close the connections of this process; who waits for an answer is refused."""
         self._num_closes += 1
         await self._sessions.close()
 
     async def _ask(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
-        method = request.method
         failure: _NoAnswer | None = None
         maybe_done = False
         begin = end = 0.0
         num_closes = self._num_closes
         for delay in (0.0, *self.retry_delays):
             if failure is not None:
-                left = max(end - time.monotonic(), 0.0)
                 # Many clients that lost one server must not come back in step.
-                await asyncio.sleep(min(delay * random.uniform(1.0, 1.25), left))
-                if not await self._is_back(end):
-                    if time.monotonic() >= end:
-                        break
-                    continue
-                if maybe_done and method == "POST" and not self.known_to_have("idempotency"):
-                    break
+                pause = min(delay * random.uniform(1.0, 1.25), end - time.monotonic())
+                await asyncio.sleep(max(pause, 0.0))
             try:
-                return await self._try(request)
+                answer = await self._try(request)
+                self._is_said_away = False
+                return answer
             except _NoAnswer as error:
                 if self._num_closes != num_closes:
                     raise StoreUnavailableError(
-                        f"store at {self.address}: its client was closed before {method} "
+                        f"store at {self.address}: its client was closed before {request.method} "
                         f"{request.path} was answered, and the server may have carried that out. "
                         "Await your calls before you call close() of the client"
                     ) from None
@@ -198,22 +180,10 @@ class Transport:
         outage = time.monotonic() - begin
         lost = "; whether the last request was carried out is not known" if maybe_done else ""
         raise StoreUnavailableError(
-            f"store at {self.address}: no answer to {method} {request.path} for {outage:.0f} s "
-            f"({failure}){lost}. Is it running, and is the address right? "
+            f"store at {self.address}: no answer to {request.method} {request.path} for "
+            f"{outage:.0f} s ({failure}){lost}. Is it running, and is the address right? "
             "Start one with: agl store"
         )
-
-    async def _is_back(self, end: float) -> bool:
-        for pause in (0.0, *self.health_retry_delays):
-            await asyncio.sleep(min(pause, max(end - time.monotonic(), 0.0)))
-            try:
-                content, _ = await self._try(_Request("GET", "/health"))
-            except _NoAnswer:
-                continue
-            self._note_features(content)
-            self._is_said_away = False
-            return True
-        return False
 
     def _say_who_is_away(self, error: _NoAnswer, seconds: float) -> None:
         """Once in an outage, whoever asks."""
@@ -263,17 +233,6 @@ class Transport:
         if status in _RETRIED:
             raise _NoAnswer(f"HTTP {status}", lost=status not in (429, 503), error=error)
         raise error
-
-    def _note_features(self, content: bytes) -> None:
-        try:
-            health = json.loads(content)
-        except ValueError:
-            health = None
-        if not isinstance(health, dict):
-            raise StoreError(
-                f"store at {self.address}: what answers there is no store; check the address"
-            )
-        self._features = frozenset(cast(dict[str, Any], health).get("features", ()))
 
 
 class _Sessions:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from agl.env import LightningEnvVar
+from agl_http.commands import port_option
 
 
 @click.command("serve", context_settings={"show_default": True})
@@ -12,7 +13,7 @@ from agl.env import LightningEnvVar
 @click.option(
     "--host", default="127.0.0.1", help="Where to listen. Anything but loopback needs an API key."
 )
-@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@port_option(8000)
 @click.option(
     "--api-key",
     envvar=LightningEnvVar.AGL_SERVE_API_KEY.value,

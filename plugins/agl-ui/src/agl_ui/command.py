@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agl.env import DEFAULT_HOST
+from agl_http.commands import port_option
 
 if TYPE_CHECKING:
     from agl_ui.places import Places
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--host", default=DEFAULT_HOST, show_default=True, help="Where to listen: a name of loopback."
 )
-@click.option(
-    "--port", default=0, type=click.IntRange(0, 65535), help="0, the default, takes a free one."
-)
+@port_option(0)
 @click.option("--open", "is_open", is_flag=True, help="Ask for no key in the address.")
 @click.option("--browse", is_flag=True, help="Open a browser.")
 @click.option(

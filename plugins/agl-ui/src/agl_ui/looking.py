@@ -11,8 +11,7 @@ from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
 from agl.store.queries import PAGE
 from agl.types import PaginatedResult
-from agl_http.readers import visible
-from agl_http.roles import ALLOWED
+from agl_http.roles import ALLOWED, visible
 
 MOST_DAMAGED = 50
 """Records that one question passes over; a store with more of them is said to be damaged."""

@@ -12,14 +12,13 @@ import click
 def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check FILE as agl run does, and print it with defaults; secrets are redacted."""
     from agl.cli.shared import print_json
-    from agl_runs.config.file import check_config, load_config
+    from agl_runs.config.file import as_yaml, check_config, load_config
     from agl_runs.training import new_run
 
     loaded = load_config(file, overrides)
-    checked = check_config(loaded, run_dir=new_run(loaded.config).folder)
-    for name in checked.components.keys() - {"store"}:  # which may make a file
-        checked.components[name].build()
+    checked = check_config(loaded, run_dir=new_run(loaded.config).folder or Path())
+    checked.build()
     if as_json:
         print_json(checked.resolved())
     else:
-        print(checked.as_yaml(), end="")
+        print(as_yaml(checked.resolved()), end="")

@@ -29,17 +29,13 @@ def load_dataset(path: str | Path) -> list[Any]:
     """
     path = Path(path)
     reader = _READERS.get(path.suffix.lower())
-    if not path.exists():
-        raise DatasetError(f"{path}: no such dataset file")
     if not path.is_file():
-        raise DatasetError(f"{path}: a dataset is a file, and this is none")
+        raise DatasetError(f"{path}: no such dataset file")
     if reader is None:
         raise DatasetError(
             f"{path}: cannot read {path.suffix or 'a file without an ending'!r}; "
             f"a dataset is one of {', '.join(_READERS)}"
         )
-    if path.stat().st_size == 0:
-        raise DatasetError(f"{path}: the dataset file is empty")
     try:
         tasks = reader(path)
     except UnicodeDecodeError as error:

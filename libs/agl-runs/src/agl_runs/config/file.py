@@ -17,7 +17,7 @@ from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
 from agl.plugins.schema import key, schema_of, validate
-from agl.runner.plan import default_strategy
+from agl.runner.plan import default_strategy, plan_runner
 from agl.utils.catalogue import public_names
 from agl.utils.secrets import HIDDEN
 from agl.utils.text import did_you_mean
@@ -29,6 +29,8 @@ from agl_runs.secrets import expand, redact
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
+    from agl.store.base import LightningStore
+    from agl.trainer import Trainer
     from agl.types import NamedResources
     from agl_runs.records import Run
 
@@ -90,7 +92,7 @@ class ConfigFile:
     values: dict[str, Any]
     """What file and overrides say; ``${NAME}`` is not expanded, so it can be shown redacted."""
     read_from: Path | None = None
-    """Where ``values`` stand, if not in ``path``: in the folder of a run, with all defaults."""
+    """Where ``values`` stand, if not in ``path``: in the folder of a run."""
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
@@ -98,6 +100,10 @@ class ConfigFile:
         for part in keys:
             address = key(address, part)
         return address
+
+    def as_yaml(self) -> str:
+        """The values as text, secrets redacted."""
+        return as_yaml(redact(self.values))
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,27 @@ class CheckedConfig:
     hooks: list[object]
     resources: "NamedResources | None"
 
+    def build(self) -> dict[str, Any]:
+        """All components but the store, which may make a file; by names of ``Trainer``."""
+        built = {name: plan.build() for name, plan in self.components.items() if name != "store"}
+        return {"llm_proxy": built.pop("gateway", None), **built}
+
+    def trainer(
+        self, components: dict[str, Any], store: "LightningStore | None", **options: Any
+    ) -> "Trainer":
+        """A trainer of these components; ``options`` are ``Trainer``'s and go before the file's."""
+        from agl.trainer import Trainer
+
+        config = self.file.config
+        about: dict[str, Any] = {
+            "max_rollouts": config.max_rollouts,
+            "concurrency": config.concurrency,
+            "runner": config.runner,
+            "initial_resources": self.resources,
+            "hooks": self.hooks,
+        }
+        return Trainer(store=store, **(about | components | options))
+
     def resolved(self) -> dict[str, Any]:
         """Every key and option with the value in force, defaults included, secrets redacted."""
         # As read where it was given, since that still has ``${NAME}`` in place.
@@ -121,11 +148,12 @@ class CheckedConfig:
             values[name] = _with_defaults(values[name], plan)
         return redact(values)
 
-    def as_yaml(self) -> str:
-        """What ``resolved`` gives, as text."""
-        import yaml
 
-        return yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True)
+def as_yaml(values: dict[str, Any]) -> str:
+    """Values as YAML, in their order."""
+    import yaml
+
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
@@ -164,20 +192,6 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
             f"{written}: {', '.join(hidden)} was hidden when it was written. Name the file that "
             "the run was begun with: agl run FILE --resume RUN"
         )
-    # What follows from other keys follows again, perhaps with other values.
-    for block, option, key_above in (
-        ("strategy", "n_runners", "runners"),
-        ("runner", "concurrency", "concurrency"),
-    ):
-        if isinstance(values.get(block), dict) and values.get(key_above) is not None:
-            values[block].pop(option, None)
-    store = cast("dict[str, Any] | str", values.get("store", ""))
-    if isinstance(store, dict) and written.with_name(STORE).is_file():
-        store.pop("path", None)  # both may have moved
-    for override in overrides:
-        block, is_type, name = override.partition(".type=")
-        if is_type and isinstance(values.get(block), dict) and values[block].get("type") != name:
-            del values[block]  # the options there are those of another type
     return _configured(Path(run.config.get("file", written)), values, overrides, written)
 
 
@@ -290,38 +304,18 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     return plans
 
 
-def _check_runners(file: ConfigFile, strategy: ComponentPlan[Any]) -> None:
+def _check_runners(file: ConfigFile, strategy_plan: ComponentPlan[Any]) -> None:
     """Check what the file says of runners; the trainer builds those, with the tracer."""
-    from agl.agent.base import Runner
-    from agl.runner import LitAgentRunner
     from agl.tracer.base import DummyTracer
 
-    runners, concurrency = file.config.runners, file.config.concurrency
-    for name, number in (("runners", runners), ("concurrency", concurrency)):
-        if number is not None and number < 1:
-            raise ConfigError(f"{file.where(name)}: must be at least 1, got {number}")
-    if runners is not None and strategy.options.get("n_runners") is None:
-        where = file.where("runners")
-        raise ConfigError(f"{where}: the strategy takes no number of runners; remove this key")
-    plan = plan_component(
-        cast("Any", file.config.runner),
-        group=None,
-        expected_type=Runner,
-        default=LitAgentRunner,
-        optional_defaults={"tracer": DummyTracer()}
-        | ({} if concurrency is None else {"concurrency": concurrency}),
-        where=file.where("runner"),
-    )
-    for name, number, option, chosen in (
-        ("runners", runners, "strategy.n_runners", strategy.options.get("n_runners")),
-        ("concurrency", concurrency, "runner.concurrency", plan.options.get("concurrency")),
-    ):
-        if number is not None and chosen not in (None, number):
-            raise ConfigError(
-                f"{file.where(name)}: {number} here and {chosen} in {option}; say it in one place"
-            )
-    if inspect.isclass(plan.target):
-        plan.build()
+    config, strategy = file.config, strategy_plan.build()
+    if config.runners not in (None, strategy.n_runners):
+        raise ConfigError(
+            f"{file.where('runners')}: {config.runners} here, and strategy.n_runners is "
+            f"{strategy.n_runners}; say it in one place, if the strategy takes a number"
+        )
+    with located(file.where().rstrip(":")):
+        plan_runner(config.runner, DummyTracer(), strategy, config.max_rollouts, config.concurrency)
 
 
 def _load_agent(path: str, where: str) -> "LitAgent[Any]":

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from itertools import chain, pairwise
-from math import inf
+from itertools import pairwise
 from typing import Any, cast
 
 from agl.errors import ConfigError
 
-_MOST_ALIASED = 100_000
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -48,7 +46,8 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         values: Nested dicts and lists, as parsed.
         overrides: ``key=value`` each; dots lead into blocks, numbers into lists, and the value is
             YAML. A component given by its name alone becomes a block: ``algorithm.beam_width=4``
-            turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``.
+            turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``. Another type
+            drops the options of the former one.
 
     Raises:
         ConfigError: One has no ``=``, no YAML value, or leads nowhere.
@@ -70,7 +69,10 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
                 raise ConfigError(f"{override!r}: {part!r} is {inner!r} and has no {following!r}")
             block[at] = inner
             block = cast("Any", inner)
-        block[_place(block, parts[-1], override)] = parse_yaml(text, override)
+        at, value = _place(block, parts[-1], override), parse_yaml(text, override)
+        if at == "type" and block.get(at) not in (None, value):
+            block.clear()  # the options there are those of another type
+        block[at] = value
 
 
 def _place(block: Any, part: str, override: str) -> str | int:
@@ -87,25 +89,7 @@ def _place(block: Any, part: str, override: str) -> str | int:
 def _loader() -> Any:
     import yaml
 
-    sizes: dict[Any, float] = {}
-
     class Loader(yaml.SafeLoader):
-        num_aliased = 0.0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event: Any = cast(Any, self).peek_event()
-            node: Any = super().compose_node(parent, index)
-            if not isinstance(event, yaml.AliasEvent):
-                own: Any = node.value if isinstance(node, yaml.CollectionNode) else ()
-                parts: Any = chain.from_iterable(own) if isinstance(node, yaml.MappingNode) else own
-                sizes[node] = 1 + sum(map(sizes.__getitem__, parts))
-            else:
-                self.num_aliased += sizes.get(node, inf)  # a circle has no end
-            if self.num_aliased > _MOST_ALIASED:
-                problem = f"its aliases stand for more than {_MOST_ALIASED:,} values"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-            return node
-
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen: set[str] = set()
             for key_node, _ in node.value:

@@ -5,17 +5,12 @@ from pathlib import Path
 import click
 
 from agl.env import DEFAULT_HOST
+from agl_http.commands import log_level_option, port_option
 
 
 @click.command("agentops")
 @click.option("--host", default=DEFAULT_HOST, show_default=True, help="Where to listen.")
-@click.option(
-    "--port",
-    default=4749,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one.",
-)
+@port_option(4749)
 @click.option(
     "--path",
     type=click.Path(path_type=Path),
@@ -29,12 +24,7 @@ from agl.env import DEFAULT_HOST
     show_envvar=True,
     help="What programs give as API key; one is made if none is given.",
 )
-@click.option(
-    "--log-level",
-    default="INFO",
-    show_default=True,
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-)
+@log_level_option
 def command(
     host: str, port: int, path: Path | None, url: str | None, key: str | None, log_level: str
 ) -> None:

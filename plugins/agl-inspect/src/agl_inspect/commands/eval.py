@@ -13,6 +13,7 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
+from agl.recorder import RunRequest
 from agl_inspect.runs.known import find_run
 from agl_learning.stores import each_rollout
 from agl_runs.config.file import (
@@ -23,7 +24,7 @@ from agl_runs.config.file import (
     load_config_of_run,
 )
 from agl_runs.result import with_reward
-from agl_runs.training import RunToBe, new_run
+from agl_runs.training import new_run
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -78,7 +79,8 @@ def command(target: str, overrides: tuple[str, ...], copies: int, as_json: bool)
     file, start = _find(target, ("run_dir=null", *overrides))
     file, is_training = _evaluating(target, file, start, copies, overrides)
     run = new_run(file.config)
-    found = read_and_close(*_run(check_config(file, run_dir=run.folder), run, is_training))
+    folder = run.folder or Path()
+    found = read_and_close(*_run(check_config(file, run_dir=folder), run, folder, is_training))
     _report(found, copies, run, as_json)
     if found.tasks and not any(one.succeeded for one in found.tasks.values()):
         raise RunError("no rollout succeeded")
@@ -122,9 +124,10 @@ def _evaluating(
     return _find(target, given)[0], is_training
 
 
-def _run(checked: CheckedConfig, run: RunToBe, is_training: bool) -> tuple["LightningStore", Any]:
+def _run(
+    checked: CheckedConfig, run: RunRequest, folder: Path, is_training: bool
+) -> tuple["LightningStore", Any]:
     """Evaluate; the store, closed, and what reads it."""
-    from agl.trainer import Trainer
     from agl.utils.logs import setup_logging
     from agl_runs.files import make_private_folder
 
@@ -134,31 +137,19 @@ def _run(checked: CheckedConfig, run: RunToBe, is_training: bool) -> tuple["Ligh
     if not checked.val:
         note("there is no val: these are the tasks of train")
     setup_logging()
-    components: dict[str, Any] = {
-        name: plan.build() for name, plan in checked.components.items() if name != "store"
-    }
-    components["llm_proxy"] = components.pop("gateway", None)
+    components = checked.build()
     algorithm = components["algorithm"]
     if is_training:
         algorithm.is_over = partial(_ends_at_once, algorithm)
     components["strategy"].prepare()
-    make_private_folder(run.folder)
-    note(f"run folder: {run.folder}")
+    make_private_folder(folder)
+    note(f"run folder: {folder}")
     store = checked.components["store"].build()
-    config = checked.file.config
-    Trainer(
-        **components,
-        store=store,
-        initial_resources=checked.resources,
-        concurrency=config.concurrency,
-        runner=config.runner,
-        hooks=checked.hooks,
-        run=run.run_id,
-        run_dir=run.folder,
-    ).fit(checked.agent, tasks if is_training else None, val_dataset=tasks)
+    trainer = checked.trainer(components, store, run=run.run_id, run_dir=folder, max_rollouts=None)
+    trainer.fit(checked.agent, tasks if is_training else None, val_dataset=tasks)
 
     async def read(store: "LightningStore") -> Evaluation:
-        return await _read(store, run.run_id)
+        return await _read(store, run.run_id or "")
 
     return store, read
 
@@ -192,7 +183,7 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
     return found
 
 
-def _report(found: Evaluation, copies: int, run: RunToBe, as_json: bool) -> None:
+def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> None:
     from agl_learning.copies import PASSED, over_copies
 
     tasks = list(found.tasks.values())

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
-from agl_http.commands import make_tracker, tracker_option
+from agl_http.commands import log_level_option, make_tracker, port_option, tracker_option
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from agl.plugins.build import ComponentPlan
+    from agl.store.base import LightningStore
 
 
 @click.command("store")
@@ -20,24 +21,16 @@ if TYPE_CHECKING:
     show_envvar=True,
     help="Where to listen. Anything but loopback needs a token.",
 )
-@click.option(
-    "--port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    envvar=LightningEnvVar.AGL_SERVER_PORT.value,
-    show_envvar=True,
-    help="0 takes a free one.",
-)
+@port_option(DEFAULT_PORT, envvar=LightningEnvVar.AGL_SERVER_PORT.value, show_envvar=True)
 @click.option("--uds", default=None, help="Listen on a Unix socket at this path instead.")
 @click.option(
     "--backend",
     default="sqlite",
     show_default=True,
-    type=click.Choice(["sqlite", "memory"]),
-    help="Where the records live; memory forgets them at the end.",
+    help="Where the records live: the name of a store, see agl plugins. memory forgets them at the "
+    "end.",
 )
-@click.option("--path", default=None, help="File of the sqlite backend. [default: ./agl-store.db]")
+@click.option("--path", default=None, help="File of the store. [default: ./agl-store.db]")
 @click.option(
     "--token",
     default=None,
@@ -54,13 +47,7 @@ if TYPE_CHECKING:
     help="Origin whose web pages may call, or *. May be repeated.",
 )
 @tracker_option
-@click.option(
-    "--log-level",
-    default="INFO",
-    show_default=True,
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    help="DEBUG logs each request.",
-)
+@log_level_option
 def command(
     host: str,
     port: int,
@@ -81,36 +68,44 @@ def command(
     """
     import asyncio
     import os
-    from pathlib import Path
 
+    from agl.plugins.build import plan_component
+    from agl.store.base import LightningStore
     from agl.utils.logs import setup_logging
 
     if uds is not None:
         host, port = os.path.abspath(uds), 0
-    if path is not None and backend == "memory":
-        raise click.UsageError("--path has no meaning with --backend memory; leave one of them out")
     setup_logging(log_level.upper())
-    file = None if backend == "memory" else Path(path or "agl-store.db").absolute()
+    spec: dict[str, Any] = {"type": backend}
+    if path is not None:
+        spec["path"] = os.path.abspath(path)
+    plan: ComponentPlan[LightningStore] = plan_component(
+        spec,
+        group="agl.stores",
+        expected_type=LightningStore,
+        optional_defaults={"path": os.path.abspath("agl-store.db")},
+        where="agl store",
+    )
     options = {"token": token, "open": open, "cors_allow_origins": list(cors_origins)}
     options["tracker"] = make_tracker(trackers)
-    asyncio.run(_serve(host, port, file, options))
+    asyncio.run(_serve(host, port, plan, options))
 
 
-async def _serve(host: str, port: int, file: "Path | None", options: dict[str, Any]) -> None:
+async def _serve(
+    host: str, port: int, plan: "ComponentPlan[LightningStore]", options: dict[str, Any]
+) -> None:
     import gc
     from contextlib import closing
 
     from agl.plugins.hooks import HookCaller, routes_of
-    from agl.store.memory import InMemoryLightningStore
     from agl_http.commands import stop_signal
     from agl_http.server import bind
     from agl_server.server import LightningStoreServer
-    from agl_sqlite import SqliteLightningStore
 
     stop = stop_signal()
     # The port first: a server that cannot have it leaves no file behind.
     with closing(bind(host, port)) as sock:
-        store = InMemoryLightningStore() if file is None else SqliteLightningStore(str(file))
+        store = plan.build()
         server = LightningStoreServer(
             store,
             sock=sock,
@@ -124,7 +119,8 @@ async def _serve(host: str, port: int, file: "Path | None", options: dict[str, A
             gc.freeze()
             gc.set_threshold(100_000, 50, 100)
             address = server.address if options["token"] else server.endpoint
-            click.echo(f"agl store: {address} ({file or 'in memory'})", err=True)
+            where = plan.options.get("path", "in memory")
+            click.echo(f"agl store: {address} ({where})", err=True)
             await stop.wait()
             click.echo("agl store: finishing requests", err=True)
         finally:

@@ -1,4 +1,4 @@
-"""The life of a forked process: what it runs, what it says in a pipe, and how it ends."""
+"""The life of a forked runner: what it runs, what it says in a pipe, and how it ends."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,15 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Generator
 from multiprocessing import connection
 from typing import Any
 
-from agl.errors import AlgorithmError, RunnerStuckError, StoppedError, StoreUnavailableError
-from agl_processes.tree import describe_exit
+from agl.errors import RunnerStuckError, StoreUnavailableError
+from agl.store.base import LightningStore
+from agl.store.forwarding import StandInStore
+from agl.store.operation_table import Operation
 
 logger = logging.getLogger("agl.server")
 
@@ -22,11 +25,14 @@ STORE_AWAY = 69
 AT_WORK = "at work"
 """What a runner says when it has begun to serve the queue."""
 FINISHED = "finished"
-"""What a process says last when it ends in order; an exit code of 0 alone may be its agent's."""
-STOPPED = "stopped: "
-"""How the last word of an algorithm begins that has stopped before its end."""
+"""What a runner says last when it ends in order; an exit code of 0 alone may be its agent's."""
 MAX_MESSAGE_BYTES = 3500
-"""A message is written in one piece, so that a process that is killed leaves no half of one."""
+"""A message is written in one piece, so that a runner that is killed leaves no half of one."""
+IDLE_SECONDS = 2.0
+"""A runner that has asked an empty queue for so long has begun to work, too."""
+_CLAIMS = frozenset(
+    {"dequeue_rollout", "dequeue_many_rollouts", "start_rollout", "start_attempt", "turn"}
+)
 
 Tell = Callable[[str], None]
 
@@ -52,14 +58,12 @@ def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) 
     except RunnerStuckError as error:
         tell(str(error))
         exit_code = REPLACE_ME
-    except StoppedError as error:
-        tell(f"{STOPPED}{error}")
     except asyncio.CancelledError:
         exit_code = 128 + signal.SIGTERM
     except BaseException as error:
         logger.exception("A process of the run failed")
         tell(f"{type(error).__name__}: {error}")
-        # One with a full disk was asked for a minute: nothing can be kept of what would follow.
+        # A store with a full disk was asked for a minute: nothing that follows could be stored.
         exit_code = STORE_AWAY if isinstance(error, StoreUnavailableError) else 1
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -85,7 +89,7 @@ def on_sigterm(callback: Callable[[], object]) -> Generator[None]:
 
 
 def teller(messages: "connection.Connection[Any, Any]") -> Tell:
-    """What writes the messages of a process into a pipe, if somebody still reads them."""
+    """Writes the messages of a process into a pipe, if somebody still reads them."""
 
     def tell(message: str) -> None:
         with contextlib.suppress(OSError):
@@ -95,7 +99,7 @@ def teller(messages: "connection.Connection[Any, Any]") -> Tell:
 
 
 def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
-    """What a process that has ended said; closes the pipe."""
+    """The messages of a process that has ended; closes the pipe."""
     said: list[str] = []
     with contextlib.suppress(EOFError, OSError):
         while messages.poll():
@@ -104,15 +108,27 @@ def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
     return said
 
 
-def check_algorithm(messages: "connection.Connection[Any, Any]", exit_code: int) -> None:
-    """Raise what an algorithm's process that has ended says, if that is not its end.
+class StoreAtWork(StandInStore):
+    """A runner's store, which says once that the runner is at work.
 
-    Raises:
-        StoppedError: It stopped before its end.
-        AlgorithmError: Anything else.
+    Args:
+        store: The store.
+        at_work: Called when the runner holds its first claim, before it can do anything with it; or
+            when it still asks after ``IDLE_SECONDS``.
     """
-    said = (messages_of(messages) or [describe_exit(exit_code)])[-1]
-    if said.startswith(STOPPED):
-        raise StoppedError(said.removeprefix(STOPPED))
-    if said != FINISHED:
-        raise AlgorithmError(f"the algorithm failed: {said}")
+
+    def __init__(self, store: LightningStore, at_work: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._at_work: Callable[[], None] | None = at_work
+        self._first_answer: float | None = None
+
+    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        answer = await super().call(operation, arguments)
+        if self._at_work is not None and operation.name in _CLAIMS:
+            now = time.monotonic()
+            self._first_answer = now if self._first_answer is None else self._first_answer
+            claimed = answer.claimed if operation.name == "turn" else answer
+            if claimed or now - self._first_answer >= IDLE_SECONDS:
+                self._at_work()
+                self._at_work = None
+        return answer

@@ -18,32 +18,28 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import AlgorithmError, ConfigError, RunnerCrashError, StoreError
+from agl.errors import AlgorithmError, ConfigError, StoreError
 from agl.execution.asking import asking_first
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.store.base import LightningStore
 from agl.store.retry import is_away
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
-from agl_processes.tree import start_group
 from agl_server.client import LightningStoreClient
-from agl_server.processes.asking import AskingElsewhere
-from agl_server.processes.at_work import StoreAtWork
 from agl_server.processes.process import (
     AT_WORK,
+    StoreAtWork,
     Tell,
-    check_algorithm,
     on_sigterm,
     run_as_process,
-    teller,
 )
 from agl_server.processes.reports import Reports
-from agl_server.processes.supervisor import RunnerMain, Supervisor
+from agl_server.processes.supervisor import RunnerMain, Runners, Supervisor
 from agl_server.runner_tokens import TokenSlot, slot_of_server
 from agl_server.server import LightningStoreServer
 
@@ -59,10 +55,10 @@ the disk of the latter may be full."""
 class ClientServerExecutionStrategy(ExecutionStrategy):
     """The algorithm serves the store over HTTP; runners are processes that talk to it.
 
-    Runners are forked before anything else starts, so that any agent object works, and a runner
-    that dies, or is stopped (SIGSTOP) for some seconds, is replaced: its open attempts end as
-    ``unresponsive`` with a ``lost`` failure, and run again where the rollout's configuration says
-    so. Processes that agents start and leave behind end with the run.
+    Runners are forked before anything else starts, so that any agent object works. A runner that
+    dies is replaced: its open attempts end as ``unresponsive`` with a ``lost`` failure, and run
+    again if the rollout's configuration says so. Processes that agents start and leave behind end
+    with the run.
 
     Args:
         role: What this process does: ``both``, or on several machines ``algorithm`` on one and
@@ -74,8 +70,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         n_runners: How many runner processes this machine gets.
         graceful_timeout: Seconds that running rollouts get to finish at the end.
         terminate_timeout: Seconds after SIGTERM before SIGKILL.
-        main_process: Which side stays in this process. ``runner``, for debugging, needs
-            ``n_runners`` 1; the algorithm is then forked.
+        main_process: Which side runs in the main thread of this process. ``runner``, for
+            debugging, needs ``n_runners`` 1; the algorithm then runs in a thread, as with ``shm``,
+            and the store is not served.
         managed_store: Whether to serve the trainer's store. False uses it as it is, and it must be
             one that processes share. None reads ``AGL_MANAGED_STORE``; without it a
             ``LightningStoreClient`` is used as it is, and any other store is served.
@@ -83,8 +80,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             ``AGL_SERVER_TOKEN``. Without it the algorithm makes one, and leaves it for runners of
             the same user on the same machine. Runners themselves get one of role ``runner``.
     """
-
-    replaces_runners = True
 
     def __init__(
         self,
@@ -117,17 +112,19 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.graceful_timeout = graceful_timeout
         self.terminate_timeout = terminate_timeout
         self.main_process = main_process
+        self._is_shared = main_process == "runner" and self.role == "both"
+        """Whether all runs in threads of this process."""
+        self.replaces_runners = not self._is_shared
         self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
         self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
         self._socket: Any = None
-        self._learner_token: TokenSlot | None = None
 
     @property
     def runs_algorithm(self) -> bool:
         return self.role != "runner"
 
     def serves(self, store: LightningStore) -> bool:
-        return self.role != "runner" and self._manages(store)
+        return self.role != "runner" and not self._is_shared and self._manages(store)
 
     def prepare(self) -> None:
         """Take the port, so that one in use is refused before anything starts.
@@ -136,7 +133,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             ConfigError: The port is in use, the token is too short, or the address is not loopback
                 and there is no token.
         """
-        if self.role == "runner" or self.managed_store is False or self._socket is not None:
+        if self.role == "runner" or self._is_shared or self.managed_store is False or self._socket:
             return
         if not is_loopback(self.server_host) and not self.token:
             raise ConfigError(
@@ -155,39 +152,33 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
+        if self._is_shared:
+            beside = SharedMemoryExecutionStrategy(1, "runner", self.graceful_timeout)
+            beside.ask_to_stop = self.ask_to_stop
+            return beside.execute(algorithm, runner, store)
         managed = self._manages(store)
         self.prepare()
         if not managed:
             self._close_socket()
         self._runner_token = TokenSlot()
         try:
-            if self.main_process == "runner" and self.role != "runner":
-                self._execute_runner_here(algorithm, runner, store, managed)
-            else:
-                self._execute(algorithm, runner, store, managed)
+            self._execute(algorithm, runner, store, managed)
         finally:
             self._close_socket()
-            self._runner_token.close()
-            if self._learner_token is not None:
-                self._learner_token.close()
-
-    # --- runners in processes of their own ------------------------------------------------------
+            self._runner_token.clear()
 
     def _execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
     ) -> None:
         fork = multiprocessing.get_context("fork")
         stop = MultiprocessingEvent(ctx=fork)
-        reports = Reports(OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS)
+        reports = Reports()
         supervisor = None
         if self.role != "algorithm":
+            main = self._runner_main(runner, None if managed else store, stop)
+            timeouts = self.graceful_timeout, self.terminate_timeout
             supervisor = Supervisor(
-                fork,
-                self._runner_main(runner, None if managed else store, stop),
-                n_runners=self.n_runners,
-                stop=stop,
-                graceful_timeout=self.graceful_timeout,
-                terminate_timeout=self.terminate_timeout,
+                Runners(fork, main, self.n_runners, stop, *timeouts),
                 after_fork=self._close_socket,
                 on_report=reports.deliver,
             )
@@ -249,21 +240,25 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     stop.set()  # before the algorithm takes the model from under the agents
                     task.cancel()
 
+            following = asyncio.ensure_future(reports.follow(reached))
             try:
                 with on_sigterm(terminate), asking_first(self.ask_to_stop, signal.SIGINT):
-                    while not task.done():
-                        report = await reports.next_or(task)
-                        await reports.handle(report, reached)
-                        if self.role == "runner" and reports.no_runners.is_set():
-                            break
+                    await asyncio.wait({task, following}, return_when=asyncio.FIRST_COMPLETED)
+                    if following.done():
+                        following.result()
+                        if self.role != "runner":
+                            await asyncio.wait({task})
             finally:
                 stop.set()
                 task.cancel()
-                await asyncio.wait([task])
+                await asyncio.wait({task})
                 if supervisor is not None:
                     # The store can still be reached: runners that finish can report.
                     await asyncio.to_thread(supervisor.end)
-                    await reports.handle_rest(reached)
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                last_seconds = OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS
+                await reports.follow_rest(reached, last_seconds)
         if task.cancelled():
             came_to_its_end = terminated
         elif (error := task.exception()) is not None:
@@ -291,7 +286,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 except StoreError as error:
                     if is_away(error):
                         raise
-                    # It has a runner's token itself, or the store is of an older version.
+                    # It has a runner's token itself.
                     token = self.token or "none"
                 self._runner_token.put(token)
                 yield client
@@ -302,8 +297,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 store, sock=self._socket, token=self.token, extra_routes=self.extra_routes
             )
             self._runner_token.put(await issue_token(server, "runner"))
-            if self._learner_token is not None:
-                self._learner_token.put(tokens_of(server).admin)
             left = self._left_token() if self.role == "algorithm" and not self.token else None
             if left is not None:
                 left.put(tokens_of(server).admin)
@@ -315,63 +308,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 await server.stop()
                 if left is not None:
                     left.clear()
-
-    # --- the runner in this process -------------------------------------------------------------
-
-    def _execute_runner_here(
-        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
-    ) -> None:
-        fork = multiprocessing.get_context("fork")
-        stop, no_runners = MultiprocessingEvent(ctx=fork), MultiprocessingEvent(ctx=fork)
-        ours, theirs = fork.Pipe(duplex=False)
-        self._learner_token = TokenSlot()  # only here: runners shall not inherit it
-        url, token, shared = self._url(), self._learner_token, None if managed else store
-        parent = os.getpid()
-
-        elsewhere = AskingElsewhere(self.ask_to_stop)
-
-        def learner_main() -> None:
-            elsewhere.listen()
-            ours.close()
-            self._close_socket()
-            start_group(parent)
-            client = shared if shared is not None else LightningStoreClient(url, token=token)
-            about = algorithm, client, stop, no_runners
-            run_as_process(lambda: run_algorithm(*about), teller(theirs))
-
-        learner = fork.Process(target=learner_main, name="agl-algorithm")
-        learner.start()
-        theirs.close()
-
-        async def run_here() -> None:
-            with asking_first(lambda: elsewhere.ask(learner), signal.SIGINT, signal.SIGTERM):
-                await run_both()
-
-        async def run_both() -> None:
-            async with self._reached(store, managed) as served:
-                ended = asyncio.ensure_future(call_in_daemon_thread(learner.join))
-                ended.add_done_callback(lambda _: stop.set())
-                try:
-                    await runner(served, 0, stop)
-                    no_runners.set()
-                    await asyncio.wait([ended])
-                except Exception as error:
-                    raise RunnerCrashError(
-                        f"the runner failed: {type(error).__name__}: {error}"
-                    ) from error
-                finally:
-                    stop.set()
-                    if not ended.done():
-                        learner.terminate()
-                        await asyncio.wait([ended], timeout=self.terminate_timeout)
-                        learner.kill()
-                        await asyncio.wait([ended])
-
-        try:
-            asyncio.run(run_here())
-        finally:
-            learner.kill()  # also where Ctrl+C came before the store was served
-        check_algorithm(ours, learner.exitcode or 0)
 
     def _left_token(self) -> TokenSlot:
         """Where an algorithm of this user leaves the token for runners on its machine."""

@@ -8,7 +8,6 @@ child, and ends with the run at the latest.
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import threading
 import time
@@ -25,7 +24,6 @@ from agl_processes.tree import (
     describe_exit,
     kill_descendants,
     kill_group,
-    kill_marked,
     reap_orphans,
     start_group,
     status_of,
@@ -47,12 +45,10 @@ logger = logging.getLogger("agl.server")
 ORPHAN_SECONDS = 1.0
 """How long runners get to finish, and again to react to SIGTERM, when their parent was killed."""
 LOOK_SECONDS = 1.0
-"""How often the supervisor looks after its runners, and the parent after the supervisor."""
+"""How often the supervisor looks after its runners."""
 MAX_VAIN_STARTS = 3
 """A runner slot whose processes die this often in a row, none of them at work, is given up. The
 deaths of those at work cost attempts, of which a rollout has only so many."""
-FROZEN_SECONDS = 3.0
-"""A runner that was stopped (SIGSTOP) for so long is killed; a supervisor is told to go on."""
 
 
 @dataclass(frozen=True)
@@ -92,59 +88,54 @@ RunnerMain = Callable[[int, Tell], None]
 ``FINISHED`` or with what it died of."""
 
 
+@dataclass
+class Runners:
+    """Which runners a supervisor keeps."""
+
+    context: "ForkContext"
+    main: RunnerMain
+    """Runs in each runner's process."""
+    number: int
+    """How many there are at any time."""
+    stop: ExecutionEvent
+    """Set to make them finish."""
+    graceful_timeout: float
+    """Seconds that they get to finish before SIGTERM."""
+    terminate_timeout: float
+    """Seconds after SIGTERM before SIGKILL."""
+
+
 class Supervisor:
     """The parent's handle on the supervising process.
 
     Args:
-        context: Multiprocessing context that forks.
-        runner_main: Runs in each runner process.
-        n_runners: How many there are at any time.
-        stop: Set to make the runners finish.
-        graceful_timeout: Seconds that runners get to finish before SIGTERM.
-        terminate_timeout: Seconds after SIGTERM before SIGKILL.
+        runners: Which runners it keeps.
         after_fork: Called first in the supervising process, to close what it must not hold.
         on_report: Called in a thread of the parent for each report.
     """
 
     def __init__(
         self,
-        context: "ForkContext",
-        runner_main: RunnerMain,
+        runners: Runners,
         *,
-        n_runners: int,
-        stop: ExecutionEvent,
-        graceful_timeout: float,
-        terminate_timeout: float,
         after_fork: Callable[[], None],
         on_report: Callable[[Report], None],
     ) -> None:
-        self._stop = stop
+        self._stop = runners.stop
         self._on_report = on_report
-        self._deadline = graceful_timeout + terminate_timeout + 5.0
-        self._ours, theirs = context.Pipe()
-        self._runners: dict[int, psutil.Process] = {}
-        self._mark = secrets.token_hex(16)
+        self._deadline = runners.graceful_timeout + runners.terminate_timeout + 5.0
+        self._ours, theirs = runners.context.Pipe()
+        self._alive: dict[int, psutil.Process] = {}
         parent = os.getpid()
 
         def main() -> None:
             # A copy of our end kept open here would hide from the child that we have died.
             self._ours.close()
             after_fork()
-            _Supervision(
-                context,
-                runner_main,
-                n_runners,
-                stop,
-                graceful_timeout,
-                terminate_timeout,
-                theirs,
-                parent,
-                self._mark,
-            ).run()
+            _Supervision(runners, theirs, parent).run()
 
-        self._process = context.Process(target=main, name="agl-supervisor")
+        self._process = runners.context.Process(target=main, name="agl-supervisor")
         self._process.start()
-        self._handle = psutil.Process(self._process.pid)
         theirs.close()
         self._reader = threading.Thread(target=self._read, name="agl-reports", daemon=True)
 
@@ -167,89 +158,61 @@ class Supervisor:
         self._ours.close()
 
     def _read(self) -> None:
-        frozen = _FrozenFor(self._handle)
         all_ended = False
         while not all_ended:
             try:
-                while not self._ours.poll(LOOK_SECONDS):
-                    if frozen.seconds() > FROZEN_SECONDS:
-                        logger.warning("The supervisor of the runners was stopped; it shall go on.")
-                        with contextlib.suppress(psutil.NoSuchProcess):
-                            self._handle.send_signal(signal.SIGCONT)
                 report: Report = self._ours.recv()
             except (EOFError, OSError):
                 break
+            all_ended = isinstance(report, AllEnded)
             if isinstance(report, RunnerStarted):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    self._runners[report.worker_id] = psutil.Process(report.pid)
+                    self._alive[report.worker_id] = psutil.Process(report.pid)
             elif isinstance(report, RunnerDied):
-                self._runners.pop(report.worker_id, None)
-            else:
-                all_ended = True
+                self._alive.pop(report.worker_id, None)
             self._on_report(report)
         self._process.join()
         if not all_ended:
-            self._bury(describe_exit(self._process.exitcode or 0))
+            how = describe_exit(self._process.exitcode or 0)
+            self._end_orphans(f"the supervisor of the runners died: {how}")
 
-    def _bury(self, how: str) -> None:
+    def _end_orphans(self, message: str) -> None:
         """End the runners of a supervisor that ended before them, and report their death."""
-        message = f"the supervisor of the runners died: {how}"
-        for worker_id, runner in self._runners.items():
+        for worker_id, runner in self._alive.items():
             kill_descendants(runner, itself=True)
             self._on_report(RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True))
-        kill_marked(self._mark)  # a runner may have died first, and nobody adopted its children
         self._on_report(AllEnded(message))
-
-
-class _FrozenFor:
-    """How long a process has been stopped (SIGSTOP) at a stretch."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        self._process = process
-        self._since: float | None = None
-
-    def seconds(self) -> float:
-        now = time.monotonic()
-        if status_of(self._process) != psutil.STATUS_STOPPED:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        return 0.0 if self._since is None else now - self._since
 
 
 @dataclass
 class _Supervision:
     """What the supervising process does."""
 
-    context: "ForkContext"
-    runner_main: RunnerMain
-    n_runners: int
-    stop: ExecutionEvent
-    graceful_timeout: float
-    terminate_timeout: float
+    runners: Runners
     parent: "connection.Connection[Any, Any]"
     parent_pid: int
-    mark: str
     because: str | None = None
-    due: list[tuple[float, str]] | None = None
-    """When, from the moment of ``stop`` on, which method of runners that are left is called."""
+    due: list[tuple[float, int]] | None = None
+    """When, from the moment of ``stop`` on, runners that are left get which signal."""
 
     def run(self) -> None:
+        stop = self.runners.stop
         # Ctrl+C reaches the whole process group; the parent decides what it means.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGTSTP, self._on_sigtstp)
         adopt_orphans()
         self._wake_on_signals()
-        self.slots = {worker_id: _Slot() for worker_id in range(self.n_runners)}
+        self.slots = {worker_id: _Slot() for worker_id in range(self.runners.number)}
         for worker_id in self.slots:
             self._spawn(worker_id)
         while self._processes():
             news = self._wait(LOOK_SECONDS)
-            if not self.stop.is_set() and (self.parent in news or os.getppid() != self.parent_pid):
+            is_orphan = os.getppid() != self.parent_pid
+            if not stop.is_set() and (self.parent in news or is_orphan):
                 self._hear()
-                self.stop.set()
-            self._reap(replace=not self.stop.is_set())
+                stop.set()
+            self._reap(replace=not stop.is_set())
             self._end_the_slow()
         self._tell(AllEnded(self.because))
         kill_descendants(psutil.Process())
@@ -260,24 +223,21 @@ class _Supervision:
                 self.parent.recv()  # "stop"
                 return
         # The parent was killed, and the store that it served with it: nothing to wait for.
-        self.graceful_timeout = min(self.graceful_timeout, ORPHAN_SECONDS)
-        self.terminate_timeout = min(self.terminate_timeout, ORPHAN_SECONDS)
+        runners = self.runners
+        runners.graceful_timeout = min(runners.graceful_timeout, ORPHAN_SECONDS)
+        runners.terminate_timeout = min(runners.terminate_timeout, ORPHAN_SECONDS)
 
     def _end_the_slow(self) -> None:
         """Once all shall stop: SIGTERM, and later SIGKILL, to the runners that have not."""
-        if not self.stop.is_set():
+        if not self.runners.stop.is_set():
             return
         now = time.monotonic()
         if self.due is None:
-            terminate_at = now + self.graceful_timeout
-            self.due = [
-                (terminate_at, "terminate"),
-                (terminate_at + self.terminate_timeout, "kill"),
-            ]
+            terminate_at = now + self.runners.graceful_timeout
+            kill_at = terminate_at + self.runners.terminate_timeout
+            self.due = [(terminate_at, signal.SIGTERM), (kill_at, signal.SIGKILL)]
         while self.due and now >= self.due[0][0]:
-            _, method = self.due.pop(0)
-            for process in self._processes():
-                getattr(process, method)()
+            self._signal_runners(self.due.pop(0)[1], os.kill)
 
     def _wake_on_signals(self) -> None:
         # Not the sentinels of the processes: their agents' children may hold those open, or an
@@ -292,16 +252,16 @@ class _Supervision:
         """Until a child or the parent does something, or something is due."""
         if self.due:
             timeout = max(0.0, min(timeout, self.due[0][0] - time.monotonic()))
-        parents = [] if self.stop.is_set() else [self.parent]
+        parents = [] if self.runners.stop.is_set() else [self.parent]
         ready = connection.wait([*parents, self.woken], timeout=timeout)
         with contextlib.suppress(BlockingIOError):
             os.read(self.woken, 4096)
         return ready
 
     def _on_sigterm(self, signal_number: int, frame: object) -> None:
-        if not self.stop.is_set():
+        if not self.runners.stop.is_set():
             self.because = "the supervisor of the runners was ended by SIGTERM"
-        self.stop.set()
+        self.runners.stop.set()
 
     def _on_sigtstp(self, signal_number: int, frame: object) -> None:
         # Ctrl+Z reaches the terminal's process group, and the runners have groups of their own.
@@ -309,13 +269,13 @@ class _Supervision:
         os.kill(os.getpid(), signal.SIGSTOP)
         self._signal_runners(signal.SIGCONT)
 
-    def _signal_runners(self, number: int) -> None:
+    def _signal_runners(self, number: int, send: Callable[[int, int], None] = os.killpg) -> None:
         for process in self._processes():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, number)
+                send(process.pid or 0, number)
 
     def _spawn(self, worker_id: int) -> None:
-        messages, theirs = self.context.Pipe(duplex=False)
+        messages, theirs = self.runners.context.Pipe(duplex=False)
         supervisor = os.getpid()
 
         def main() -> None:
@@ -325,10 +285,10 @@ class _Supervision:
             os.close(self.wake)
             os.close(self.woken)
             self.parent.close()
-            start_group(supervisor, self.mark)
-            self.runner_main(worker_id, teller(theirs))
+            start_group(supervisor)
+            self.runners.main(worker_id, teller(theirs))
 
-        process = self.context.Process(target=main, name=f"agl-runner-{worker_id}")
+        process = self.runners.context.Process(target=main, name=f"agl-runner-{worker_id}")
         process.start()
         theirs.close()
         self.slots[worker_id].begin(process, messages)
@@ -339,7 +299,6 @@ class _Supervision:
 
     def _reap(self, *, replace: bool) -> None:
         for worker_id, slot in self.slots.items():
-            slot.end_if_frozen()
             process = slot.ended()
             if process is None:
                 continue
@@ -350,7 +309,7 @@ class _Supervision:
             slot.vain_starts = 0 if AT_WORK in said else slot.vain_starts + 1
             given_up = slot.vain_starts >= MAX_VAIN_STARTS
             exit_code = process.exitcode or 0
-            message = slot.frozen or last or describe_exit(exit_code)
+            message = last or describe_exit(exit_code)
             if given_up:
                 message = f"it died before its first rollout, again and again: {message}"
             away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
@@ -372,17 +331,8 @@ class _Slot:
     vain_starts = 0
 
     def begin(self, process: "ForkProcess", messages: "connection.Connection[Any, Any]") -> None:
-        self.process = process
-        self.frozen = ""
-        self.messages = messages
+        self.process, self.messages = process, messages
         self._handle = psutil.Process(process.pid)
-        self._frozen_for = _FrozenFor(self._handle)
-
-    def end_if_frozen(self) -> None:
-        """Kill a process that was stopped and does not go on; what it did is lost."""
-        if self.process is not None and self._frozen_for.seconds() > FROZEN_SECONDS:
-            self.frozen = f"it was stopped (SIGSTOP) for {FROZEN_SECONDS:g} seconds, and was killed"
-            self.process.kill()
 
     def ended(self) -> "ForkProcess | None":
         """The process, if it has ended; the place is then free."""
