@@ -108,7 +108,8 @@ class Call:
             return {self.whole: body}
         if body is None:
             return {}
-        given = body.given() if self.operation.changes else dict[str, Any](vars(body))
+        everything: dict[str, Any] = vars(body)
+        given = body.given() if self.operation.changes else dict(everything)
         for name, value in given.items():
             if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
