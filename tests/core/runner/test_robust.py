@@ -91,7 +91,7 @@ async def test_attribute_that_is_not_finite_costs_no_other_span(
     (rollout,) = await run_all(agent, memory_store, ["x"])
     spans = await memory_store.query_spans(rollout.rollout_id)
     assert len(spans) == 32
-    assert spans[30].attributes == {"score": "NaN", "scores.0": 1.0, "scores.1": "-Infinity"}
+    assert spans[30].attributes == {"score": "NaN", "scores": ["1.0", "-Infinity"]}
     assert agl.find_final_reward(spans) == 1.0
 
 

@@ -75,7 +75,7 @@ async def add_accepted(
 def storable(span: Span) -> Span:
     """The span as a store takes it; nearly always as it is.
 
-    An attribute that is not finite becomes text, as it does when it comes by OTLP, and a lone
+    A number that is not finite becomes text, and so does all of a list that holds one; a lone
     surrogate becomes U+FFFD: one such value must not cost the whole span, or those beside it.
 
     Raises:
@@ -92,30 +92,12 @@ def storable(span: Span) -> Span:
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in cast(Sequence[Any], value)]
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
-        return {
-            clean(key): _finite(_cleaned(item)) if key == "attributes" else _cleaned(item)
-            for key, item in fields.items()
-        }
-    return value
-
-
-def _finite(attributes: dict[str, Any] | None) -> dict[str, Any] | None:
-    found: dict[str, Any] = {}
-    for key, value in (attributes or {}).items():
-        if isinstance(value, list) and not _is_finite(cast(list[Any], value)):
-            # Of two kinds, then: unfolded, as OTLP's are.
-            items = cast(list[Any], value)
-            found |= {f"{key}.{n}": _number(item) for n, item in enumerate(items)}
-        else:
-            found[key] = _number(value)
-    return None if attributes is None else found
-
-
-def _number(value: Any) -> Any:
+        return {clean(key): _cleaned(item) for key, item in fields.items()}
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        return [_cleaned(item) if _is_finite(value) else str(_cleaned(item)) for item in items]
     if _is_finite(value):
         return value
     return json.dumps(value) if isinstance(value, float) else hex(value)

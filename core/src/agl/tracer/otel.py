@@ -150,9 +150,9 @@ class OtelTracer(Tracer, trace_api.Tracer):
     def _start(self, name: str, attributes: Attributes | None, start_time: float | None) -> SdkSpan:
         if ROUTER.current_sink() is None:
             raise TracerError(
-                f"span {name!r} was emitted outside every open trace context ({ROUTER.num_open} "
-                "are open in this process). Emit it from the agent's own task or thread; start "
-                "threads of your own with contextvars.copy_context().run or asyncio.to_thread"
+                f"span {name!r} was emitted outside every open trace context. Emit it from the "
+                "agent's own task or thread; start threads of your own with "
+                "contextvars.copy_context().run or asyncio.to_thread"
             )
         span = ROUTER.tracer.start_span(
             name,

@@ -73,11 +73,6 @@ class SpanRouter(SpanProcessor):
         self._has_warned = False
         self.num_unattributed = 0
 
-    @property
-    def num_open(self) -> int:
-        """How many sinks are open."""
-        return len(self._open)
-
     def install(self) -> None:
         """Join the process's provider, and set one first if there is none.
 
