@@ -149,6 +149,5 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
     path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damaged }'))
     rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
     assert [row["reward"] for row in rows] == [0.5, 0.5]
-    assert "DamagedRecordError: store" in rows[0]["error"]
     spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
     assert (spans.code, "restore a copy of the file" in spans.err) == (1, True)
