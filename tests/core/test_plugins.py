@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,15 @@ def test_what_is_printed_while_it_is_loaded_is_no_data(
     out, err = capfd.readouterr()
     assert json.loads(out)
     assert "hello from the plugin" in err
+
+
+def test_what_agents_print_while_another_thread_loads_a_plugin_stays_on_stdout() -> None:
+    real = sys.stdout
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(registry.stdout_to_stderr).result()
+        pool.submit(loading.__enter__).result()
+        assert sys.stdout is real
+        pool.submit(loading.__exit__, None, None, None).result()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
@@ -236,7 +236,7 @@ def _find(spec: object, group: str | None) -> tuple[Any, registry.Component | No
 
 def _import_module(name: str) -> Any:
     try:
-        with redirect_stdout(sys.stderr):  # stdout is for data
+        with registry.stdout_to_stderr():
             return importlib.import_module(name)
     except AglError:
         raise

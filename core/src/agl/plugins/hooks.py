@@ -6,10 +6,8 @@ The specs are in ``agl.plugins.hookspecs``. Implementations come from installed 
 
 import inspect
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
@@ -273,7 +271,7 @@ def load_plugin(component: registry.Component) -> object:
     if not inspect.isclass(plugin):
         return plugin
     try:
-        with redirect_stdout(sys.stderr):
+        with registry.stdout_to_stderr():
             return plugin()
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"

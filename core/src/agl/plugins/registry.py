@@ -8,8 +8,9 @@ import importlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
@@ -129,13 +130,22 @@ def load_component(component: Component) -> Any:
         BrokenComponentError: Importing it failed; the cause is chained.
     """
     try:
-        with redirect_stdout(sys.stderr):  # stdout is for data
+        with stdout_to_stderr():
             return EntryPoint(component.name, component.target, component.group).load()
     except PluginError:
         raise
     # A plugin may raise anything while it is imported, even SystemExit; it must break nobody else.
     except (Exception, SystemExit) as error:
         raise broken(component, error) from error
+
+
+def stdout_to_stderr() -> AbstractContextManager[Any]:
+    """What is printed while a plugin loads goes to stderr, as stdout is for data.
+
+    Only in the main thread, where commands load plugins: elsewhere agents may print meanwhile.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return redirect_stdout(sys.stderr) if is_main else nullcontext()
 
 
 def broken(component: Component, error: BaseException) -> BrokenComponentError:
