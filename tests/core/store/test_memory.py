@@ -1,15 +1,18 @@
 """The store in memory: in its own process, an input may be any object."""
 
 import dataclasses
-import subprocess
-import sys
 from enum import Enum
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 import agl
-from agl.errors import InvalidRecordError, UnknownRecordError
+from agl.errors import InvalidRecordError
+from agl.store.memory_tables import MemoryTables
+from agl.store.table import Queue, SortedTable, Table, UndoLog
+from agl.types import Document
 
 
 @dataclasses.dataclass
@@ -97,52 +100,21 @@ async def test_a_refused_change_leaves_the_input(memory_store: agl.LightningStor
         assert read.input == given
 
 
-async def test_an_interrupt_between_two_steps_of_a_call_leaves_a_working_store(
+async def test_an_interrupt_in_a_call_leaves_a_working_store(
     memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = vars(memory_store)["_tables"]
-    tables.connection.execute("BEGIN")  # as an interrupt right after it leaves it
-    await memory_store.enqueue_rollout(1)
-
-    def interrupted() -> None:
+    def interrupted(tables: MemoryTables) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tables, "flush", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        await memory_store.enqueue_rollout(2)
+    for name in ("roll_back", "commit"):
+        await memory_store.enqueue_rollout(1)
+        monkeypatch.setattr(MemoryTables, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await memory_store.enqueue_rollout(2)
     await memory_store.enqueue_rollout(3)
     claimed = await memory_store.dequeue_many_rollouts(limit=5)
-    assert [one.input for one in claimed] == [1, 3]
-
-
-def test_a_forked_child_can_use_sqlite_while_the_store_is_busy() -> None:
-    code = """
-import asyncio, os, sqlite3, threading
-import pytest
-
-import agl
-from agl.errors import InvalidRecordError, UnknownRecordError
-
-store, stop = agl.InMemoryLightningStore(), threading.Event()
-
-async def write():
-    while not stop.is_set():
-        await store.enqueue_rollout(1)
-
-writer = threading.Thread(target=lambda: asyncio.run(write()))
-writer.start()
-for _ in range(60):
-    pid = os.fork()
-    if pid == 0:
-        sqlite3.connect(":memory:").execute("CREATE TABLE t (a)")
-        asyncio.run(agl.InMemoryLightningStore().enqueue_rollout(1))
-        os._exit(0)
-    os.waitpid(pid, 0)
-stop.set()
-writer.join()
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=250)
+    assert [one.input for one in claimed] == [1, 1, 3]
 
 
 async def test_input_that_cannot_be_read_back_is_refused(memory_store: agl.LightningStore) -> None:
@@ -150,55 +122,49 @@ async def test_input_that_cannot_be_read_back_is_refused(memory_store: agl.Light
     for _ in range(230):
         deep = [deep]
     await memory_store.enqueue_rollout(0)
-    with pytest.raises(InvalidRecordError, match="its input"):
+    with pytest.raises(InvalidRecordError, match="its metadata"):
         await memory_store.enqueue_rollout(0, metadata={"a": deep})
     claimed = await memory_store.dequeue_rollout()
     assert claimed is not None
     assert claimed.input == 0
 
 
-async def test_text_that_no_store_keeps_is_refused_by_name(
-    memory_store: agl.LightningStore,
-) -> None:
-    with pytest.raises(InvalidRecordError, match="no such text"):
-        await memory_store.get_rollout_by_id("\ud800")
-    await memory_store.enqueue_rollout(1)
-
-
-def test_a_store_that_is_forgotten_leaves_no_connection_open() -> None:
-    code = "import agl, gc; agl.InMemoryLightningStore(); gc.collect()"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+@hypothesis.given(st.data())
+def test_changes_are_undone_whole(data: st.DataObject) -> None:
+    undo_log = UndoLog()
+    tables = [
+        Table[Document](undo_log, "kind", "key", version=lambda one: one.version),
+        SortedTable[Document](undo_log, "kind", "key", rollout_id=lambda one: one.rollout_id),
+        Queue[Document](undo_log, "key"),
+    ]
+    documents = st.builds(
+        Document,
+        kind=st.sampled_from("ab"),
+        key=st.sampled_from("xyz"),
+        body=st.none(),
+        version=st.integers(1, 3),
+        rollout_id=st.sampled_from([None, "ro-1"]),
     )
-    assert run.stderr == ""
 
+    def change() -> None:
+        for document in data.draw(st.lists(documents, max_size=6)):
+            table = data.draw(st.sampled_from(tables))
+            rows = sorted(table.rows.values())
+            if rows and data.draw(st.booleans()):
+                table.delete(rows[0][1])
+            else:
+                table.save(document)
 
-async def test_a_refused_call_forgets_nothing(memory_store: agl.LightningStore) -> None:
-    tables = vars(memory_store)["_tables"]
-    await memory_store.enqueue_rollout(1)
-    await memory_store.dequeue_rollout()
-    known = dict(tables._rollouts)
-    assert known
-    with pytest.raises(UnknownRecordError):
-        await memory_store.update_rollout("ro-nope", status="cancelled")
-    assert tables._rollouts == known
+    def look() -> list[Any]:
+        every, names, queue = tables
+        found = [sorted(one.rows.items()) for one in tables]
+        by_index = every.where("version", 1, 3), names.where("rollout_id", "ro-1")
+        return [found, by_index, names.names("a"), names.names("b"), queue.first()]
 
-
-def test_an_open_store_with_a_watchdog_ends_with_its_process() -> None:
-    code = """
-import asyncio
-import agl
-
-async def main():
-    store = agl.InMemoryLightningStore(scan_interval_seconds=0.001)
-    config = agl.RolloutConfig(timeout_seconds=100)
-    await store.enqueue_rollout(1, config=config)
-    await store.dequeue_rollout()
-    await asyncio.sleep(0.05)
-    return store
-
-store = asyncio.run(main())
-"""
-    for _ in range(12):  # it crashed at about one end of four
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert (run.returncode, run.stderr) == (0, "")
+    change()
+    before = look()
+    undo_log.clear()
+    change()
+    for table, key, row in reversed(undo_log):
+        table.put(key, row)
+    assert look() == before

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from agl.errors import InvalidQueryError, InvalidRecordError, StoreUnavailableError
 from agl.store.base import LightningStore
-from agl.store.memory import InMemoryLightningStore
 from agl.store.operation_table import Operation, json_method
 from agl.types import (
     AttemptedRollout,
@@ -96,7 +95,7 @@ QUERIES = st.fixed_dictionaries(
 
 
 def is_held(value: Any) -> bool:
-    """Whether JSON can hold it; else a store refuses it, but for the input of one in memory."""
+    """Whether JSON can hold it; else the store refuses it."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
@@ -148,10 +147,8 @@ async def add_spans(store: LightningStore, claimed: AttemptedRollout, drafts: li
 @example(input={"": math.nan}, metadata=None, progress=None, drafts=[], queries=[{}])
 @example(input=[], metadata={"": math.inf}, progress=None, drafts=[], queries=[{}])
 @example(input=[], metadata=None, progress={"": math.inf}, drafts=[], queries=[{}])
-@pytest.mark.parametrize("path", ["a.db", None])
 def test_json_of_the_store_is_the_json_of_its_records(
     tmp_path: Path,
-    path: str | None,
     input: Any,
     metadata: Any,
     progress: Any,
@@ -159,12 +156,10 @@ def test_json_of_the_store_is_the_json_of_its_records(
     queries: Any,
 ) -> None:
     async def compare() -> None:
-        store: LightningStore = InMemoryLightningStore()
-        if path is not None:
-            store = SqliteLightningStore(tmp_path / path, durability="process")
+        store = SqliteLightningStore(tmp_path / "a.db", durability="process")
         config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
         request = EnqueueRolloutRequest(input=input, metadata=metadata, config=config)
-        if not is_held(metadata) or not (is_held(input) or path is None):
+        if not is_held(metadata) or not is_held(input):
             with pytest.raises(InvalidRecordError):
                 await store.enqueue_many_rollouts([request])
             await store.close()
@@ -195,9 +190,6 @@ def test_json_of_the_store_is_the_json_of_its_records(
             records.append(await both(store, "query_spans", rollout_id=stranger))
         await store.close()
         for of_record, in_json in records:
-            if not is_held(input) and isinstance(of_record, dict) and "input" in of_record:
-                assert in_json["input"] == ascii(input)
-                in_json["input"] = of_record["input"]
             assert in_json == of_record
 
     asyncio.run(compare())
@@ -242,13 +234,13 @@ def test_a_subclass_that_answers_in_its_own_way_is_not_passed_by(tmp_path: Path)
     assert json_method(own, "get_rollout_by_id") is None
     assert json_method(own, "query_spans") == own.query_spans_json
     assert json_method(watched, "query_spans") is None
-    assert json_method(InMemoryLightningStore(), "query_spans") is not None
     for store in (own, watched):
         asyncio.run(store.close())
 
 
-def test_a_method_that_is_put_on_a_store_is_not_passed_by() -> None:
-    store = InMemoryLightningStore()
+def test_a_method_that_is_put_on_a_store_is_not_passed_by(tmp_path: Path) -> None:
+    store = SqliteLightningStore(tmp_path / "a.db")
     assert json_method(store, "query_spans") is not None
     vars(store)["query_spans"] = None
     assert json_method(store, "query_spans") is None
+    asyncio.run(store.close())

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agl.types import Span
-from agl.types.spans import Writer
+from agl.types.spans import UNSAID, Writer
+from agl.utils.json_values import json_of
 
 
 class PackedSpan(NamedTuple):
@@ -37,6 +38,32 @@ class PackedSpan(NamedTuple):
 
 
 AnySpan = Span | PackedSpan
+
+
+def packed(span: AnySpan) -> PackedSpan:
+    """A span as a store may keep it: nobody who reads it, or who wrote it, can change it.
+
+    Raises:
+        InvalidRecordError: JSON cannot hold it.
+    """
+    if isinstance(span, PackedSpan):
+        return PackedSpan(*span[:-1])  # without its attributes
+    # The span was validated when it was made; its fields are written as they stand.
+    fields = {**span.__dict__, **(span.model_extra or {})}
+    fields = {name: value for name, value in fields.items() if value or name not in UNSAID}
+    return PackedSpan(
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        sequence_id=span.sequence_id,
+        span_id=span.span_id,
+        trace_id=span.trace_id,
+        parent_id=span.parent_id,
+        name=span.name,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        body=json_of(fields, f"span {span.span_id!r} of attempt {span.attempt_id!r}"),
+        writer=span.writer,
+    )
 
 
 def span_of(body: str | bytes, sequence_id: int) -> Span:

@@ -77,7 +77,7 @@ class Query:
 
     filters: tuple[Filter, ...] = ()
     match_all: bool = True
-    """Whether all filters must hold, or any one of them."""
+    """Whether all filters must hold, or any one of them; without filters, every record matches."""
     sort_by: str | None = None
     descending: bool = False
     limit: int = -1

@@ -86,8 +86,8 @@ class StoreReads:
         are 0.3's older names of the two. ``run`` is the key of that name in ``metadata``.
         ``reward_below`` and ``reward_above`` match a ``reward`` that is smaller or larger. Default
         order: as enqueued; by ``reward`` come only rollouts with one, of equal ones the newest
-        first for ``desc``. ``after`` is the id of a rollout: only those behind it in this order are
-        read, and ``total`` counts all the same.
+        first for ``desc``. ``after`` is the id of a stored rollout: only those behind it in this
+        order are read, and ``total`` counts all the same.
         """
         ...
 

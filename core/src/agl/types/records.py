@@ -52,7 +52,7 @@ class Record(BaseModel):
     def changed(self, **changes: Any) -> Self:
         """A copy with other values, not validated; a sixth of the cost of ``model_copy``."""
         old = self.__pydantic_fields_set__  # copies share it: nobody changes it in place
-        given = old if changes.keys() <= old else old | changes.keys()
+        given = old if changes.keys() <= old else _shared(frozenset(old | changes.keys()))
         extra = None if self.__pydantic_extra__ is None else {**self.__pydantic_extra__}
         return construct(type(self), self.__dict__ | changes, given, extra)
 
@@ -61,6 +61,11 @@ R = TypeVar("R", bound=Record)
 _set_given, _set_extra, _set_private = (
     vars(BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
 )
+
+
+@functools.cache
+def _shared(names: frozenset[str]) -> set[str]:
+    return set(names)
 
 
 @functools.cache

@@ -33,12 +33,15 @@ def is_json(value: Any) -> bool:
 
 
 def copy_of_record(record: R) -> R:
-    """The record as it is handed out: what its reader changes in it stays the reader's."""
+    """The record with copies of its ``input``, ``metadata`` and ``heartbeat_stats``.
+
+    So it is handed out: what its reader changes in these stays the reader's.
+    """
     return _with_free(record, copy_of)
 
 
 def copy_as_stored(record: R) -> R:
-    """The record as its row would give it back, and the store's own."""
+    """The same, and what is no JSON in these becomes what JSON makes of it."""
     return _with_free(record, lambda value: from_json(to_json(value)))
 
 

@@ -26,6 +26,7 @@ from agl.types import (
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 T = TypeVar("T", bound=Tables)
+_NO_LIMITS = RolloutConfig()  # frozen, so that one serves all rollouts
 
 
 class Outcome(NamedTuple):
@@ -112,7 +113,7 @@ def new_rollout(
         mode=request.mode,
         resources_id=resources_id,
         status=status,
-        config=request.config or RolloutConfig(),
+        config=request.config or _NO_LIMITS,
         metadata={} if request.metadata is None else request.metadata,
     )
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.engine.tables import Lookups
 from agl.store.queries import make_query, query_of
@@ -43,7 +44,13 @@ class ReadingStore(LightningStore):
 
     async def query_rollouts(self, **filters: Any) -> PaginatedResult[Rollout]:
         query = query_of(LightningStore.query_rollouts, filters)
-        return await self._read(lambda lookups: lookups.query_rollouts(query))
+
+        def lookup(lookups: Lookups) -> PaginatedResult[Rollout]:
+            if query.after is not None and not lookups.views([query.after]):
+                raise InvalidQueryError(f"rollouts: after {query.after!r}: no such rollout is here")
+            return lookups.query_rollouts(query)
+
+        return await self._read(lookup)
 
     async def query_attempts(self, rollout_id: str, **filters: Any) -> PaginatedResult[Attempt]:
         query = query_of(LightningStore.query_attempts, filters)

@@ -35,7 +35,11 @@ def attempted(rollout: Rollout, attempt: Attempt) -> AttemptedRollout:
 
 
 class Lookups(Protocol):
-    """Reading: new records, or records that nobody changes. None stands for no record."""
+    """Reading. None stands for no record.
+
+    Callers get what ``views``, the resources and the queries answer, and may change it: each
+    answer is made anew. The engine copies all other records before it hands them out.
+    """
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """The known ones of these, in this order; an ``AttemptedRollout`` if it has an attempt."""
@@ -53,7 +57,10 @@ class Lookups(Protocol):
     def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]: ...
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[Span]: ...
+    ) -> PaginatedResult[Span]:
+        """Spans of a rollout, or of one attempt of it, which may be ``latest``."""
+        ...
+
     def query_documents(
         self,
         kind: str,
@@ -70,6 +77,10 @@ class Lookups(Protocol):
 
 class Tables(Lookups, Protocol):
     """Reading and writing in one transaction. Tables keep and find records, and know no rules.
+
+    A caller may later change the input and the metadata of a rollout, resources and the body of a
+    document: tables keep them as JSON, or keep copies. What JSON cannot hold is an
+    ``InvalidRecordError`` (``json_values.json_of`` raises it); so nothing is kept of the operation.
 
     A database of many writers locks what ``rollout`` finds until the transaction ends, and
     ``first_queued`` passes over what is locked.
@@ -102,11 +113,14 @@ class Tables(Lookups, Protocol):
         ...
 
     def move_rollout(self, rollout: Rollout) -> None:
-        """Keep the status, end and reward of a rollout, and its place in the queue."""
+        """Keep the status, end and reward of a rollout; its other fields are as they are stored.
+
+        It leaves the queue, or comes last in it, if its status does so.
+        """
         ...
 
     def edit_rollout(self, rollout: Rollout) -> None:
-        """Keep the other fields of a rollout."""
+        """Keep the other fields of a rollout; its status, end and reward are as they are stored."""
         ...
 
     def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None: ...

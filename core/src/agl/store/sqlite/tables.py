@@ -138,17 +138,9 @@ class SqliteTables(WriteBehind):
         row = self.one("rollout_id_of_key", key)
         return row[0] if row else None
 
-    def input_json(self, rollout: Rollout, what: str) -> str:
-        """The input as it is stored."""
-        return json_of(rollout.input, what)
-
-    def own(self, rollout: Rollout) -> Rollout:
-        """A new rollout as it is kept beside its row, which it must equal."""
-        return copy_as_stored(rollout)
-
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         what = f"rollout {rollout.rollout_id!r}: its input"
-        text = self.input_json(rollout, what)
+        text = json_of(rollout.input, what)
         number = number_of(rollout.rollout_id)
         row = (
             number,
@@ -165,7 +157,7 @@ class SqliteTables(WriteBehind):
         )
         self._keep("insert_rollout", number, row)
         if self._is_whole_queue or rollout.status == "preparing":
-            rollout = self.own(rollout)
+            rollout = copy_as_stored(rollout)
             self._keep_place(rollout)
             self._remember(rollout)
 
@@ -190,11 +182,11 @@ class SqliteTables(WriteBehind):
         row = (
             rollout.mode,
             rollout.resources_id,
-            *self._bodies(rollout, what, self.input_json(rollout, what)),
+            *self._bodies(rollout, what, json_of(rollout.input, what)),
             number_of(rollout.rollout_id),
         )
         self.connection.execute(SQL["edit_rollout"], row)
-        rollout = self.own(rollout)
+        rollout = copy_as_stored(rollout)
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)

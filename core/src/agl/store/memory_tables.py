@@ -1,0 +1,340 @@
+"""All records of a store in memory: what the engine needs of a database, over dicts and lists."""
+
+import secrets
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from pydantic_core import from_json
+
+from agl.store import rules
+from agl.store.answers import LightningStoreStatistics
+from agl.store.engine.tables import StoredAttempt, Tables, attempted
+from agl.store.packed_span import AnySpan, PackedSpan, packed
+from agl.store.queries import Query, make_page
+from agl.store.table import Queue, SortedTable, Table, UndoLog, page
+from agl.store.waiting import Effects
+from agl.types import (
+    Attempt,
+    Document,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Worker,
+)
+from agl.types.records import Record
+from agl.utils.json_values import copy_of, copy_of_record, json_of
+
+R = TypeVar("R", bound=Record)
+
+
+class _Key(NamedTuple):
+    """The key of a request that made a rollout."""
+
+    key: str
+    rollout_id: str
+
+
+class _AttemptRow(NamedTuple):
+    attempt_id: str
+    rollout_id: str
+    stored: StoredAttempt
+    deadline: float | None
+    key: str | None
+    """Of the request that made the attempt."""
+
+
+class MemoryTables(Tables):
+    """All records of a store, which nobody else holds.
+
+    What a caller may change later is copied as it comes and as it goes, or kept as JSON.
+    """
+
+    def __init__(self) -> None:
+        self.effects = Effects()
+        self._undo_log = log = UndoLog()
+        of = attrgetter
+        self.rollouts = Table[Rollout](log, "rollout_id", status=of("status"))
+        self.queue = Queue[Rollout](log, "rollout_id")
+        self.rollout_keys = Table[_Key](log, "key", rollout_id=of("rollout_id"))
+        self.attempts = Table[_AttemptRow](
+            log,
+            "attempt_id",
+            rollout_id=of("rollout_id"),
+            worker=_open_worker,
+            key=lambda one: one.key if one.stored.attempt.status == "preparing" else None,
+            has_deadline=lambda one: None if one.deadline is None else True,
+        )
+        self.spans = Table[PackedSpan](log, "attempt_id", "span_id", rollout_id=of("rollout_id"))
+        self.snapshots = Table[ResourcesUpdate](log, "resources_id")
+        self.latest = Table[ResourcesUpdate](log)
+        self.workers = Table[Worker](log, "worker_id")
+        self.documents = SortedTable[Document](log, "kind", "key", rollout_id=of("rollout_id"))
+
+    # --- transactions
+
+    @property
+    def num_changes(self) -> int:
+        return len(self._undo_log)
+
+    def begin(self) -> None:
+        self.roll_back()  # what an interrupt has left
+
+    def commit(self) -> None:
+        self._undo_log.clear()
+
+    def roll_back(self) -> None:
+        while self._undo_log:
+            table, key, row = self._undo_log[-1]
+            table.put(key, row)
+            self._undo_log.pop()
+
+    def new_id(self, prefix: Literal["ro", "at"]) -> str:
+        return f"{prefix}-{secrets.token_hex(8)}"
+
+    # --- rollouts
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        return self.rollouts.get(rollout_id)
+
+    def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        found = map(self.rollouts.get, rollout_ids)
+        return [self._view(rollout) for rollout in found if rollout is not None]
+
+    def _view(self, rollout: Rollout) -> Rollout:
+        latest = self.latest_attempt(rollout.rollout_id)
+        rollout = copy_of_record(rollout)
+        return rollout if latest is None else attempted(rollout, copy_of_record(latest))
+
+    def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
+        return self.rollouts.page(query, self._view, _rollout_field)
+
+    def rollout_id_of_key(self, key: str) -> str | None:
+        made = self.rollout_keys.get(key)
+        return None if made is None else made.rollout_id
+
+    def first_queued(self) -> Rollout | None:
+        first = self.queue.first()
+        return None if first is None else self.rollouts.get(first.rollout_id)
+
+    def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
+        if key is not None:
+            self.rollout_keys.save(_Key(key, rollout.rollout_id))
+        self.move_rollout(_own(rollout, f"rollout {rollout.rollout_id!r}"))
+
+    def move_rollout(self, rollout: Rollout) -> None:
+        self.rollouts.save(rollout)
+        is_queued = rollout.rollout_id in self.queue.rows
+        if rollout.status in rules.QUEUED and not is_queued:
+            self.queue.save(rollout)
+        elif rollout.status not in rules.QUEUED and is_queued:
+            self.queue.delete(rollout)
+
+    def edit_rollout(self, rollout: Rollout) -> None:
+        self.rollouts.save(_own(rollout, f"rollout {rollout.rollout_id!r}"))
+
+    # --- attempts
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
+        row = self.attempts.get(attempt_id)
+        return row.stored if row is not None and row.rollout_id == rollout_id else None
+
+    def latest_attempt(self, rollout_id: str) -> Attempt | None:
+        row = self.attempts.newest("rollout_id", rollout_id)
+        return None if row is None else row.stored.attempt
+
+    def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
+        rows = self.attempts.where("rollout_id", rollout_id)
+        return page([(place, row.stored.attempt) for place, row in rows], query, copy_of_record)
+
+    def next_sequence_of_all(self, rollout_id: str) -> int:
+        rows = self.attempts.where("rollout_id", rollout_id)
+        return max((row.stored.next_sequence for _, row in rows), default=1)
+
+    def open_attempt_of(self, worker_id: str) -> Attempt | None:
+        row = self.attempts.newest("worker", worker_id)
+        return None if row is None else row.stored.attempt
+
+    def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
+        return [
+            (self.rollouts.rows[row.rollout_id][1], row.stored)
+            for _, row in self.attempts.where("has_deadline", True)
+            if row.deadline is not None and row.deadline < now
+        ]
+
+    def made_by(self, key: str) -> list[tuple[str, str]]:
+        return [(row.rollout_id, row.attempt_id) for _, row in self.attempts.where("key", key)]
+
+    def insert_attempt(
+        self, stored: StoredAttempt, deadline: float | None, key: str | None = None
+    ) -> None:
+        ids = stored.attempt.attempt_id, stored.attempt.rollout_id
+        self.attempts.save(_AttemptRow(*ids, stored, deadline, key))
+
+    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
+        _, row = self.attempts.rows[stored.attempt.attempt_id]
+        attempt = stored.attempt
+        what = f"attempt {attempt.attempt_id!r}"
+        if attempt.error is not None:
+            json_of(attempt.error, f"{what}: its error")
+        stored = stored._replace(attempt=_own(attempt, what))
+        self.attempts.save(row._replace(stored=stored, deadline=deadline))
+
+    # --- spans
+
+    def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
+        return {span_id for span_id in span_ids if (attempt_id, span_id) in self.spans.rows}
+
+    def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
+        for span in spans:
+            self.spans.save(packed(span))
+
+    def query_spans(
+        self, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> PaginatedResult[Span]:
+        rows = self.spans.where("rollout_id", rollout_id)
+        if attempt_id == "latest" and (latest := self.latest_attempt(rollout_id)) is not None:
+            attempt_id = latest.attempt_id
+        if attempt_id is not None:
+            rows = [row for row in rows if row[1].attempt_id == attempt_id]
+        return page(rows, query, PackedSpan.unpack)
+
+    # --- resources and workers
+
+    def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        update = self.snapshots.get(resources_id)
+        return None if update is None else _read_resources(update)
+
+    @property
+    def latest_resources_id(self) -> str | None:
+        latest = self.latest.get()
+        return None if latest is None else latest.resources_id
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        latest = self.latest.get()
+        return None if latest is None else _read_resources(latest)
+
+    def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
+        return self.snapshots.page(query, _read_resources)
+
+    def save_resources(self, update: ResourcesUpdate) -> None:
+        text = json_of(update.resources, f"resources {update.resources_id!r}")
+        update = update.changed(resources=text)
+        self.snapshots.save(update)
+        if not update.resources_id.startswith(rules.IMPORTED):
+            self.latest.save(update)
+
+    def worker(self, worker_id: str) -> Worker | None:
+        return self.workers.get(worker_id)
+
+    def query_workers(self, query: Query) -> PaginatedResult[Worker]:
+        return self.workers.page(query, copy_of_record)
+
+    def save_worker(self, worker: Worker) -> None:
+        self.workers.save(_own(worker, f"worker {worker.worker_id!r}"))
+
+    # --- documents
+
+    def query_documents(
+        self,
+        kind: str,
+        *,
+        key_in: Sequence[str] | None = None,
+        key_prefix: str = "",
+        rollout_id_in: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = -1,
+    ) -> PaginatedResult[Document]:
+        if key_in is None and rollout_id_in is None:
+            keys = self.documents.names(kind, key_prefix)
+        else:
+            wanted = None if key_in is None else {(kind, key) for key in key_in}
+            if rollout_id_in is not None:
+                rows = self.documents.where("rollout_id", *dict.fromkeys(rollout_id_in))
+                found = {(one.kind, one.key) for _, one in rows if one.kind == kind}
+                wanted = found if wanted is None else found & wanted
+            known = self.documents.rows.keys() & (wanted or ())
+            keys = sorted(key for _, key in known if key.startswith(key_prefix))
+        begin = 0 if after is None else bisect_right(keys, after)
+        page = keys[begin : None if limit < 0 else begin + limit]
+        found = [self.documents.rows[kind, key][1] for key in page]
+        documents = [one.changed(body=from_json(one.body)) for one in found]
+        return make_page(documents, Query(limit=limit), total=len(keys))
+
+    def document_version(self, kind: str, key: str) -> int:
+        document = self.documents.get((kind, key))
+        return 0 if document is None else document.version
+
+    def save_document(self, document: Document) -> None:
+        body = json_of(document.body, f"document {document.key!r} of kind {document.kind!r}")
+        self.documents.save(document.changed(body=body, expect=None))
+
+    def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        known = self.documents.rows.keys() & {(kind, key) for key in keys}
+        for one in known:
+            self.documents.delete(self.documents.rows[one][1])
+        return len(known)
+
+    # --- all of it
+
+    def counts(self) -> LightningStoreStatistics:
+        return {
+            "total_rollouts": len(self.rollouts.rows),
+            "total_attempts": len(self.attempts.rows),
+            "total_spans": len(self.spans.rows),
+            "total_resources": len(self.snapshots.rows),
+            "total_workers": len(self.workers.rows),
+        }
+
+    def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
+        tables: dict[str, Table[Any]] = {
+            "rollouts": self.rollouts,
+            "attempts": self.attempts,
+            "spans": self.spans,
+            "documents": self.documents,
+            "queue": self.queue,
+            "keys": self.rollout_keys,
+        }
+        found = {name: table.where("rollout_id", *rollout_ids) for name, table in tables.items()}
+        gone = {rollout.rollout_id for _, rollout in found["rollouts"]}
+        kept = {
+            one.resources_id for _, one in self.rollouts.rows.values() if one.rollout_id not in gone
+        }
+        used = {rollout.resources_id for _, rollout in found["rollouts"]}
+        unused = used - kept - {self.latest_resources_id}
+        found["resources"] = self.snapshots.where("resources_id", *unused)
+        tables["resources"] = self.snapshots
+        if not only_count:
+            for name, rows in found.items():
+                for _, record in rows:
+                    tables[name].delete(record)
+        names = "rollouts", "attempts", "spans", "documents", "resources"
+        return {name: len(found[name]) for name in names}
+
+
+def _rollout_field(rollout: Rollout, field: str) -> Any:
+    return (rollout.metadata or {}).get("run") if field == "run" else getattr(rollout, field)
+
+
+def _open_worker(row: _AttemptRow) -> str | None:
+    attempt = row.stored.attempt
+    return attempt.worker_id if attempt.status in rules.OPEN else None
+
+
+def _own(record: R, what: str) -> R:
+    """A record as the store keeps it: an input may be any object, and all else is JSON."""
+    fields = record.__dict__
+    changes: dict[str, Any] = {}
+    if fields.get("input") is not None:
+        changes["input"] = copy_of(fields["input"])
+    for name in ("metadata", "heartbeat_stats"):
+        if fields.get(name) is not None:
+            changes[name] = from_json(json_of(fields[name], f"{what}: its {name}"))
+    return record.changed(**changes) if changes else record
+
+
+def _read_resources(update: ResourcesUpdate) -> ResourcesUpdate:
+    text: Any = update.resources
+    return ResourcesUpdate(**{**update.__dict__, "resources": from_json(text)})
