@@ -99,10 +99,10 @@ class RolloutConfig(Record):
     """Attempt statuses after which another attempt is made, while ``max_attempts`` allows."""
 
 
-Boundary = (
-    Literal["agent", "timeout", "tracer", "model", "evaluator", "cancelled", "lost"]
-    | Literal["resources", "hook", "store"]
-)
+Boundary = Literal[
+    "agent", "timeout", "tracer", "model", "evaluator", "cancelled", "lost", "resources", "hook",
+    "store",
+]  # fmt: skip
 """Where an attempt failed. ``store``: what it wrote is something that the store does not keep."""
 
 
