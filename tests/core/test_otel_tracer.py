@@ -149,7 +149,7 @@ async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to
         await asyncio.to_thread(thread.join)
     assert await names(memory_store, context) == []
     assert tracer.num_unattributed_spans == before + 1
-    assert "outside every open trace context (1 are open" in str(errors[0])
+    assert "outside every open trace context" in str(errors[0])
 
 
 async def test_thread_without_context_belongs_to_none_of_several_traces(
