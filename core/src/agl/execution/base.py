@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 
-AT_WORK: ContextVar[Callable[[], None]] = ContextVar("agl_at_work", default=lambda: None)
+AT_WORK: ContextVar[Callable[[], None] | None] = ContextVar("agl_at_work", default=None)
 """A runner calls this once the store has answered a claim: it has begun to work, and what it dies
 of later is no failure to start."""
 

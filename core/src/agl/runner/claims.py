@@ -38,7 +38,7 @@ class Claims:
         self.event = event
         self.left = left
         self._size = 1
-        self._at_work: Callable[[], None] | None = AT_WORK.get()
+        self._at_work = AT_WORK.get()
         self._waiting: dict[str, AttemptedRollout] = {}
         """What was claimed and has not begun, by attempt."""
 
