@@ -23,6 +23,33 @@ def test_top_level_has_few_rooms() -> None:
     assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
 
 
+def test_rooms_are_those_of_the_page() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = next(
+        contract["layers"]
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract.get("containers") == ["agl"]
+    )
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| room | what is in it |")[2].partition("\n\n")[0]
+    rooms = [re.findall("`(.*?)`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    assert [room for row in rooms for room in row] == [
+        room.strip() for layer in layers for room in layer.split("|")
+    ]
+
+
+def test_wheels_that_the_readme_names_are_all_that_they_need() -> None:
+    # pip takes what is missing from an index, where anybody may register our names.
+    needs = {}
+    for root in DISTRIBUTIONS:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        needs[project["name"]] = {Requirement(one).name for one in project["dependencies"]}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = re.search(r"pip install dist/agl_\{(.*?)\}", readme)
+    named = {f"agl-{word}" for word in words[1].split(",")}
+    assert {need for name in named for need in needs[name] & needs.keys()} <= named
+
+
 def test_core_does_not_grow() -> None:
     lines = [
         len(path.read_text(encoding="utf-8").splitlines())
