@@ -1,9 +1,4 @@
-from typing import Any
-
-import pytest
-
 import agl
-from agl.errors import StoreError
 
 
 async def sorted_inputs(store, **query):
@@ -22,12 +17,3 @@ async def test_total_counts_before_paging(memory_store: agl.LightningStore):
         await memory_store.enqueue_rollout(number)
     page = await memory_store.query_rollouts(limit=2, offset=5)
     assert ([rollout.input for rollout in page], page.total) == ([5, 6], 9)
-
-
-async def test_what_sqlite_cannot_look_for_is_an_error_of_the_store(
-    memory_store: agl.LightningStore,
-) -> None:
-    a_list: Any = []
-    with pytest.raises(StoreError, match="could not be read"):
-        await memory_store.query_workers(worker_id_contains=a_list)
-    assert not await memory_store.query_workers()

@@ -56,7 +56,7 @@ class MemoryTables(Tables):
         self.effects = Effects()
         self._undo_log = log = UndoLog()
         of = attrgetter
-        self.rollouts = Table[Rollout](log, "rollout_id", status=of("status"))
+        self.rollouts = Table[Rollout](log, "rollout_id", status=of("status"), run=_run)
         self.queue = Queue[Rollout](log, "rollout_id")
         self.rollout_keys = Table[_Key](log, "key", rollout_id=of("rollout_id"))
         self.attempts = Table[_AttemptRow](
@@ -109,7 +109,7 @@ class MemoryTables(Tables):
         return rollout if latest is None else attempted(rollout, copy_of_record(latest))
 
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
-        return self.rollouts.page(query, self._view, _rollout_field)
+        return self.rollouts.page(query, self._view)
 
     def rollout_id_of_key(self, key: str) -> str | None:
         made = self.rollout_keys.get(key)
@@ -314,8 +314,9 @@ class MemoryTables(Tables):
         return {name: len(found[name]) for name in names}
 
 
-def _rollout_field(rollout: Rollout, field: str) -> Any:
-    return (rollout.metadata or {}).get("run") if field == "run" else getattr(rollout, field)
+def _run(rollout: Rollout) -> str | None:
+    run = (rollout.metadata or {}).get("run")
+    return run if isinstance(run, str) else None
 
 
 def _open_worker(row: _AttemptRow) -> str | None:

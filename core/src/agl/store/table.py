@@ -99,13 +99,8 @@ class Table(Generic[R]):
         rows = self.where(name, value)
         return rows[-1][1] if rows else None
 
-    def page(
-        self,
-        query: Query,
-        give: Callable[[R], T],
-        value_of: Callable[[R, str], Any] = getattr,
-    ) -> PaginatedResult[T]:
-        """What a query finds; see ``page``."""
+    def page(self, query: Query, give: Callable[[R], T]) -> PaginatedResult[T]:
+        """What a query finds; its fields are those of records, and indexes."""
         rows: Iterable[Row[R]] = self.rows.values()
         last = None if query.after is None else self.rows.get(query.after)
         for one in query.filters if query.match_all else ():
@@ -115,7 +110,10 @@ class Table(Generic[R]):
                 others = tuple(other for other in query.filters if other is not one)
                 query = replace(query, filters=others)
                 break
-        return page(rows, query, give, value_of, last)
+        return page(rows, query, give, self._reader, last)
+
+    def _reader(self, field: str) -> Callable[[R], Any]:
+        return self._read.get(field) or attrgetter(field)
 
 
 class Queue(Table[R]):
@@ -169,7 +167,7 @@ def page(
     rows: Iterable[Row[R]],
     query: Query,
     give: Callable[[R], T],
-    value_of: Callable[[R, str], Any] = getattr,
+    reader: Callable[[str], Callable[[R], Any]] = attrgetter,
     last: Row[R] | None = None,
 ) -> PaginatedResult[T]:
     """What a query finds in these rows.
@@ -178,45 +176,49 @@ def page(
         rows: In any order.
         query: Which of them.
         give: Makes of each record what its reader gets.
-        value_of: Reads a field of a record.
+        reader: Makes what reads a field of a record.
         last: The row of ``query.after``.
     """
-    conditions = [_condition(one, value_of) for one in query.filters]
+    conditions = [_condition(reader(one.field), one) for one in query.filters]
     found = list(rows)
-    if query.sort_by == "reward":
-        found = [row for row in found if value_of(row[1], "reward") is not None]
     if query.match_all:
         for holds in conditions:
             found = [row for row in found if holds(row[1])]
     elif conditions:
         found = [row for row in found if any(holds(row[1]) for holds in conditions)]
+    rank: Callable[[Row[R]], Any] = itemgetter(0)
+    if query.sort_by is None:
+        found.sort()
+    else:
+        read = reader(query.sort_by)
+        if query.sort_by == "reward":
+            found = [row for row in found if read(row[1]) is not None]
+        rank = _rank(read, math.inf if query.sort_by.endswith(("_time", "reward")) else "")
+        found.sort(key=rank)
     total = len(found)
-    rank = None if query.sort_by is None else _rank(query.sort_by, value_of)
-    if last is not None:
-        place_of = rank or itemgetter(0)
-        end = place_of(last)
-        is_behind = lt if query.descending else gt
-        found = [row for row in found if is_behind(place_of(row), end)]
-    found.sort(key=rank, reverse=query.descending)
+    if last is not None and query.descending:
+        found = found[: bisect_left(found, rank(last), key=rank)]
+    elif last is not None:
+        found = found[bisect_right(found, rank(last), key=rank) :]
+    if query.descending:
+        found.reverse()
     found = found[query.offset :][: None if query.limit < 0 else query.limit]
     return make_page([give(record) for _, record in found], query, total=total)
 
 
-def _condition(one: Filter, value_of: Callable[[R, str], Any]) -> Callable[[R], bool]:
-    holds = _HOLDS[one.kind]
+def _condition(read: Callable[[R], Any], one: Filter) -> Callable[[R], bool]:
+    holds, wanted = _HOLDS[one.kind], one.value
 
     def condition(record: R) -> bool:
-        value = value_of(record, one.field)
-        return value is not None and holds(value, one.value)
+        value = read(record)
+        return value is not None and holds(value, wanted)
 
     return condition
 
 
-def _rank(field: str, value_of: Callable[[R, str], Any]) -> Callable[[Row[R]], Any]:
-    missing = math.inf if field.endswith(("_time", "reward")) else ""
-
+def _rank(read: Callable[[R], Any], missing: Any) -> Callable[[Row[R]], tuple[Any, int]]:
     def rank(row: Row[R]) -> tuple[Any, int]:
-        value = value_of(row[1], field)
+        value = read(row[1])
         return missing if value is None else value, row[0]
 
     return rank
