@@ -16,15 +16,15 @@ from typing import Any, Final
 from agl.errors import ConfigError
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import PackedSpan
-from agl.store.sqlite.ids import make_id, number_of
-from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.tables import SqliteTables
 from agl.types import LLM, Attempt, Rollout, RolloutConfig
 from agl.utils.rewards import place_of_reward
 from agl_learning import ledger_documents
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore
+from agl_sqlite.ids import make_id, number_of
+from agl_sqlite.lookups import SQL
+from agl_sqlite.tables import SqliteTables
 from filling.accounts import account
 from filling.failing import LOST
 from filling.scripts import Piece, long_script, task

@@ -21,6 +21,7 @@ import agl_runs
 import agl_server
 import agl_sqlite
 from agl.runner.heartbeat import Heartbeat
+from agl_server.processes.process import StoreAtWork
 from agl_sqlite import SqliteLightningStore
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ PACKAGES = {  # installed, or in this checkout
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
     r"|store/(overdue|packed_span|queries|retry|waiting)"
-    r"|agl_sqlite/database|store/sqlite/(claim_keys|file|lookups|rows|write_behind)"
+    r"|agl_sqlite/(database|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 NOT_MET = ("__init__", "SpanBuffer._tick", "SpanBuffer._write_soon")  # what timers call
@@ -106,7 +107,7 @@ async def run_one(port: int) -> None:
     client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret-long-enough")
     await client.query_documents("ledger", limit=1)  # it asks once what the server can do
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=client):
+    with runner.run_context(agent=agent, store=StoreAtWork(client, lambda: None)):
         await runner.iter()
 
 

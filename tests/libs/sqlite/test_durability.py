@@ -16,9 +16,9 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.engine import operations as ops
-from agl.store.sqlite.claim_keys import ClaimKeys
 from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 from agl_sqlite import SqliteLightningStore, database, writer
+from agl_sqlite.tables import SqliteTables
 
 
 def span_of(rollout, **attributes):
@@ -225,13 +225,14 @@ async def test_claim_that_is_repeated_while_the_store_reads_its_file_anew_is_ans
     claimed = await store.dequeue_many_rollouts(worker_id="w", key="key")
     reading, go_on = threading.Event(), threading.Event()
 
-    def add(*_):
-        reading.set()
-        assert go_on.wait(60)
-        return known(*_)
+    def one(self, name, *parameters):
+        if name == "counters":
+            reading.set()
+            assert go_on.wait(60)
+        return ask(self, name, *parameters)
 
-    known = ClaimKeys.add
-    monkeypatch.setattr(ClaimKeys, "add", add)
+    ask = SqliteTables.one
+    monkeypatch.setattr(SqliteTables, "one", one)
 
     def refused_late(tables, now):
         ops.enqueue_many_rollouts(tables, now, [EnqueueRolloutRequest(input=2)])

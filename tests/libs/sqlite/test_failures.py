@@ -13,9 +13,9 @@ from agl.errors import (
 from agl.store.base import AttemptEnd
 from agl.store.engine import operations as ops
 from agl.store.retry import RETRY_SECONDS
-from agl.store.sqlite.tables import SqliteTables
 from agl.types import EnqueueRolloutRequest, Span
 from agl_sqlite import SqliteLightningStore, writer
+from agl_sqlite.tables import SqliteTables
 
 
 def span_of(rollout, **attributes):

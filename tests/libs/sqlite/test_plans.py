@@ -8,8 +8,8 @@ import pytest
 
 import agl
 from agl.store.queries import Filter, make_query
-from agl.store.sqlite.lookups import SqliteLookups
-from agl_runs.finding import open_to_read
+from agl_sqlite.file import open_to_read
+from agl_sqlite.lookups import SqliteLookups
 
 
 @pytest.fixture

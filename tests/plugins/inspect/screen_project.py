@@ -15,14 +15,13 @@ from unittest import mock
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store import overdue
-from agl.store.sqlite import ids
 from agl.types import Failure, Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
 from agl_learning.ledger import Ledger, save_ledger
 from agl_runs.records import RunCode, RunStart
 from agl_runs.store import begin_run, end_run
-from agl_sqlite import SqliteLightningStore
+from agl_sqlite import SqliteLightningStore, ids
 
 RUN = "20260102T030405Z-0001"
 BEGIN = 1_767_323_045.0

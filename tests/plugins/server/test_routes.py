@@ -327,6 +327,7 @@ async def test_a_repeated_turn_with_a_key_claims_once(http, store):
 # --- what is long
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(store, http):
     rollout = await store.start_rollout(1)
     ids = {"rollout_id": rollout.rollout_id}
@@ -357,18 +358,24 @@ async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(s
             assert "connection" not in response.headers
 
 
-async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(memory_store):
-    store = memory_store
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(store, monkeypatch):
     rollout = await store.start_rollout(1)
-    for _ in range(4):
-        await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
-    reading = asyncio.create_task(store.query_spans_json(rollout_id=rollout.rollout_id))
-    await asyncio.sleep(0)  # it has the first
-    await store.delete_rollouts([rollout.rollout_id])
+    await store.add_many_spans([make_span(rollout) for _ in range(100)])
+    read, reads = store._read, []
+
+    async def deleting(lookup):
+        reads.append(await read(lookup))
+        if len(reads) == 2:
+            await store.delete_rollouts([rollout.rollout_id])
+        return reads[-1]
+
+    monkeypatch.setattr(store, "_read", deleting)
     with pytest.raises(UnknownRecordError, match="deleted while"):
-        await reading
+        await store.query_spans_json(rollout_id=rollout.rollout_id)
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     "query",
     [

@@ -13,10 +13,9 @@ from agl.store.base import LightningStore
 from agl.store.engine.reading import ReadingStore
 from agl.store.forwarding import ForwardingStore
 from agl.store.operation_table import Operation
-from agl.store.sqlite.file import named
-from agl.store.sqlite.lookups import SqliteLookups
-from agl_runs.finding import open_to_read
 from agl_sqlite import SqliteLightningStore
+from agl_sqlite.file import named, open_to_read
+from agl_sqlite.lookups import SqliteLookups
 
 T = TypeVar("T")
 CACHE_KIB = 64 * 1024

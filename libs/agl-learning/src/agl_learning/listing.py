@@ -16,11 +16,11 @@ from typing import Any, Final, Literal
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
-from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.file_store import file_of
 from agl_learning.paging import page_behind
-from agl_runs.finding import open_to_read
+from agl_sqlite.file import open_to_read
+from agl_sqlite.ids import number_of
 
 Sort = Literal["time", "reward", "seconds"]
 NEWEST: Final = 20_000
@@ -301,7 +301,7 @@ def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str
 def numbers_of(beginning: str) -> list[tuple[int, int]]:
     """The numbers of rollouts whose ids may have this beginning, each from the first to the last.
 
-    An id is ``ro-``, the digits of a number and eight more; see ``agl.store.sqlite.ids``.
+    An id is ``ro-``, the digits of a number and eight more; see ``agl_sqlite.ids``.
     """
     digits = beginning.removeprefix("ro-")
     if "ro-".startswith(beginning):

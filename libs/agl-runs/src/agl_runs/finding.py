@@ -1,12 +1,8 @@
 """Where the stores of runs lie, and the files of a run whose store was moved."""
 
 import os
-import sqlite3
 from pathlib import Path
-from urllib.parse import quote
 
-from agl.errors import StoreUnavailableError
-from agl.store.sqlite.file import check_schema, unavailable
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 from agl_runs.records import Run
 
@@ -48,44 +44,6 @@ def _is_beside(run_id: str, file: Path, other: Path) -> bool:
         return known[0] == run_id
     is_own = file.absolute().parent.name == run_id or (file.parent / CONFIG).is_file()
     return is_own or (other.is_file() and not other.samefile(file))
-
-
-def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
-    """A connection to the file of a store, which others may have open, or open later.
-
-    It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
-    if it may write the file. If there is no log and none can be made, nobody writes;
-    a log with records that cannot be read is a ``StoreUnavailableError``.
-
-    Args:
-        file: Of the store.
-        is_shared: Whether threads may use the connection, one at a time.
-    """
-    log = file.with_name(f"{file.name}-wal")
-    try:
-        return _opened(file, "mode=ro" if log.exists() else "mode=rw", is_shared)
-    except sqlite3.OperationalError as error:
-        if log.exists() and log.stat().st_size:
-            raise StoreUnavailableError(
-                f"store {str(file)!r}: {log.name!r} beside it has records that cannot be read: "
-                f"{error}. Copy both files to a folder that you may write, and read them there"
-            ) from error
-        return _opened(file, "mode=ro&immutable=1", is_shared)
-
-
-def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
-    place = f"file:{quote(str(file.absolute()))}?{how}"
-    connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
-    try:
-        connection.execute("PRAGMA query_only=ON")
-        if not check_schema(connection, str(file)):
-            raise StoreUnavailableError(f"store {str(file)!r}: it has no tables; nothing is stored")
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, sqlite3.OperationalError) or not isinstance(error, sqlite3.Error):
-            raise
-        raise unavailable(str(file), error) from error
-    return connection
 
 
 def last_time(run: Run) -> float:

@@ -9,11 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 from agl.errors import ConfigError, DamagedRecordError, StoreError
-from agl.store.sqlite.lookups import SqliteLookups
-from agl_runs.finding import last_time, open_to_read, placed, stores_here
+from agl_runs.finding import last_time, placed, stores_here
 from agl_runs.folders import FILE, STORE, known_run
 from agl_runs.records import Run
 from agl_runs.store import KIND, runs_of
+from agl_sqlite.file import open_to_read
+from agl_sqlite.lookups import SqliteLookups
 
 
 def runs_here(folder: Path | None = None) -> list[Run]:

@@ -227,7 +227,11 @@ def _trainer(
     return checked.trainer(
         components,
         store,
-        run=replace(run, config=config),
+        run=run.run_id,
+        run_dir=folder,
+        resume=run.resume,
+        force=run.force,
+        run_config=config,
         hooks=[*checked.hooks, writer, *(["ui"] if ui else [])],
     )
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agl.errors import AglError, StoreUnavailableError
-from agl.store.sqlite.file import named, prepare, unavailable
-from agl.store.sqlite.lookups import SqliteLookups
-from agl.store.sqlite.tables import SqliteTables
 from agl.utils.lockfile import HeldError, LockFile
+from agl_sqlite.file import named, prepare, unavailable
+from agl_sqlite.lookups import SqliteLookups
+from agl_sqlite.tables import SqliteTables
 
 logger = logging.getLogger(__name__)
 

@@ -6,26 +6,31 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
+from agl.store.base import LightningStore
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
+from agl.store.engine.store import EngineStore
+from agl.store.queries import query_of
 from agl.store.retry import RETRY_SECONDS
-from agl.store.sqlite.file import SCHEMA_VERSION
-from agl.store.sqlite.json_answers import JsonAnswers
-from agl.store.sqlite.lookups import SqliteLookups
-from agl.store.sqlite.tables import SqliteTables
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
+from agl_sqlite.file import SCHEMA_VERSION
+from agl_sqlite.lookups import SqliteLookups
+from agl_sqlite.tables import SqliteTables
 from agl_sqlite.writer import Job, SqliteWriter
 
 T = TypeVar("T")
 
 _LONGEST_PAUSE = 1.0
+_SPANS_AT_ONCE = 32
+"""Other threads run between two reads: a trace may be long."""
 
 
-class SqliteLightningStore(JsonAnswers):
+class SqliteLightningStore(EngineStore):
     """Keeps everything in one file, which one process owns at a time.
 
     Other processes reach it through ``LightningStoreServer``. The file can be read by any SQLite
@@ -92,6 +97,25 @@ class SqliteLightningStore(JsonAnswers):
         if self._shutdown.alive:
             await super().close()
             await asyncio.to_thread(self._shutdown)
+
+    # --- answers in JSON, made of what is stored without a record in between
+
+    async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
+        """See ``LightningStore``."""
+        return await self._read(lambda lookups: lookups.rollout_json(rollout_id))
+
+    async def query_spans_json(self, **arguments: Any) -> list[bytes]:
+        """See ``LightningStore``."""
+        ids = arguments.pop("rollout_id"), arguments.pop("attempt_id", None)
+        query = query_of(LightningStore.query_spans, arguments)
+        page = await self._read(lambda lookups: lookups.span_keys(*ids, query))
+        pieces = [b'{"items":[']
+        for begin in range(0, len(page), _SPANS_AT_ONCE):
+            keys = page.items[begin : begin + _SPANS_AT_ONCE]
+            text = await self._read(partial(SqliteLookups.spans_json, keys=keys))
+            pieces += [b",", text] if begin else [text]
+        end = b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, page.total)
+        return [*pieces, end]
 
     # --- how operations run
 

@@ -20,11 +20,11 @@ from agl.errors import StoreDiskError
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.overdue import StoreClock
-from agl.store.sqlite.file import named
-from agl.store.sqlite.tables import SqliteTables
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
+from agl_sqlite.file import named
+from agl_sqlite.tables import SqliteTables
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from agl_learning.run_metrics import metrics_of
 from agl_learning.stores import open_store, store_file, store_of
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
-from agl_runs.finding import open_to_read
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl_runs.known import one_of, runs_here, runs_in
 from agl_runs.records import Run
+from agl_sqlite.file import open_to_read
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]

@@ -16,7 +16,7 @@ from agl.store.queries import PAGE
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.file_store import file_of
 from agl_learning.tasks import digest
-from agl_runs.finding import open_to_read
+from agl_sqlite.file import open_to_read
 
 MOST: Final = 6
 """Candidates that are looked for; what matters is whether there is one."""

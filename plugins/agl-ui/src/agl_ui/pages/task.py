@@ -14,11 +14,11 @@ from starlette.requests import Request
 
 from agl.errors import AdapterError, DamagedRecordError, UnknownRecordError
 from agl.semconv import MODEL_CALL_SPAN
-from agl.store.sqlite.ids import number_of
 from agl.types import Rollout
 from agl_learning.calls.reading import model_calls
 from agl_learning.paging import page_behind
 from agl_learning.showing import message_text, said
+from agl_sqlite.ids import number_of
 from agl_ui.charts import chart
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of

@@ -1,4 +1,4 @@
--- Version 9. Integers inside; the text ids carry them (store/sqlite/ids.py), so no text is indexed.
+-- Version 9. Integers inside; the text ids carry them (ids.py), so no text is indexed.
 -- JSON stands in TEXT columns; instants are unix seconds.
 
 CREATE TABLE rollout (
@@ -55,7 +55,7 @@ CREATE INDEX attempt_deadline ON attempt (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX attempt_open ON attempt (worker_id) WHERE status IN ('preparing', 'running');
 
 -- Append only. The columns beside body are those that queries filter and sort by. The number of a
--- span is that of its column; in the body it may be 0 (see store/packed.py).
+-- span is that of its column; in the body it may be 0 (see agl/store/packed_span.py).
 CREATE TABLE span (
     k           INTEGER PRIMARY KEY,
     a           INTEGER NOT NULL REFERENCES attempt (a),

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from pydantic_core import from_json, to_json
 
-from agl.store.sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
+from agl_sqlite.rows import ATTEMPT_FIELDS, ROLLOUT_FIELDS
 
 _encode = msgspec.json.Encoder().encode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_raw = msgspec.json.Decoder(Raw).decode
+_raw = msgspec.json.Decoder(Raw).decode
 _JSON: Final = ("input", "config", "metadata", "error")
 
 
@@ -25,8 +24,8 @@ def rollout_json(row: Sequence[Any]) -> bytes:
     attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
     try:
         for record in (rollout, attempt):
-            record |= {name: _raw(record[name]) for name in _JSON if name in record}
-    except (msgspec.DecodeError, ValueError) as error:
+            record |= {name: _raw(record[name]) for name in _JSON if record.get(name) is not None}
+    except msgspec.DecodeError as error:
         raise ValueError(f"rollout {row[0]!r}: {error}") from error
     if attempt["attempt_id"] is not None:
         rollout["attempt"] = attempt
@@ -40,12 +39,3 @@ def spans_json(rows: Iterable[tuple[bytes, int]]) -> bytes:
     except msgspec.DecodeError as error:
         raise ValueError(f"a span: {error}") from error
     return _encode(spans)[1:-1]
-
-
-def _raw(text: str | bytes | None) -> Raw | None:
-    if text is None:
-        return None
-    text = text if isinstance(text, str) else text.decode()
-    if "NaN" in text or "Infinity" in text:  # which the wire does not know; or only in a text
-        return Raw(to_json(from_json(text), inf_nan_mode="null"))
-    return _decode_raw(text)

@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from agl.store.sqlite.ids import number_of
-from agl.store.sqlite.lookups import SQL
 from agl.utils.json_values import json_of
+from agl_sqlite.ids import number_of
+from agl_sqlite.lookups import SQL
 
 _THESE: Final = "n IN (SELECT value FROM json_each(:rollouts))"
 _HELD: Final = {

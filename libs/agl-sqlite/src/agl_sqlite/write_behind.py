@@ -4,8 +4,8 @@ import logging
 import sqlite3
 from typing import Any
 
-from agl.store.sqlite.lookups import SQL, SqliteLookups
 from agl.store.waiting import Effects
+from agl_sqlite.lookups import SQL, SqliteLookups
 
 logger = logging.getLogger(__name__)
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from agl.store.engine.tables import StoredAttempt, attempted
-from agl.store.packed_span import AnySpan, PackedSpan
 from agl.types import (
-    UNSAID,
     Attempt,
     Document,
     Failure,
@@ -19,7 +16,7 @@ from agl.types import (
     RolloutConfig,
     Worker,
 )
-from agl.utils.json_values import json_of, json_or_none
+from agl.utils.json_values import json_or_none
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
@@ -90,20 +87,6 @@ def row_of_worker(worker: Worker) -> tuple[Any, ...]:
     stats = json_or_none(worker.heartbeat_stats, what)
     values = {**worker.__dict__, "heartbeat_stats": stats}
     return tuple(map(values.__getitem__, WORKER_FIELDS))
-
-
-_span_columns = cast(Any, itemgetter(*PackedSpan._fields[2:-3]))
-
-
-def row_of_span(span: AnySpan) -> tuple[Any, ...]:
-    """The columns of a span behind that of its attempt."""
-    if isinstance(span, PackedSpan):
-        return span[2:-2]
-    # The span was validated when it was made; its fields are written as they stand.
-    fields = {**span.__dict__, **(span.model_extra or {})}
-    fields = {name: v for name, v in fields.items() if v or name not in UNSAID}
-    text = json_of(fields, f"span {span.span_id!r} of attempt {span.attempt_id!r}")
-    return (*_span_columns(fields), text)
 
 
 # Most rollouts of a run share one config; configs are frozen, so one object serves them all.

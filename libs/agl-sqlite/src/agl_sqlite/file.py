@@ -1,8 +1,10 @@
-"""The schema of an SQLite file, and errors that say what to do."""
+"""The schema of an SQLite file, how to read it beside its owner, and errors that say what to do."""
 
 import sqlite3
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from agl.errors import (
     AglError,
@@ -18,9 +20,6 @@ APPLICATION_ID: Final = 0x61676C73
 SCHEMA_VERSION: Final = 9
 """Of ``schema.sql``. Before 1.0 a file of another version is refused, not migrated."""
 
-MEMORY: Final = ":memory:"
-"""SQLite's name for no file."""
-
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
     """Check what the file is, and make the tables of a new one. An unfit file is left as it was.
@@ -31,7 +30,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
     try:
         tables = check_schema(connection, path)
         if not tables:
-            schema = files("agl.store.sqlite").joinpath("schema.sql").read_text("utf-8")
+            schema = files("agl_sqlite").joinpath("schema.sql").read_text("utf-8")
             marks = f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"
             connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\n{marks}\nCOMMIT;")
     # Where the damage is in the names of tables, Python cannot read what SQLite says of it.
@@ -56,6 +55,44 @@ def check_schema(connection: sqlite3.Connection, path: str) -> int:
             "file; 'agl export' there and 'agl import' here take its rollouts along"
         )
     return tables
+
+
+def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
+    """A connection to the file of a store, which others may have open, or open later.
+
+    It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
+    if it may write the file. If there is no log and none can be made, nobody writes;
+    a log with records that cannot be read is a ``StoreUnavailableError``.
+
+    Args:
+        file: Of the store.
+        is_shared: Whether threads may use the connection, one at a time.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    try:
+        return _opened(file, "mode=ro" if log.exists() else "mode=rw", is_shared)
+    except sqlite3.OperationalError as error:
+        if log.exists() and log.stat().st_size:
+            raise StoreUnavailableError(
+                f"store {str(file)!r}: {log.name!r} beside it has records that cannot be read: "
+                f"{error}. Copy both files to a folder that you may write, and read them there"
+            ) from error
+        return _opened(file, "mode=ro&immutable=1", is_shared)
+
+
+def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
+    place = f"file:{quote(str(file.absolute()))}?{how}"
+    connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        if not check_schema(connection, str(file)):
+            raise StoreUnavailableError(f"store {str(file)!r}: it has no tables; nothing is stored")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.OperationalError) or not isinstance(error, sqlite3.Error):
+            raise
+        raise unavailable(str(file), error) from error
+    return connection
 
 
 def unavailable(path: str, error: Exception) -> StoreUnavailableError:

@@ -12,8 +12,18 @@ from agl.store.base import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import span_of
 from agl.store.queries import Filter, Query, make_page
-from agl.store.sqlite.ids import number_of
-from agl.store.sqlite.rows import (
+from agl.types import (
+    Attempt,
+    Document,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Worker,
+)
+from agl.utils.json_values import json_of
+from agl_sqlite.ids import number_of
+from agl_sqlite.rows import (
     ATTEMPT_FIELDS,
     RESOURCES_COLUMNS,
     ROLLOUT_FIELDS,
@@ -25,23 +35,13 @@ from agl.store.sqlite.rows import (
     view_of,
     worker_of,
 )
-from agl.store.sqlite.stored_json import rollout_json, spans_json
-from agl.types import (
-    Attempt,
-    Document,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
-from agl.utils.json_values import json_of
+from agl_sqlite.stored_json import rollout_json, spans_json
 
 T = TypeVar("T")
 
 
 def _statements() -> dict[str, str]:
-    text = files("agl.store.sqlite").joinpath("statements.sql").read_text("utf-8")
+    text = files("agl_sqlite").joinpath("statements.sql").read_text("utf-8")
     columns = {
         "rollout": ", ".join(
             # SQLite refuses a page with text that is no UTF-8; bytes are read one by one.

@@ -1,6 +1,7 @@
 """A first signal asks the run to end in order; the next one does what it always did."""
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -11,29 +12,23 @@ ONE_SIGNAL_SECONDS = 1.0
 """Signals within so long count as one: ``timeout`` signals a process, and then its group."""
 
 
-class GracefulShutdown:
-    """Asks a run once to end; called again within a second, it gives the same answer, then False.
+def once(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that asks once; after a yes it is True for a second more, and then False."""
+    first: list[float] = []
 
-    Args:
-        ask: Asks; returns whether the run will end.
-    """
+    def asked() -> bool:
+        if first:
+            return time.monotonic() - first[0] < ONE_SIGNAL_SECONDS
+        first.append(time.monotonic())
+        will_end = ask()
+        first[0] = first[0] if will_end else -math.inf
+        return will_end
 
-    def __init__(self, ask: Callable[[], bool]) -> None:
-        self._ask = ask
-        self._asked_at: float | None = None
-        self._will_end = False
-
-    def __call__(self) -> bool:
-        now = time.monotonic()
-        if self._asked_at is None:
-            self._asked_at, self._will_end = now, True  # also for a signal that comes meanwhile
-            self._will_end = self._ask()
-            return self._will_end
-        return self._will_end and now - self._asked_at < ONE_SIGNAL_SECONDS
+    return asked
 
 
 @contextlib.contextmanager
-def graceful_signals(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
+def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
     """Within the block, these signals call ``ask``, until it says no for the first time.
 
     Args:
@@ -48,16 +43,16 @@ def graceful_signals(ask: Callable[[], bool], *numbers: signal.Signals) -> Gener
 
     def restore() -> None:
         for number, handler in before.items():
-            if signal.getsignal(number) is on_signal:
+            if signal.getsignal(number) is asked:
                 signal.signal(number, handler)
 
-    def on_signal(number: int, frame: object) -> None:
+    def asked(number: int, frame: object) -> None:
         if not ask():
             restore()
             signal.raise_signal(number)
 
     for number in numbers:
-        signal.signal(number, on_signal)
+        signal.signal(number, asked)
     try:
         yield
     finally:

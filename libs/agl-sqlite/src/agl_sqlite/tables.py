@@ -8,13 +8,7 @@ from typing import Any, Literal, cast
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import AnySpan
-from agl.store.sqlite import runs
-from agl.store.sqlite.claim_keys import ClaimKeys
-from agl.store.sqlite.ids import make_id, number_of
-from agl.store.sqlite.lookups import SQL
-from agl.store.sqlite.rows import rollout_of, row_of_span, row_of_worker, stored_attempt_of
-from agl.store.sqlite.write_behind import WriteBehind
+from agl.store.packed_span import AnySpan, packed
 from agl.types import (
     Attempt,
     Document,
@@ -24,6 +18,11 @@ from agl.types import (
     Worker,
 )
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
+from agl_sqlite import deletion
+from agl_sqlite.ids import make_id, number_of
+from agl_sqlite.lookups import SQL
+from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
+from agl_sqlite.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +58,17 @@ class SqliteTables(WriteBehind):
         self._span_ids: dict[str, set[str]] = {}
         """Attempt id -> all its spans, of open attempts that were made since ``reload``."""
         self._workers: dict[str, Worker] = {}
-        claim_keys = ClaimKeys()
+        claims: dict[str, dict[str, str]] = {}
         for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
-            claim_keys.add(key, rollout_id, attempt_id)
-        self.claim_keys = claim_keys  # whole: claims in other threads look into it meanwhile
+            claims.setdefault(key, {})[attempt_id] = rollout_id
         counters = self.one("counters")
         self._num_rollouts, self._num_attempts, self._position = counters[:3]
         self._num_resources, self._touched = counters[3:]
         row = self.one("latest_resources_id")
         self.latest_resources_id: str | None = row[0] if row else None
+        self._claims = claims  # whole: claims in other threads look into it meanwhile
+        """Key of a request -> attempt id -> rollout id of what it made and nobody has begun."""
+        self._key_of = {attempt_id: key for key, made in claims.items() for attempt_id in made}
 
     def begin(self) -> None:
         if max(map(len, (self._attempts, self._open_of, self._rollouts, self._workers))) > _MOST:
@@ -132,7 +133,7 @@ class SqliteTables(WriteBehind):
         """Whether a claim from an empty queue would change nothing; asked by any thread."""
         worker = self._workers.get(worker_id or "")
         is_known = worker_id is None or (worker is not None and worker.status != "unknown")
-        return is_known and key not in self.claim_keys
+        return is_known and key not in self._claims
 
     def rollout_id_of_key(self, key: str) -> str | None:
         row = self.one("rollout_id_of_key", key)
@@ -255,7 +256,8 @@ class SqliteTables(WriteBehind):
         return cast(list[tuple[Rollout, StoredAttempt]], found)
 
     def made_by(self, key: str) -> list[tuple[str, str]]:
-        return self.claim_keys.made_by(key)
+        made = self._claims.get(key, {})
+        return [(rollout_id, attempt_id) for attempt_id, rollout_id in made.items()]
 
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
@@ -267,7 +269,8 @@ class SqliteTables(WriteBehind):
         row = (number, number_of(attempt.rollout_id), *about, *times, stored.next_sequence, key)
         self._keep("insert_attempt", number, row)
         if key is not None:
-            self.claim_keys.add(key, attempt.rollout_id, attempt.attempt_id)
+            self._claims.setdefault(key, {})[attempt.attempt_id] = attempt.rollout_id
+            self._key_of[attempt.attempt_id] = key
         self._keep_attempt(stored)
         self._latest[attempt.rollout_id] = attempt.attempt_id
         self._span_ids[attempt.attempt_id] = set()
@@ -288,8 +291,11 @@ class SqliteTables(WriteBehind):
 
     def _keep_attempt(self, stored: StoredAttempt) -> None:
         attempt = stored.attempt
-        if attempt.status != "preparing":
-            self.claim_keys.begun(attempt.attempt_id)
+        if attempt.status != "preparing" and attempt.attempt_id in self._key_of:
+            key = self._key_of.pop(attempt.attempt_id)  # whoever has the attempt got the answer
+            del self._claims[key][attempt.attempt_id]
+            if not self._claims[key]:
+                del self._claims[key]
         open_ids = self._open_of.get(attempt.worker_id or "", {})
         self._attempts[attempt.attempt_id] = stored
         if attempt.status in rules.OPEN:
@@ -314,7 +320,7 @@ class SqliteTables(WriteBehind):
         number = number_of(attempt_id)
         rows = self._unwritten["insert_span"]
         for span in spans:
-            rows[number, span.span_id] = (number, *row_of_span(span))
+            rows[number, span.span_id] = (number, *packed(span)[2:-2])
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
@@ -338,7 +344,7 @@ class SqliteTables(WriteBehind):
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
-        counts, num_queued = runs.delete_rollouts(
+        counts, num_queued = deletion.delete_rollouts(
             self.connection, rollout_ids, only_count=only_count
         )
         if not only_count:
