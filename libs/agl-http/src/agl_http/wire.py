@@ -199,11 +199,6 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
         )
     if status in (413, 422):
         return errors.InvalidRecordError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
-    # How 0.3 answers: an unknown id where it had to answer with a record, and a bad page.
-    if status == 500 and name == "ResponseValidationError":
-        return errors.UnknownRecordError(f"{where}: {detail}")
-    if status == 400 and not name:
-        return errors.InvalidQueryError(f"{where}: {detail}")
     return errors.StoreError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
 
 
