@@ -354,10 +354,10 @@ def test_concurrency_of_the_file_goes_before_the_variable(
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
-        ("concurrency=0", ConfigError, "agl.yaml: runner: LitAgentRunner: concurrency must be "),
+        ("concurrency=0", ConfigError, "agl.yaml: runner: LitAgentRunner: concurrency must be at "),
         ("agnet=x", ConfigError, "agl.yaml: agnet: unknown key. Did you mean 'agent'?"),
         ("runners=many", ConfigError, "agl.yaml: runners: expected int | None, got 'many'"),
-        ("runners=0", ConfigError, "agl.yaml: strategy: strategy 'cs': n_runners must be at "),
+        ("runners=0", ConfigError, "agl.yaml: runners must be at least 1; got 0"),
         ("hooks=cfg_agent:watch", ConfigError, "agl.yaml: hooks: "),
         (
             "agent=cfg_agnet:agent",
@@ -404,7 +404,7 @@ def test_each_wrong_key_is_refused_in_one_line(
 
 
 def test_two_numbers_of_runners_are_refused(project: Path) -> None:
-    with pytest.raises(ConfigError, match=r"2 here, and strategy\.n_runners is 3"):
+    with pytest.raises(ConfigError, match=r"n_runners is 2, and the strategy given says 3"):
         check(project, "runners=2", "strategy={type: cs, n_runners: 3}")
 
 

@@ -76,22 +76,35 @@ import agl
 def agent(task: float) -> float:
     return task
 
-agl.Trainer(strategy="shm").fit(agent, [1.0])
+@agl.algo
+async def runs_all(store, train_dataset):
+    for task in train_dataset:
+        rollout = await store.enqueue_rollout(task)
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        print(task, ended.status)
+
+agl.Trainer(algorithm=%s, strategy="shm").fit(agent, [1.0])
 """
 
 
-def test_baseline_runs(packages: Path) -> None:
-    done = run(packages, "-c", SCRIPT % "")
-    assert done.returncode == 0, done.stderr
-    assert "Finished 1 rollouts: 1 succeeded" in " ".join(done.stderr.split())
+def test_an_algorithm_runs(packages: Path) -> None:
+    done = run(packages, "-c", SCRIPT % ("", "runs_all"))
+    assert (done.returncode, done.stdout) == (0, "1.0 succeeded\n"), done.stderr
+
+
+def test_trainer_without_an_algorithm_says_what_to_install(packages: Path) -> None:
+    done = run(packages, "-c", SCRIPT % ("", "None"))
+    assert done.stderr.splitlines()[-1] == (
+        "agl.errors.MissingPluginError: algorithm: algorithm 'baseline' lives in agl-runs, which "
+        f"is not installed. Run: {install_line('agl-runs')}"
+    )
 
 
 def test_agent_with_a_grader_says_what_to_install(packages: Path) -> None:
-    done = run(packages, "-c", SCRIPT % "grade=lambda task, private, result: 1.0")
+    done = run(packages, "-c", SCRIPT % ("grade=lambda task, private, result: 1.0", "runs_all"))
     assert done.stderr.splitlines()[-1] == (
-        "agl.errors.ConfigError: agent 'FunctionalLitAgent' has a grader, which runs in fresh "
-        "processes that agl-sandbox makes, and that is not installed. Run: "
-        + install_line("agl-sandbox")
+        "agl.errors.ConfigError: agent 'FunctionalLitAgent' has a grader; grader 'process' lives "
+        f"in agl-sandbox, which is not installed. Run: {install_line('agl-sandbox')}"
     )
 
 

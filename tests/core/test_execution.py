@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import agl
+from agl.execution.base import AT_WORK
+from agl.runner.claims import Claims
 from agl.utils.workers import worker_name
-from agl_server.processes import process
+from agl_server.processes.process import run_as_process
 from agl_server.processes.reports import mark_lost
 from agl_server.processes.supervisor import RunnerDied
 
@@ -125,33 +127,17 @@ async def test_runner_that_the_store_does_not_know_left_nothing(
     assert not await memory_store.query_workers()
 
 
-@pytest.mark.parametrize("claim", ["dequeue_rollout", "dequeue_many_rollouts", "turn"])
-async def test_runner_is_at_work_when_it_holds_its_first_claim(
-    memory_store: agl.LightningStore, claim: str
-) -> None:
+async def test_runner_says_once_that_it_is_at_work(memory_store: agl.LightningStore) -> None:
     said: list[str] = []
-    store = process.StoreAtWork(memory_store, lambda: said.append("at work"))
-    await getattr(store, claim)(worker_id="one")
-    assert said == []
+    token = AT_WORK.set(lambda: said.append("at work"))
+    try:
+        claims = Claims(memory_store, "one", agl.ThreadingEvent(), left=9)
+    finally:
+        AT_WORK.reset(token)
     for task in (1, 2):
         await memory_store.enqueue_rollout(task)
-        await getattr(store, claim)(worker_id="one")
+        assert len(await claims.wait(1, 0.0)) == 1
         assert said == ["at work"]
-
-
-async def test_runner_that_asks_for_long_is_at_work_without_any_claim(
-    memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    store = process.StoreAtWork(memory_store, lambda: said.append("at work"))
-    await store.dequeue_rollout()
-    await store.dequeue_rollout()
-    assert said == []
-    monkeypatch.setattr(process, "IDLE_SECONDS", 0.0)
-    await store.get_worker_by_id("one")
-    assert said == []
-    await store.dequeue_rollout()
-    assert said == ["at work"]
 
 
 def closed() -> Any:
@@ -172,7 +158,7 @@ def test_process_ends_in_order_when_nobody_takes_its_output(stream: Any) -> None
         async def work() -> None:
             sys.stdout = sys.stderr = stream()
 
-        process.run_as_process(work, lambda message: None)
+        run_as_process(work, lambda message: None)
 
     child = FORK.Process(target=main)
     child.start()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import agl
-from agl.algorithm.baseline import Baseline
 from agl.utils.logs import setup_logging
+from agl_runs.baseline import Baseline
 
 
 @pytest.fixture(autouse=True)

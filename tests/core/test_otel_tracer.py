@@ -149,7 +149,7 @@ async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to
         await asyncio.to_thread(thread.join)
     assert await names(memory_store, context) == []
     assert tracer.num_unattributed_spans == before + 1
-    assert "outside every open trace context (1 are open" in str(errors[0])
+    assert "outside every open trace context" in str(errors[0])
 
 
 async def test_thread_without_context_belongs_to_none_of_several_traces(
@@ -527,15 +527,12 @@ async def test_trace_context_yields_a_tracer_of_opentelemetry(
 
 
 @pytest.mark.parametrize("tracer", [agl.OtelTracer(), agl.DummyTracer()])
-async def test_status_is_recorded_as_a_code_with_a_description_or_as_one_value(
-    tracer: agl.Tracer,
-) -> None:
+async def test_status_is_recorded_as_a_code_with_a_description(tracer: agl.Tracer) -> None:
     async with tracer.trace_context():
+        with tracer.operation_context("op") as recording:
+            recording.record_status("ERROR", "bad")
         bad = agl.TraceStatus(status_code="ERROR", description="bad")
-        for status in (("ERROR", "bad"), (bad,)):
-            with tracer.operation_context("op") as recording:
-                recording.record_status(*status)
-            assert recording.get_recorded_span().status == bad
+        assert recording.get_recorded_span().status == bad
         with tracer.operation_context("op") as recording:
             recording.record_status("OK", "fine")
         assert recording.get_recorded_span().status.status_code == "OK"

@@ -29,6 +29,7 @@ from agl_runs.description import commit_of, options_of
 from agl_runs.differences import differences, options_that_shape, what_shapes
 from agl_runs.known import runs_here
 from agl_runs.records import RunGeneration
+from agl_runs.replay import replay
 from agl_runs.store import begin_run, get_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.file import open_to_read
@@ -189,7 +190,7 @@ def test_run_that_is_in_memory_only_says_that_it_cannot_go_on() -> None:
 def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None:
     trainer = agl.Trainer(algorithm=Toy(), run="typo", strategy="shm")
     with pytest.raises(ConfigError, match=r"there is no run in .*typo.*See: agl runs"):
-        trainer.replay(agent, 1)
+        replay(trainer, agent, 1)
     assert list(tmp_path.iterdir()) == []
 
 

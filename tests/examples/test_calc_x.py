@@ -11,7 +11,7 @@ import pytest
 from example_bench import EXAMPLES, debug_alone, run_script
 
 import agl
-from agl.runner.grading import grader_of
+from agl.runner.sandbox import grader_of
 
 for module in ("autogen_agentchat", "autogen_ext", "mcp"):
     pytest.importorskip(module)

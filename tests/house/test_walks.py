@@ -21,7 +21,6 @@ import agl_runs
 import agl_server
 import agl_sqlite
 from agl.runner.heartbeat import Heartbeat
-from agl_server.processes.process import StoreAtWork
 from agl_sqlite import SqliteLightningStore
 
 REPOSITORY = Path(__file__).parents[2]
@@ -107,7 +106,7 @@ async def run_one(port: int) -> None:
     client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret-long-enough")
     await client.query_documents("ledger", limit=1)  # it asks once what the server can do
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=StoreAtWork(client, lambda: None)):
+    with runner.run_context(agent=agent, store=client):
         await runner.iter()
 
 

@@ -22,6 +22,7 @@ from quickstart import openai_client
 from world import House, build_model, build_tokenizer, split_tasks
 
 import agl
+from agl_runs.replay import replay as train_again
 
 
 @agl.rollout
@@ -110,4 +111,4 @@ if __name__ == "__main__":
     if replay is None:
         trainer.fit(find_the_cat, train_tasks, val_dataset=held_out_tasks[:8])
     else:
-        print(json.dumps(asdict(trainer.replay(find_the_cat, replay))))
+        print(json.dumps(asdict(train_again(trainer, find_the_cat, replay))))

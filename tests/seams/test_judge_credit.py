@@ -24,6 +24,7 @@ from .scripted import Conversation
 pytest.importorskip("torch")
 
 import agl_torch
+from agl_runs.replay import replay
 from agl_runs.store import query_runs
 
 from .table_model import MANY_WORDS, build_model, build_tokenizer
@@ -251,7 +252,7 @@ def test_a_judged_step_is_trained_again_with_what_the_judge_said_then(tmp_path):
     store = agl.SqliteLightningStore(tmp_path / "store.db")
     with EchoLLM(honest) as server:
         _, algorithm = train(tmp_path, server, store=store, **AGAIN)
-        found = trainer_of(tmp_path, server.url, store, **AGAIN).replay(says_a_word, 2)
+        found = replay(trainer_of(tmp_path, server.url, store, **AGAIN), says_a_word, 2)
         assert len(server.requests) == algorithm.asked > 0
     asyncio.run(store.close())
     assert (found.begun_at, found.first_difference) == (0, None)

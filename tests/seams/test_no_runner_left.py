@@ -9,7 +9,7 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, RunnerCrashError
-from agl.execution import deadlock
+from agl.execution.algorithm import run_algorithm
 from agl.execution.events import ThreadingEvent
 
 from .scene import Scene
@@ -232,7 +232,7 @@ def test_algorithm_that_looks_goes_on_and_one_that_waits_does_not() -> None:
             assert len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0)) == 1
             await store.wait_for_rollouts(rollout_ids=ids, timeout=timeout)
 
-        return await deadlock.run_algorithm(algorithm, store, ThreadingEvent(), gone)
+        return await run_algorithm(algorithm, store, ThreadingEvent(), gone)
 
     assert [asyncio.run(run(timeout)) for timeout in (0, None, 60)] == [True, False, False]
 

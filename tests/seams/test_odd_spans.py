@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import agl
-from agl.algorithm.infrastructure import infrastructure_failure
 from agl.emitter import reward_attributes
 from agl.execution.events import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
@@ -20,6 +19,7 @@ from agl_learning.accounts import why_nothing
 from agl_learning.collect import Collector
 from agl_learning.collected import Collected
 from agl_learning.records import ModelCall, TrainedModel
+from agl_runs.infrastructure import infrastructure_failure
 
 pytest.importorskip("agl_adapters")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl.execution.asking import ONE_SIGNAL_SECONDS
+from agl.execution.signals import ONE_SIGNAL_SECONDS
 
 from .scene import Scene
 

@@ -18,6 +18,7 @@ from agl_learning.why import why
 
 pytest.importorskip("torch")
 
+from agl_runs.replay import replay
 from agl_runs.store import query_runs
 
 from .team_run import agent_of, trainer_of
@@ -73,7 +74,7 @@ def test_a_model_that_is_never_asked_is_named_and_the_other_learns(tmp_path):
 def test_a_step_of_all_models_trained_again_is_equal_bit_for_bit(ended, step, begun_at):
     store = agl.SqliteLightningStore(ended.parent / "store.db")
     trainer = trainer_of(ended, store, steps=2, checkpoint_every=1, deterministic=True)
-    found = trainer.replay(agent_of(), step)
+    found = replay(trainer, agent_of(), step)
     asyncio.run(store.close())
     assert (found.begun_at, found.is_exact, found.first_difference) == (begun_at, True, None)
     same = {one.what: one.same for one in found.compared}

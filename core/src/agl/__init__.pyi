@@ -10,6 +10,7 @@ import agl_learning.ledger
 import agl_learning.mixing
 import agl_learning.records
 import agl_learning.types
+import agl_runs.baseline
 import agl_runs.records
 import agl_server.client
 import agl_server.processes
@@ -40,7 +41,6 @@ from .algorithm.base import (
     FunctionalAlgorithm as FunctionalAlgorithm,
     algo as algo,
 )
-from .algorithm.baseline import Baseline as Baseline
 from .algorithm.gateway import Gateway as Gateway, ModelConfig as ModelConfig
 from .algorithm.run_result import FailureCause as FailureCause, RunResult as RunResult
 from .emitter import (
@@ -167,6 +167,7 @@ ExclusionReason = agl_learning.types.ExclusionReason
 LedgerPart = agl_learning.types.LedgerPart
 StepCredit = agl_learning.types.StepCredit
 Trained = agl_learning.types.Trained
+Baseline = agl_runs.baseline.Baseline
 Run = agl_runs.records.Run
 RunGeneration = agl_runs.records.RunGeneration
 RunStart = agl_runs.records.RunStart

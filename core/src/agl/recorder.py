@@ -1,8 +1,7 @@
-"""The seam to what records runs: ``agl_runs``, which is found by its entry point.
+"""The seam to what records runs: agl-runs, which is found by its entry point.
 
 A trainer hands a ``RunRequest`` to a ``Recorder`` and gets a ``Recording``, one start of a run,
-which leaves a ``RunResult``. The classes of this module keep nothing: they serve where agl-runs is
-not installed.
+which leaves a ``RunResult``. The classes here keep nothing: they serve without agl-runs.
 """
 
 import logging
@@ -43,19 +42,8 @@ class RunRequest:
     """Whether it goes on although its results would change."""
     makes_folder: bool = True
     """Whether a folder that is not there is made; an algorithm that names it may make it itself."""
-
-
-@dataclass(frozen=True)
-class RunSubject:
-    """What is run."""
-
-    agent: "LitAgent[Any]"
-    algorithm: "Algorithm"
-    train: Dataset[Any] | None
-    val: Dataset[Any] | None
-    config: Mapping[str, Any] | None
+    config: Mapping[str, Any] | None = None
     """For the record, without secrets; None takes the options of the algorithm."""
-    hooks: "HookCaller"
 
 
 @dataclass
@@ -71,15 +59,13 @@ class Recording:
     result: RunResult = field(default_factory=RunResult)
     """What it came to, once it has ended."""
 
+    how_to_go_on = "it cannot be resumed: agl-runs, which keeps records of runs, is not installed"
+    """For messages."""
+
     @property
     def about(self) -> dict[str, Any]:
         """What the algorithm is told of it: fields of ``RunContext``."""
         return {"folder": self.folder}
-
-    @property
-    def how_to_go_on(self) -> str:
-        """For messages."""
-        return "it cannot be resumed: agl-runs, which keeps records of runs, is not installed"
 
     def store_of_algorithm(self, store: "LightningStore") -> "LightningStore":
         """The store with which its algorithm works."""
@@ -126,19 +112,24 @@ class Recorder:
         """The store of a run that is given none."""
         return "memory"
 
-    def folder_of_begun(self, request: RunRequest) -> Path:
-        """The folder of a run that has begun.
-
-        Raises:
-            ConfigError: None is named, or it has not.
-        """
-        return registry.load(GROUP, "runs")().folder_of_begun(request)
-
     @contextmanager
     def recording(
-        self, request: RunRequest, store: "LightningStore", subject: RunSubject
+        self,
+        request: RunRequest,
+        store: "LightningStore",
+        agent: "LitAgent[Any]",
+        algorithm: "Algorithm",
+        datasets: Mapping[str, Dataset[Any]],
+        hooks: "HookCaller",
     ) -> Generator[Recording]:
         """A block that is one start of a run; how it ends is noted.
+
+        Args:
+            request: Which run is asked for.
+            store: Where it has its rollouts and its record.
+            agent: Of the run, like ``algorithm``.
+            datasets: ``train`` and ``val``, if they are given.
+            hooks: Asked what else is to be said of the run at its end.
 
         Raises:
             ConfigError: The run cannot be begun or resumed; nothing was started.

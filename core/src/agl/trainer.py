@@ -3,28 +3,28 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from inspect import isclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agl.agent.base import LitAgent, Runner
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
-from agl.algorithm.baseline import Baseline
 from agl.algorithm.gateway import Gateway
 from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError, StoppedError
-from agl.execution.asking import once
 from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
-from agl.plugins.build import Given, adapter_maker, build_adapter, build_component, build_hooks
+from agl.execution.signals import GracefulShutdown
+from agl.plugins.build import Given, adapter_maker, build_adapter, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
-from agl.recorder import Recording, RunRequest, RunSubject, find_recorder
-from agl.runner.grading import grader_of
-from agl.runner.plan import plan_runner, plan_strategy
+from agl.plugins.parts import plan_part
+from agl.recorder import Recording, RunRequest, find_recorder
+from agl.runner.sandbox import grader_of
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
@@ -49,7 +49,7 @@ class Trainer:
     Args:
         algorithm: What learns. ``fit`` without one runs ``Baseline`` and says that nothing is
             learned.
-        n_runners: How many runners; left out where a strategy says so itself.
+        n_runners: How many runners; left out if a strategy says so itself.
         max_rollouts: Each runner ends after so many.
         concurrency: How many rollouts each runner runs at once; None reads ``AGL_CONCURRENCY``, and
             is 1 without it. See ``LitAgentRunner`` for what more of them ask of the agent.
@@ -66,10 +66,10 @@ class Trainer:
         run_dir: Folder for what the algorithm writes; None takes that of the algorithm's own
             options, or ``agl-runs/<id of the run>``.
         run: Id of the run; with one and no store, the store is the file ``store.db`` in its folder,
-            which stays open. None makes one, or takes that of the run in the folder.
+            which stays open. None makes one, or takes that of the run in the folder. A
+            ``RunRequest`` says ``run_dir``, ``resume`` and ``force`` as well.
         resume: Go on with the run that ``run`` names, where it ended. What differs is named first.
         force: Go on although options, data or code make another run of it.
-        run_config: Configuration for the run's record; None takes the options of the algorithm.
         hooks: Objects with methods named as hooks, see ``agl.plugins.hookspecs``; or names, or
             dicts of ``type`` and options.
         n_workers: The name of ``n_runners`` in the guides of 0.3.
@@ -101,56 +101,52 @@ class Trainer:
         port: int | None = None,
         llm_proxy: Spec[Gateway] = None,
         run_dir: str | Path | None = None,
-        run: str | None = None,
+        run: str | RunRequest | None = None,
         resume: bool = False,
         force: bool = False,
-        run_config: Mapping[str, Any] | None = None,
         hooks: object | Sequence[object] | None = None,
         n_workers: int | None = None,
     ) -> None:
         n_runners = one_of("Trainer", n_runners=n_runners, n_workers=n_workers)
-        check_numbers(
-            "Trainer",
-            whole=True,
-            optional=True,
-            least=1,
-            n_runners=n_runners,
-            max_rollouts=max_rollouts,
-            concurrency=concurrency,
-        )
+        said = {"max_rollouts": max_rollouts, "concurrency": concurrency}
+        check_numbers("Trainer", whole=True, optional=True, least=1, n_runners=n_runners, **said)
         self.max_rollouts = max_rollouts
         check_resources("Trainer: initial_resources", initial_resources)
         self.initial_resources = initial_resources
-        self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self.hooks = build_hooks(hooks)
         self._hook_caller = HookCaller(self.hooks)
-        self.algorithm = build_component(
-            algorithm, group="agl.algorithms", expected_type=Algorithm, where="algorithm"
+        self.algorithm: Algorithm | None = (
+            None if algorithm is None else plan_part("algorithm", algorithm).build()
         )
-        self.tracer = build_component(
-            tracer, group="agl.tracers", expected_type=Tracer, where="tracer", default="otel"
-        )
+        self.tracer: Tracer = plan_part("tracer", tracer).build()
         self.strategy = self._build_strategy(strategy, n_runners, port)
-        folder = self.algorithm.folder_of_options(self.run_dir) if self.algorithm else self.run_dir
-        self._request = RunRequest(run, resume, folder, force, folder == self.run_dir)
+        if not isinstance(run, RunRequest):
+            run = RunRequest(run, resume, None if run_dir is None else Path(run_dir), force)
+        given = run.folder and run.folder.absolute()
+        folder = self.algorithm.folder_of_options(given) if self.algorithm else given
+        self.run_request = replace(run, folder=folder, makes_folder=folder == given)
         self._recorder = find_recorder()
-        self._recorder.check(self._request)
+        self._recorder.check(self.run_request)
         if store is not None:
-            self.store = _build_store(store)
-        self._run_config = run_config
+            self.store = plan_part("store", store).build()
         self.n_runners = self.strategy.n_runners
-        self.llm_proxy = None if llm_proxy is None else self._build_gateway(llm_proxy)
+        self.llm_proxy: Gateway | None = None if llm_proxy is None else _gateway(llm_proxy)
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
             # Options without a type are for the adapter that the algorithm asks for.
             self.adapter = build_adapter(adapter, self.algorithm or Algorithm)
-        self._runner = plan_runner(runner, self.tracer, self.strategy, max_rollouts, concurrency)
+        on_stuck = "raise" if self.strategy.replaces_runners else "continue"
+        about: dict[str, Any] = {"tracer": self.tracer, "on_stuck": on_stuck}
+        self._runner = plan_part("runner", runner, said=said, **about)
+        if isclass(self._runner.target):
+            self._runner.build()  # refuses senseless values here and not in every runner
 
     @cached_property
     def store(self) -> LightningStore:
         """Where all meet; one that nobody gave is made when it is asked for."""
         is_here = self.strategy.runs_algorithm
-        return _build_store(self._recorder.default_store(self._request) if is_here else "memory")
+        default = self._recorder.default_store(self.run_request) if is_here else None
+        return plan_part("store", default).build()
 
     @refuse_keywords("Trainer.fit")
     def fit(
@@ -176,14 +172,12 @@ class Trainer:
             RunnerCrashError: Runners died and could not be replaced.
             StoppedError: It stopped before its end, as Ctrl+C or SIGTERM asked it to, say.
         """
-        algorithm = self.algorithm
-        if algorithm is None:
+        if self.algorithm is None:
             logger.warning(
                 "Trainer.fit: no algorithm was given, so nothing is learned: running Baseline. "
                 "Pass Trainer(algorithm=...); see: agl plugins"
             )
-            algorithm = Baseline()
-        return self._run(agent, algorithm, (train_dataset, val_dataset))
+        return self._run(agent, self.algorithm or _baseline(), (train_dataset, val_dataset))
 
     @refuse_keywords("Trainer.dev")
     def dev(
@@ -202,35 +196,13 @@ class Trainer:
             ConfigError: The trainer's algorithm is not a ``FastAlgorithm``.
         """
         train_dataset = one_of("Trainer", train_dataset=train_dataset, dev_dataset=dev_dataset)
-        algorithm = self.algorithm or Baseline()
+        algorithm = self.algorithm or _baseline()
         if not isinstance(algorithm, FastAlgorithm):
             raise ConfigError(
                 f"Trainer.dev runs fast algorithms only, and {type(algorithm).__name__} is none. "
                 "Leave the algorithm out to run Baseline, or call fit()"
             )
         return self._run(agent, algorithm, (train_dataset, val_dataset))
-
-    def replay(self, agent: LitAgent[Any], step: int) -> Any:
-        """Train a stored step of the run that ``run`` or ``run_dir`` names again, and compare.
-
-        The agent is not run; nothing of the run is changed. See ``Algorithm.replay``.
-
-        Args:
-            agent: Of the run; it says whose calls are trained.
-            step: Which, from 1.
-
-        Raises:
-            ConfigError: No run is named, or it cannot be done; the message says what is missing.
-        """
-        if (algorithm := self.algorithm) is None:
-            raise ConfigError("Trainer.replay needs an algorithm")
-        folder = self._recorder.folder_of_begun(self._request)
-        adapter = adapter_maker(self.adapter, algorithm, agent.trained_agents)
-        context = RunContext(store=self.store, make_adapter=adapter, folder=folder)
-        algorithm.set_context(context)
-        return asyncio.run(algorithm.replay(step))
-
-    # --- how the sentence runs ------------------------------------------------------------------
 
     def _run(self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets) -> RunResult:
         if not isinstance(agent, LitAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -244,7 +216,7 @@ class Trainer:
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
         if self.llm_proxy is None and algorithm.needs_gateway:
-            self.llm_proxy = self._build_gateway(None)
+            self.llm_proxy = _gateway(None)
         agent.set_trainer(self)
         learn_keys(self.initial_resources or {})
         context = RunContext(
@@ -254,26 +226,27 @@ class Trainer:
             resources=self.initial_resources,
             hooks=self._hook_caller,
             trainer=self,
-            goes_on=self._request.resume,
-            is_forced=self._request.force,
+            goes_on=self.run_request.resume,
+            is_forced=self.run_request.force,
         )
         agent.grade_method()  # refuses what is no grader
         if not self.strategy.replaces_runners:
             grader_of(agent)  # its process is forked before there are threads
         self.strategy.prepare()
-        self.strategy.ask_to_stop = once(algorithm.ask_to_stop)
+        self.strategy.ask_to_stop = GracefulShutdown(algorithm.ask_to_stop)
         if not self.strategy.runs_algorithm:
             algorithm.set_context(context)
             self._execute(agent, algorithm, datasets, Recording())  # it runs elsewhere
             return self.result
-        about = RunSubject(agent, algorithm, *datasets, self._run_config, self._hook_caller)
+        given = {"train": datasets[0], "val": datasets[1]}
+        tasks = {name: tasks for name, tasks in given.items() if tasks is not None}
+        what = self.store, agent, algorithm, tasks, self._hook_caller
         run = Recording()
         try:
-            with self._recorder.recording(self._request, self.store, about) as run:
+            with self._recorder.recording(self.run_request, *what) as run:
                 algorithm.set_context(replace(context, **run.about))
                 asyncio.run(self._make_ready(agent, algorithm, run))
-                # A baseline logs each attempt itself.
-                with quieter("agl.runner.attempt", isinstance(algorithm, Baseline)):
+                with quieter("agl.runner.attempt", algorithm.logs_attempts):
                     self._execute(agent, algorithm, datasets, run)
         finally:
             self.result = run.result
@@ -329,16 +302,15 @@ class Trainer:
         except StoppedError as stopped:
             run.note_stopped(stopped)
         except BaseException as raised:
-            # Without a budget nothing more can be learned, and what was learned is there.
-            is_failure = gateway is None or gateway.spent_budget() is None
-            refusal = run.replaced()
-            if refusal is not None and isinstance(raised, Exception):
+            is_error = isinstance(raised, Exception)
+            if is_error and (refusal := run.replaced()) is not None:
                 run.note_replaced(refusal)
-            elif is_failure or not isinstance(raised, Exception):
+            elif is_error and gateway is not None and gateway.spent_budget() is not None:
+                # Nothing more can be learned, and what was learned is there.
+                logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
+            else:
                 error = raised
                 raise
-            else:
-                logger.warning("the algorithm could not go on: %r", raised, exc_info=raised)
         finally:
             try:
                 if gateway is not None and (spent := gateway.spent_budget()) is not None:
@@ -346,15 +318,12 @@ class Trainer:
                 if gateway is not None and own and gateway.is_running():
                     await gateway.stop()
             finally:
-                await self._end_run(error, about)
-
-    async def _end_run(self, error: BaseException | None, about: dict[str, Any]) -> None:
-        try:
-            await self._hook_caller.call("on_run_end", error=error, **about)
-        except BaseException:
-            if error is None:
-                raise
-            logger.exception("on_run_end failed, after the run had")
+                try:
+                    await self._hook_caller.call("on_run_end", error=error, **about)
+                except BaseException:
+                    if error is None:
+                        raise
+                    logger.exception("on_run_end failed, after the run had")
 
     async def _run_runner(
         self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
@@ -365,20 +334,16 @@ class Trainer:
         with own.run_context(**about, hooks=self._hook_caller) as runner:
             await runner.iter(event=event)
 
-    # --- building -------------------------------------------------------------------------------
-
     def _build_strategy(
         self, spec: Spec[ExecutionStrategy], n_runners: int | None, port: int | None
     ) -> ExecutionStrategy:
-        return plan_strategy(spec, n_runners, port)
-
-    def _build_gateway(self, spec: Spec[Gateway]) -> Gateway:
-        return build_component(
-            spec, group="agl.gateways", expected_type=Gateway, where="llm_proxy", default="proxy"
-        )
+        said = {"n_runners": n_runners, "server_port": port}
+        return plan_part("strategy", spec, said=said).build()
 
 
-def _build_store(spec: Given[LightningStore]) -> LightningStore:
-    return build_component(
-        spec, group="agl.stores", expected_type=LightningStore, where="store", default="memory"
-    )
+def _baseline() -> Algorithm:
+    return plan_part("algorithm", "baseline").build()
+
+
+def _gateway(spec: Spec[Gateway]) -> Gateway:
+    return plan_part("gateway", spec, where="llm_proxy").build()

@@ -14,7 +14,7 @@ import pytest
 import agl
 from agl.errors import AgentResultError, ConfigError
 from agl.runner import RolloutCancelledError
-from agl.runner.grading import GraderError, grader_of
+from agl.runner.sandbox import GraderError, grader_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 Store = agl.InMemoryLightningStore
@@ -264,8 +264,7 @@ async def test_grader_that_takes_too_long_is_killed(memory_store: Store) -> None
     failure = await failed(agent, memory_store, grade_timeout=0.5)
     assert failure.boundary == "evaluator"
     assert "longer than 0.5 seconds" in failure.message
-    grader = grader_of(agent)
-    assert grader is not None
+    grader: Any = grader_of(agent)
     assert psutil.Process(grader.forker._pid).children(recursive=True) == []
 
 
@@ -425,8 +424,7 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
 ) -> None:
     @agl.rollout(grade=lambda task, private, result: 1.0)
     async def agent(task):
-        grader = grader_of(agent)
-        assert grader is not None
+        grader: Any = grader_of(agent)
         os.kill(grader.forker._pid, 9)
         return 1
 
@@ -472,8 +470,7 @@ def test_grader_is_refused_where_no_process_can_be_forked(monkeypatch: pytest.Mo
 
 def test_process_for_graders_ends_with_its_agent() -> None:
     agent = agl.rollout(grade=is_right)(lambda task: 1)
-    grader = grader_of(agent)
-    assert grader is not None
+    grader: Any = grader_of(agent)
     assert grader_of(agent) is grader
     pid = grader.forker._pid
     del agent, grader

@@ -303,7 +303,7 @@ async def test_behind_a_wall_the_log_does_not_repeat_what_a_grader_says(
         *_, rollout = await run_all(agent, memory_store, [{"private": 42}], isolation=isolation)
         assert "expected 42" in rollout.attempt.error.message
         assert ("expected 42" in caplog.text) == (isolation == "none")
-        assert "failed (evaluator): agl.runner.grading.GraderError: " in caplog.text
+        assert "failed (evaluator): agl.runner.sandbox.GraderError: " in caplog.text
 
 
 @pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])

@@ -46,7 +46,7 @@ async def test_it_shows_that_all_of_them_are_alive(runner: agl.LightningStoreCli
     heartbeat = Heartbeat(
         runner,
         "runner-1",
-        lambda: [Running(one, call) for one in claimed],
+        {one.attempt.attempt_id: Running(one, call) for one in claimed},
         interval=10.0,
         include_gpu=False,
     )

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 AGENT = """
 import agl
 from openai import AsyncOpenAI
+from agl_runs.replay import replay
 
 @agl.rollout
 async def agent(task, llm: agl.LLM) -> float:
@@ -251,7 +252,7 @@ def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
     )
     store = agl.SqliteLightningStore("out/store.db")
     trainer = agl.Trainer(algorithm=algorithm, store=store, run_dir="out", strategy="shm")
-    found = trainer.replay(agent, 3)
+    found = replay(trainer, agent, 3)
     asyncio.run(store.close())
     assert found.notes == []
     assert found.first_difference is None

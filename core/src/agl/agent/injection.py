@@ -165,9 +165,9 @@ def _kind_of(annotation: Any) -> Kind | None:
         return _kind_of(typing.get_args(annotation)[0])
     elif typing.get_origin(annotation) in (Union, types.UnionType):
         found = {_kind_of(part) for part in typing.get_args(annotation)}
-    elif isinstance(annotation, type):
-        bases = (_KIND_OF_NAME.get(base.__name__) for base in annotation.__mro__)
-        return next(filter(None, bases), None) if issubclass(annotation, Record) else None
+    elif isinstance(annotation, type) and issubclass(annotation, Record):
+        names = [base.__name__ for base in annotation.__mro__ if base.__name__ in _KIND_OF_NAME]
+        found = {_KIND_OF_NAME[name] for name in names[:1]}
     found -= {None}
     # Several kinds of resources are told apart by name only.
     return "resource" if len(found) > 1 else next(iter(found), None)

@@ -1,1 +1,1 @@
-"""Algorithms: the contract (``base``), the contracts of what they learn through, ``Baseline``."""
+"""Algorithms: the contract (``base``), and the contracts of what they learn through."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Hooks(Protocol):
     """What calls the hooks of a run; ``agl.plugins.hooks.HookCaller`` is one."""
 
-    async def call(self, name: str, /, **arguments: Any) -> None:
-        """Call every implementation of a hook."""
+    async def call(self, name: str, /, **arguments: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class Algorithm(ABC):
     of its base classes need not be named again."""
     growing_options: ClassVar[frozenset[str]] = frozenset()
     """The same of options that may become more, or lose their limit: ``steps``, say."""
+    logs_attempts: ClassVar[bool] = False
+    """Whether it logs each attempt, so that runners need not."""
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 
@@ -87,9 +88,7 @@ class Algorithm(ABC):
     ) -> None | Awaitable[None]:
         """Do the whole training; may be a coroutine function.
 
-        Args:
-            train_dataset: Tasks to learn from, or None.
-            val_dataset: Tasks to measure with, or None.
+        ``train_dataset`` has the tasks to learn from, ``val_dataset`` those to measure with.
 
         Raises:
             StoppedError: It ends before its end, at a point from which it can go on. The message
@@ -110,42 +109,18 @@ class Algorithm(ABC):
         return inspect.iscoroutinefunction(self.run)
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
-        """Called by the trainer before any runner starts.
+        """Refuse what ``run`` would refuse, and cancel what earlier starts left under another id.
 
-        An algorithm refuses here what ``run`` would refuse. The trainer then cancels what earlier
-        starts of the run left queued or under way; an algorithm cancels what they left under
-        another id. By itself it does nothing.
-
-        Args:
-            store: The trainer's; it may be one that is served elsewhere.
+        The trainer calls it before any runner starts, and cancels then what earlier starts of the
+        run itself left queued or under way. ``store`` may be one that is served elsewhere.
         """
-
-    async def replay(self, step: int) -> Any:
-        """Train a step of the run in ``get_run_folder()`` again, from what that and the store have.
-
-        Called in place of ``run``; neither folder nor store may be changed. Returns a ``Replay`` of
-        agl-learning.
-
-        Args:
-            step: Which, from 1.
-
-        Raises:
-            ConfigError: This algorithm has no steps that can be trained again; or something that
-                it needs is gone, and the message says what, and what is left.
-        """
-        raise ConfigError(
-            f"{type(self).__name__} cannot train a step again: its steps train no weights here, or "
-            "it does not keep what that needs. Its page says what is kept"
-        )
 
     async def publish_resources(
         self, resources: NamedResources, resources_id: str | None = None
     ) -> ResourcesUpdate:
         """Store a snapshot for the next rollouts, and tell the hooks.
 
-        Args:
-            resources: What agents get.
-            resources_id: Of the snapshot that this replaces or makes; None makes another one.
+        ``resources_id`` names the snapshot that this replaces or makes; None makes another one.
         """
         store = self.get_store()
         if resources_id is None:
@@ -156,17 +131,13 @@ class Algorithm(ABC):
         return update
 
     async def tell(self, hook: str, **arguments: Any) -> None:
-        """Call a hook that is about an algorithm: a step, an evaluation or a checkpoint of it.
-
-        Args:
-            hook: Its name, see ``agl.plugins.hookspecs``.
-            arguments: What it gets besides ``algorithm``.
+        """Call a hook about this algorithm, see ``agl.plugins.hookspecs``: a step of it, say.
 
         Raises:
             ConfigError: In a run: there is no such hook, or it has other arguments.
         """
-        if self._run_context.hooks is not None:
-            await self._run_context.hooks.call(hook, algorithm=self, **arguments)
+        if (hooks := self._run_context.hooks) is not None:
+            await hooks.call(hook, algorithm=self, **arguments)
 
     def get_run_folder(self) -> Path | None:
         """The folder of the run, absolute, for what the algorithm writes; None if it has none."""
@@ -178,10 +149,7 @@ class Algorithm(ABC):
         return None if context.run_id is None else (context.run_id, context.generation)
 
     def folder_of_options(self, given: Path | None = None) -> Path | None:
-        """The folder that the algorithm's own options name for the run, else the one ``given``.
-
-        Here that of an option ``run_dir``.
-        """
+        """The folder that an option ``run_dir`` of the algorithm names, else the one ``given``."""
         folder = getattr(self, "run_dir", None)
         return Path(folder).absolute() if isinstance(folder, str | Path) else given
 
@@ -193,8 +161,7 @@ class Algorithm(ABC):
     def ask_to_stop(self) -> bool:
         """Ask a running algorithm to end at its next safe point, from any thread; asked once.
 
-        Returns:
-            Whether it will, with a ``StoppedError``. False: it has no safe points.
+        Returns whether it will, with a ``StoppedError``. False: it has no safe points.
         """
         return False
 
@@ -237,14 +204,14 @@ class Algorithm(ABC):
         self._change(gateway=llm_proxy)
 
     def get_llm_proxy(self) -> "Gateway | None":
-        """The gateway, or None when the trainer has none."""
+        """The gateway, if the trainer has one."""
         return self._run_context.gateway
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         self._change(resources=resources)
 
     def get_initial_resources(self) -> NamedResources | None:
-        """What ``Trainer(initial_resources=...)`` was given, or None."""
+        """What ``Trainer(initial_resources=...)`` was given."""
         return self._run_context.resources
 
     def _change(self, **parts: Any) -> None:
@@ -281,19 +248,14 @@ class FunctionalAlgorithm(Algorithm):
         self.__name__ = getattr(function, "__name__", type(self).__name__)
         self.__doc__ = function.__doc__
         parameters = inspect.signature(function).parameters.values()
-        unknown = [
-            p.name
-            for p in parameters
-            if p.name not in self.INJECTED
-            and p.default is p.empty
-            and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        ]
-        if unknown:
-            raise ConfigError(
-                f"@algo {self.__name__!r}: nothing to pass for parameter {unknown[0]!r}; "
-                f"an algorithm may take {', '.join(self.INJECTED)}"
-            )
         self._takes = [p.name for p in parameters if p.name in self.INJECTED]
+        for p in parameters:
+            is_needed = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            if is_needed and p.name not in self.INJECTED:
+                raise ConfigError(
+                    f"@algo {self.__name__!r}: nothing to pass for parameter {p.name!r}; "
+                    f"an algorithm may take {', '.join(self.INJECTED)}"
+                )
 
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
@@ -323,41 +285,12 @@ class FunctionalAlgorithm(Algorithm):
             UnusedDatasetError: A dataset is given that it does not name.
         """
         self.check_datasets(train_dataset, val_dataset)
-        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
-        return self.function(
-            **{
-                name: datasets[name] if name in datasets else getattr(self, f"get_{name}")()
-                for name in self._takes
-            }
-        )
+        given = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        for name in {*self._takes} - given.keys():
+            given[name] = getattr(self, f"get_{name}")()
+        return self.function(**{name: given[name] for name in self._takes})
 
 
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, which gets the things that it names among its parameters."""
     return FunctionalAlgorithm(function)
-
-
-def check_adapter(
-    adapter: "TraceAdapter[Any]", algorithm: Algorithm, trained_agents: str | None
-) -> None:
-    """Refuse an adapter beside options for one, or that selects other agents than the agent says.
-
-    Raises:
-        ConfigError: It names both.
-    """
-    name = type(adapter).__name__
-    if algorithm.adapter_options:
-        given = ", ".join(map(repr, algorithm.adapter_options))
-        raise ConfigError(
-            f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
-            f"asks for, and there is an adapter ({name}) beside it. Give {given} to the adapter, "
-            "or leave the adapter out"
-        )
-    match = getattr(adapter, "agent_match", None)
-    found = getattr(match, "pattern", match)
-    if trained_agents is not None and found != trained_agents:
-        raise ConfigError(
-            f"Trainer: the agent says trained_agents={trained_agents!r}, and the adapter ({name}) "
-            f"has agent_match={found!r}. Give the adapter agent_match={trained_agents!r}, or leave "
-            "one of the two out"
-        )

@@ -43,7 +43,7 @@ class ModelConfig(TypedDict):
 class GatewayClient(ABC):
     """What a runner asks the gateways that its attempts call; one for each runner.
 
-    It stands in the entry point group ``agl.gateway_clients`` under the name ``http``.
+    Its entry point is ``http`` of the group ``agl.gateway_clients``.
     """
 
     @abstractmethod
@@ -71,19 +71,19 @@ class GatewayClient(ABC):
 
     @abstractmethod
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
-        """Return when the calls of this attempt are stored; it makes no more. May be repeated.
+        """Return when the calls of this attempt are stored, or why they may not all be.
 
-        Args:
-            rollout: The attempt.
-            patient: Wait for a gateway that nobody finds, as it may be about to restart.
-
-        Returns:
-            Why they may not all be stored.
+        ``patient`` waits for a gateway that nobody finds, as it may be about to restart.
         """
 
 
 class Gateway(ABC):
     """Forwards model calls and records each as a span of the attempt that made it."""
+
+    @property
+    def num_unattributed(self) -> int:
+        """Calls since the last start to an address of no rollout; they are recorded nowhere."""
+        return 0
 
     @abstractmethod
     def get_store(self) -> "LightningStore | None":
@@ -95,9 +95,7 @@ class Gateway(ABC):
 
     @abstractmethod
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
-        """Replace the user's list of served models; holds for the next request.
-
-        What ``add_model`` added stays.
+        """Replace the user's list of served models; what ``add_model`` added stays.
 
         Raises:
             ConfigError: The list is wrong, or names an added model; the old one stays.
@@ -105,9 +103,7 @@ class Gateway(ABC):
 
     @abstractmethod
     def add_model(self, entry: ModelConfig) -> None:
-        """Serve one model more, beside the user's list; holds for the next request.
-
-        For algorithms, which take it out again with ``remove_model`` at their end.
+        """Serve one model more, for an algorithm, until its ``remove_model``.
 
         Raises:
             ConfigError: The entry is wrong, or a model of this name is served already.
@@ -115,11 +111,11 @@ class Gateway(ABC):
 
     @abstractmethod
     def remove_model(self, model_name: str) -> None:
-        """Serve an added model no more; calls in flight end in peace. Without one, do nothing."""
+        """Serve an added model no more, if there is one; calls in flight end in peace."""
 
     @abstractmethod
     def check_free(self, model_name: str) -> None:
-        """Refuse a name that ``add_model`` would refuse; for algorithms, before they do anything.
+        """Refuse a name that ``add_model`` would refuse.
 
         Raises:
             ConfigError: A model of this name is served already.
@@ -147,11 +143,10 @@ class Gateway(ABC):
 
     @abstractmethod
     async def pause(self, model: str | None = None, *, refuse: bool = False) -> None:
-        """Let no new calls to a model through until ``resume``; those in flight go on.
+        """Let no new calls to a model (None: to any) through until ``resume``.
 
-        Args:
-            model: A served model; None pauses all.
-            refuse: Calls are refused with 503 and ``Retry-After``, instead of waiting.
+        Calls in flight go on. The others wait; ``refuse`` answers them with 503 and
+        ``Retry-After``.
         """
 
     @abstractmethod
@@ -167,15 +162,10 @@ class Gateway(ABC):
 
     @abstractmethod
     def spent_budget(self) -> str | None:
-        """Which limit of the run is used up, as ``calls 100 of 100``; None while there is budget.
+        """Which limit of the run is used up, as ``calls 100 of 100``; all calls are refused then.
 
-        From then on every call is refused, and an algorithm ends with what it has.
+        None while there is budget.
         """
-
-    @property
-    def num_unattributed(self) -> int:
-        """Calls since the last start to an address of no rollout; they are recorded nowhere."""
-        return 0
 
     @abstractmethod
     def as_resource(
@@ -190,7 +180,7 @@ class Gateway(ABC):
         Args:
             rollout_id: With ``attempt_id``: bind the address to one attempt.
             attempt_id: See ``rollout_id``.
-            model: Which served model; None takes the only one of the user's list, and where that
-                is empty the only added one.
+            model: Which served model; None takes the only one of the user's list, and if that is
+                empty the only added one.
             sampling_parameters: Stored in the resource for the agent to use.
         """

@@ -40,12 +40,11 @@ class RunResult:
     record: Any = None
     """The run as it ended, an ``agl_runs.records.Run``; None where its store keeps none."""
     folder: Path | None = None
-    """Where the run has its files; None where it wrote none."""
+    """Where the run has its files, if it wrote any."""
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Rollout status -> how many."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Rollout id -> final reward of each succeeded rollout that has one. A training, which may
-    have very many, has ``steps`` instead."""
+    """Rollout id -> final reward of each succeeded rollout; a training has ``steps`` instead."""
     steps: list[float | None] = field(default_factory=list[float | None])
     """Mean reward per training step."""
     held_out: list[tuple[int, float | None]] = field(default_factory=list[tuple[int, float | None]])

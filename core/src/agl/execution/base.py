@@ -1,8 +1,9 @@
 """The contract of an execution strategy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from agl.execution.events import ExecutionEvent
 
@@ -14,18 +15,15 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 
-class AlgorithmBundle(Protocol):
-    """The algorithm with all it needs, ready to run."""
+AT_WORK: ContextVar[Callable[[], None] | None] = ContextVar("agl_at_work", default=None)
+"""A runner calls this once the store has answered a claim: it has begun to work, and what it dies
+of later is no failure to start."""
 
-    async def __call__(self, store: "LightningStore", event: ExecutionEvent) -> None: ...
 
-
-class RunnerBundle(Protocol):
-    """A runner with agent, tracer and hooks, ready to run; it is started several times."""
-
-    async def __call__(
-        self, store: "LightningStore", worker_id: int, event: ExecutionEvent
-    ) -> None: ...
+AlgorithmBundle = Callable[["LightningStore", ExecutionEvent], Coroutine[Any, Any, None]]
+"""The algorithm with all it needs, ready to run."""
+RunnerBundle = Callable[["LightningStore", int, ExecutionEvent], Coroutine[Any, Any, None]]
+"""A runner with agent, tracer and hooks, ready to run under a number; started several times."""
 
 
 class ExecutionStrategy(ABC):

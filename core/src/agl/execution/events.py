@@ -14,18 +14,11 @@ LOOK_SECONDS = 0.05
 class ExecutionEvent(Protocol):
     """A flag that says "stop"."""
 
-    def set(self) -> None:
-        """Raise the flag."""
-
-    def clear(self) -> None:
-        """Lower it."""
-
-    def is_set(self) -> bool:
-        """Whether it is raised."""
-        ...
-
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is raised or ``timeout`` seconds have passed; whether it is."""
+        """Block until it is set or ``timeout`` seconds have passed; whether it is set."""
         ...
 
 

@@ -7,11 +7,11 @@ import signal
 from typing import Literal
 
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
-from agl.execution.asking import asking_first
+from agl.execution.algorithm import run_algorithm
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.coroutines import BackgroundCoroutine
-from agl.execution.deadlock import run_algorithm
 from agl.execution.events import ThreadingEvent
+from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
         # Inside, as asyncio.run has set up by now what Ctrl+C does.
-        with asking_first(self.ask_to_stop, signal.SIGINT, signal.SIGTERM):
+        with graceful_signals(self.ask_to_stop, signal.SIGINT, signal.SIGTERM):
             await self._coordinate(algorithm, runner, store)
 
     async def _coordinate(
@@ -88,6 +88,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         finally:
             stop.set()
             await self._wind_down(coroutines)
+            no_runners.set()
         if crash is not None:
             raise RunnerCrashError(f"a runner failed: {crash}") from crash
         if (error := learner.error) is not None:

@@ -178,10 +178,21 @@ def adapter_maker(
     Raises:
         ConfigError: Adapter, algorithm and agent do not fit each other.
     """
-    from agl.algorithm.base import check_adapter
-
     if adapter is not None:
-        check_adapter(adapter, algorithm, agent_match)
+        name, match = type(adapter).__name__, getattr(adapter, "agent_match", None)
+        if algorithm.adapter_options:
+            given = ", ".join(map(repr, algorithm.adapter_options))
+            raise ConfigError(
+                f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
+                f"asks for, and there is an adapter ({name}) beside it. Give {given} to the "
+                "adapter, or leave the adapter out"
+            )
+        if agent_match not in (None, found := getattr(match, "pattern", match)):
+            raise ConfigError(
+                f"Trainer: the agent says trained_agents={agent_match!r}, and the adapter ({name}) "
+                f"has agent_match={found!r}. Give the adapter agent_match={agent_match!r}, or "
+                "leave one of the two out"
+            )
         return lambda: adapter
     match = {} if agent_match is None else {"agent_match": agent_match}
     return cache(lambda: build_adapter({**algorithm.adapter_options, **match}, algorithm))

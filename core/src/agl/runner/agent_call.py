@@ -8,20 +8,16 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import itertools
 import logging
-import math
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
-from agl.errors import AgentResultError, AglError, InvalidRecordError, RolloutTimeoutError
-from agl.runner.report import Outcome, ReadResult, name_of
+from agl.errors import AgentResultError, AglError, RolloutTimeoutError
+from agl.runner.report import Outcome, name_of
 from agl.types import Attempt
-from agl.utils.text import describe, place_of
+from agl.utils.text import describe
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +25,17 @@ CANCEL_SECONDS = 2.0
 """A cancelled coroutine may clean up for this long before it counts as stuck."""
 LOOK_SECONDS = 0.1
 """Between two questions to the agents' event loop whether it answers."""
-HOLD_SECONDS = 0.5
-"""The log names an agent that keeps the event loop for twice as long, in one line of its code."""
+HOLD_SECONDS = 1.0
+"""An agent that keeps the event loop for longer is logged, once."""
 BLOCKED_SECONDS = 60.0
 """An event loop that does not answer for so long, while several agents share it, is given up."""
-HELD = (
-    "%s held the event loop of coroutine agents for %.1f s, and other rollouts of this runner "
-    "have to wait for that. Await there, or make the agent a plain function"
-)
 BLOCKED = (
-    "an agent blocked the event loop that they share, at {}. A coroutine agent must not block; "
-    "await there, or make the agent a plain function"
+    "an agent blocked the event loop that they share. A coroutine agent must not block: await "
+    "instead (asyncio.to_thread, an asynchronous client), or make the agent a plain function"
+)
+HELD = (
+    "an agent held the event loop of coroutine agents for %.1f s, and other rollouts of its runner "
+    "have to wait for that. Await there, or make the agent a plain function"
 )
 _OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
 
@@ -65,17 +61,18 @@ class AgentLoop:
         self._logged = 0
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
-        self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            self._runner.close()
-            raise
         # Without the context of the attempt that came first.
         runners_loop = asyncio.get_running_loop()
         self._watching = runners_loop.create_task(
             self._watch(runners_loop), context=contextvars.Context()
         )
+        self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._watching.cancel()
+            self._runner.close()
+            raise
 
     def _run(self) -> None:
         # What an agent broke, or left behind, must not reach this thread's end as an exception.
@@ -92,38 +89,22 @@ class AgentLoop:
     async def _watch(self, runners_loop: asyncio.AbstractEventLoop) -> None:
         while not self.is_lost:
             await asyncio.sleep(LOOK_SECONDS)
-            answered, first, place, level = asyncio.Event(), "", "", logging.DEBUG
-            began = time.monotonic()
+            answered, began, most = asyncio.Event(), time.monotonic(), len(self.calls)
             with contextlib.suppress(RuntimeError):  # it was closed in this moment
                 self.loop.call_soon_threadsafe(runners_loop.call_soon_threadsafe, answered.set)
-            # Counted, as the whole process may have stood still.
-            for looks in itertools.count(1):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(answered.wait(), HOLD_SECONDS)
-                    break
-                if looks == 1:
-                    first = self._place()
-                elif looks == 2 and self._place() == first:  # else the machine is busy
-                    place = first
-                level = logging.WARNING if len(self.calls) > 1 else level
-                if looks * HOLD_SECONDS >= BLOCKED_SECONDS and len(self.calls) > 1:
+            try:
+                await asyncio.wait_for(answered.wait(), BLOCKED_SECONDS)
+            except TimeoutError:
+                if len(self.calls) > 1:
                     self.give_up()
-                if self.is_lost:
-                    break
-            if place and level > self._logged:
+            held = time.monotonic() - began
+            level = logging.WARNING if max(most, len(self.calls)) > 1 else logging.DEBUG
+            if held > HOLD_SECONDS and level > self._logged:
                 self._logged = level
-                logger.log(level, HELD, place, time.monotonic() - began)
+                logger.log(level, HELD, held)
 
-    def _place(self) -> str:
-        """File and line of the agent's code that runs now; "" while it imports something."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # pyright: ignore[reportPrivateUsage]
-        where = "".join(traceback.format_stack(frame)) if frame else ""
-        is_agents = asyncio.current_task(self.loop) and "importlib._bootstrap" not in where
-        return place_of(where) if is_agents else ""
-
-    def give_up(self, why: str | None = None) -> None:
-        """End all calls on this loop as lost; from any thread. None: an agent blocks it."""
-        why = why or BLOCKED.format(self._place() or "a place unknown")
+    def give_up(self, why: str = BLOCKED) -> None:
+        """End all calls on this loop as lost; from any thread."""
         self.is_lost = True
         for call in list(self.calls):
             call.stop("lost", why)
@@ -131,28 +112,30 @@ class AgentLoop:
 
     def stop(self) -> None:
         """Cancel what agents left behind, and end the thread."""
-        self._watching.cancel()
         self._end()
         if not self.is_lost:
             self._thread.join(CANCEL_SECONDS)
 
     def _end(self) -> None:
         self._is_ending = True
-        with contextlib.suppress(RuntimeError):  # it is closed
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        ends = (self.loop, self.loop.stop), (self._watching.get_loop(), self._watching.cancel)
+        for loop, end in ends:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(end)
 
 
 class AgentCall:
     """Calls an agent's method, and ends the call when it must end.
 
     Args:
-        method: ``LitAgent.rollout_method(...)``.
+        method: ``LitAgent.rollout_method(...)``, or what stands for it.
         arguments: What it is called with.
         read: Makes of the result what is stored; see ``read_result``.
+        attempt: What it is called for.
         timeout: Seconds from ``began`` until it is stopped; None for no limit.
         began: When the attempt began, by ``time.monotonic()``; the store counts from then, too.
         agent_loop: Gives the loop for a coroutine; None runs it on the caller's loop.
-        attempt: What it is called for.
+        doing: What goes on meanwhile, for messages.
     """
 
     def __init__(
@@ -160,21 +143,19 @@ class AgentCall:
         method: Callable[..., Any],
         arguments: tuple[Any, ...],
         *,
-        read: Callable[[Any], ReadResult],
-        timeout: float | None,
-        began: float,
-        agent_loop: Callable[[], AgentLoop] | None,
+        read: Callable[[Any], Outcome],
         attempt: Attempt,
+        timeout: float | None = None,
+        began: float = 0.0,
+        agent_loop: Callable[[], AgentLoop] | None = None,
+        doing: str = "its agent ran",
     ) -> None:
         self.is_coroutine = inspect.iscoroutinefunction(method)
-        self._method = method
-        self._arguments = arguments
-        self._read = read
-        self._timeout = timeout
-        self._deadline = math.inf if timeout is None else began + timeout
+        self._method, self._arguments, self._read = method, arguments, read
+        self._attempt, self._doing = attempt, doing
+        self._timeout, self._began = timeout, began
         self._find_loop = agent_loop
         self._shared: AgentLoop | None = None
-        self._attempt = attempt
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[Outcome] = self._loop.create_future()
         self._stopped: asyncio.Future[tuple[Literal["cancelled", "lost"], str]]
@@ -183,18 +164,15 @@ class AgentCall:
         self._cancel_arrived = False
 
     def stop(self, why: Literal["cancelled", "lost"], reason: str = "") -> None:
-        """End the call; from any thread.
-
-        Args:
-            why: The boundary of the attempt's failure.
-            reason: For the message of a lost call.
-        """
+        """End the call with this boundary of its failure; from any thread."""
         with contextlib.suppress(RuntimeError):  # the caller's loop has ended, and so has the call
             self._loop.call_soon_threadsafe(_resolve, self._stopped, (why, reason))
 
     async def run(self) -> Outcome:
         """Call the agent, and return what came of it."""
-        seconds = None if self._timeout is None else max(0.0, self._deadline - time.monotonic())
+        seconds = self._timeout
+        if seconds is not None:
+            seconds = max(0.0, self._began + seconds - time.monotonic())
         why, reason = "timeout", ""
         try:
             self._start()
@@ -214,25 +192,21 @@ class AgentCall:
         if self._ended.done():
             return self._ended.result()
         what = name_of(self._attempt)
+        error: Exception = RolloutCancelledError(f"{what} was cancelled while {self._doing}")
         if why == "lost":
-            error = RolloutCancelledError(f"{what} was lost: {reason}")
-            return Outcome(error=error, boundary="lost")
+            lost = RolloutCancelledError(f"{what} was lost: {reason}")
+            return Outcome(error=lost, boundary="lost")
+        if why == "timeout":
+            error = RolloutTimeoutError(f"{what} ran longer than timeout_seconds={self._timeout:g}")
         if self.is_coroutine:
             await self._cancel()
-        stuck = not self._ended.done()
-        if why == "cancelled":
-            error = RolloutCancelledError(f"{what} was cancelled while its agent ran")
-            return Outcome(error=error, boundary="cancelled", stuck=stuck)
-        error = RolloutTimeoutError(f"{what} ran longer than timeout_seconds={self._timeout:g}")
-        return Outcome(error=error, boundary="timeout", stuck=stuck)
+        return Outcome(error=error, boundary=why, stuck=not self._ended.done())
 
     def _start(self) -> None:
         context = contextvars.copy_context()
         if not self.is_coroutine:
-            arguments = (self._run_in_thread,)
-            threading.Thread(
-                target=context.run, args=arguments, name="agl-agent", daemon=True
-            ).start()
+            about: Any = {"target": context.run, "args": (self._run_in_thread,), "daemon": True}
+            threading.Thread(name="agl-agent", **about).start()
         elif self._find_loop is None:
             self._create_task(self._loop)
         else:
@@ -267,9 +241,7 @@ class AgentCall:
 
     def _returned(self, result: Any) -> Outcome:
         try:
-            return Outcome(result=self._read(result))
-        except InvalidRecordError as error:
-            return Outcome(error=error, boundary="store")
+            return self._read(result)
         except AgentResultError as error:
             function = getattr(getattr(self._method, "__self__", None), "function", self._method)
             if at := getattr(function, "__code__", None):

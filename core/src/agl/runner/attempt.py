@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal
@@ -24,10 +25,9 @@ from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, AgentLoop, RolloutCancelledError
 from agl.runner.claims import Claims
-from agl.runner.grading import GradeCall, Grader, GraderError, GraderGoneError
 from agl.runner.heartbeat import Running
 from agl.runner.report import Artefact, AttemptStore, Outcome, name_of, read_result
-from agl.runner.sandbox import Sandbox
+from agl.runner.sandbox import Grader, GraderError, GraderGoneError, Sandbox
 from agl.store.base import LightningStore
 from agl.store.rules import FINAL
 from agl.tracer.base import Tracer
@@ -42,53 +42,38 @@ LOGGED_TEXT = 2_000
 """Most characters of an attempt's error in the log; the store has more."""
 
 
+@dataclass(eq=False)
 class AttemptRunner:
-    """Runs attempts, any number at once, and records each, whatever becomes of it.
+    """Runs attempts, any number at once, and records each, whatever becomes of it."""
 
-    Args:
-        runner: What hooks are told.
-        agent: The agent.
-        store: Where results go.
-        tracer: Collects the spans.
-        hooks: Told of each moment of an attempt.
-        on_stuck: See ``LitAgentRunner``.
-        sandbox: Runs the agent, if it is not to run in this process.
-        grader: Of the agent, where it has one.
-        grade_timeout: See ``LitAgentRunner``.
-    """
+    runner: Any
+    """What hooks are told."""
+    agent: LitAgent[Any]
+    store: LightningStore
+    """Where results go."""
+    tracer: Tracer
+    hooks: HookCaller
+    on_stuck: Literal["continue", "raise"]
+    """See ``LitAgentRunner``, and for ``grade_timeout``."""
+    grade_timeout: float
+    sandbox: Sandbox | None
+    """Runs the agent, if it is not to run in this process."""
+    grader: Grader | None
+    """Of the agent, if it has one."""
+    running: dict[str, Running] = field(default_factory=dict[str, Running])
+    """The attempts that have begun and not ended, their hooks and gateways included."""
+    attempt_begun: Callable[[], None] = lambda: None
+    """Called with each attempt that begins."""
+    apart: bool = True
+    """Whether coroutine agents run on a loop of their own."""
+    stuck: str | None = None
+    """Why the runner shall be replaced, once it must be."""
+    _agent_loop: AgentLoop | None = None
+    _gateways: GatewayClient | None = None
+    """Made for the first attempt with a model behind a gateway."""
 
-    def __init__(
-        self,
-        runner: Any,
-        *,
-        agent: LitAgent[Any],
-        store: LightningStore,
-        tracer: Tracer,
-        hooks: HookCaller,
-        on_stuck: Literal["continue", "raise"],
-        sandbox: Sandbox | None = None,
-        grader: Grader | None,
-        grade_timeout: float,
-    ) -> None:
-        self._agent = agent
-        self._sandbox = sandbox
-        self._grader = grader
-        self._grade_timeout = grade_timeout
-        self._store = store
-        self._tracer = tracer
-        self._hooks = hooks
-        self._on_stuck = on_stuck
-        self._context = {"agent": agent, "runner": runner}
-        self._running: dict[str, Running] = {}
-        self._agent_loop: AgentLoop | None = None
-        self._gateways: GatewayClient | None = None
-        """Made for the first attempt with a model behind a gateway."""
-        self.stuck: str | None = None
-        """Why the runner shall be replaced, once it must be."""
-
-    def running(self) -> list[Running]:
-        """The attempts that have begun and not ended, their hooks and gateways included."""
-        return list(self._running.values())
+    def __post_init__(self) -> None:
+        self._context = {"agent": self.agent, "runner": self.runner}
 
     @contextlib.contextmanager
     def hosting(self) -> Generator[None]:
@@ -100,43 +85,34 @@ class AttemptRunner:
                 self._agent_loop.stop()
                 self._agent_loop = None
 
-    def _loop_for_agents(self) -> AgentLoop:
-        if self._agent_loop is None or self._agent_loop.is_lost:
-            self._agent_loop = AgentLoop()
-        return self._agent_loop
-
     async def run(
-        self, rollout: AttemptedRollout, claims: Claims, *, apart: bool
+        self, rollout: AttemptedRollout, claims: Claims
     ) -> tuple[Outcome, AttemptedRollout | None]:
-        """Run a claimed rollout to its recorded end.
-
-        Args:
-            rollout: As claimed.
-            claims: May claim the next rollout with the end of this one.
-            apart: Whether a coroutine agent runs on the agents' loop.
+        """Run a claimed rollout to its recorded end, which may claim the next one.
 
         Returns:
             How it went, and the next rollout, which is to be run at once.
         """
         attempt_id = rollout.attempt.attempt_id
-        self._running[attempt_id] = Running(rollout, None)
+        self.running[attempt_id] = Running(rollout)
+        self.attempt_begun()
         try:
-            return await self._run(rollout, claims, apart)
+            return await self._run(rollout, claims)
         finally:
-            del self._running[attempt_id]
+            del self.running[attempt_id]
 
     async def _run(
-        self, rollout: AttemptedRollout, claims: Claims, apart: bool
+        self, rollout: AttemptedRollout, claims: Claims
     ) -> tuple[Outcome, AttemptedRollout | None]:
         began, task, spans = time.monotonic(), rollout.input, list[Span]()
         was_cancelled = False
-        if self._grader is not None:
+        if self.grader is not None:
             rollout = rollout.changed(input=without_private(task))
-        store = AttemptStore(self._store, rollout, partial(self._place, rollout))
+        store = AttemptStore(self.store, rollout, partial(self._place, rollout))
         try:
-            await self._hooks.call("on_rollout_start", rollout=rollout, **self._context)
-            question = "" if self._grader is None else self._grader.question(task)
-            outcome = await self._trace(rollout, store, apart, began)
+            await self.hooks.call("on_rollout_start", rollout=rollout, **self._context)
+            question = "" if self.grader is None else self.grader.question(task)
+            outcome = await self._trace(rollout, store, began)
             outcome = await store.add_before_calls(outcome)
             if self._gateways is not None:
                 outcome = _with_lost_calls(outcome, await self._gateways.end(rollout))
@@ -144,7 +120,7 @@ class AttemptRunner:
                 outcome = await self._grade(rollout, question, outcome.result, began)
             if claims.event.is_set():
                 outcome = _of_stopped_run(outcome, rollout)
-            spans = store.received + self._tracer.get_last_trace()
+            spans = store.received + self.tracer.get_last_trace()
             # A tracer of one's own may give fields of spans that the store has made spans of.
             trace_id = next((s.trace_id for s in reversed(spans) if isinstance(s, Span)), None)  # pyright: ignore[reportUnnecessaryIsInstance]
             spans += await store.add_many_spans(outcome.spans(rollout.attempt, trace_id))
@@ -157,7 +133,7 @@ class AttemptRunner:
             if self._gateways is not None:
                 await self._gateways.end(rollout, patient=False)
         try:
-            if self._hooks.listens("on_rollout_end"):
+            if self.hooks.listens("on_rollout_end"):
                 outcome = await self._call_before_end(rollout, store, outcome, spans)
         except asyncio.CancelledError:
             was_cancelled = True
@@ -167,31 +143,29 @@ class AttemptRunner:
             done, outcome = await store.end(outcome, claims, more=more)
             self._log(rollout, outcome)
         attempt = done.attempt or rollout.attempt
-        await self._hooks.call(
+        await self.hooks.call(
             "on_attempt_end", rollout=rollout, attempt=attempt, error=outcome.error, **self._context
         )
         if was_cancelled:
             raise asyncio.CancelledError
         return outcome, next(iter(done.claimed), None)
 
-    async def _trace(
-        self, rollout: AttemptedRollout, store: AttemptStore, apart: bool, began: float
-    ) -> Outcome:
+    async def _trace(self, rollout: AttemptedRollout, store: AttemptStore, began: float) -> Outcome:
         """Call the agent within the trace context."""
         outcome: Outcome | None = None
         where: TracebackType | None = None
         try:
-            async with self._tracer.trace_context(
+            async with self.tracer.trace_context(
                 rollout.rollout_id,
                 store=store,
                 rollout_id=rollout.rollout_id,
                 attempt_id=rollout.attempt.attempt_id,
             ):
-                context = {**self._context, "tracer": self._tracer, "rollout": rollout}
-                await self._hooks.call("on_trace_start", **context)
-                outcome = await self._call_agent(rollout, store, apart, began)
-                await self._hooks.call("on_trace_end", **context)
-                store.hold()
+                context = {**self._context, "tracer": self.tracer, "rollout": rollout}
+                await self.hooks.call("on_trace_start", **context)
+                outcome = await self._call_agent(rollout, store, began)
+                await self.hooks.call("on_trace_end", **context)
+                store.is_holding = True
                 if outcome.error is not None:
                     where = outcome.error.__traceback__
                     raise outcome.error  # a tracer may want to see it
@@ -214,30 +188,30 @@ class AttemptRunner:
             return Outcome(error=error, boundary="tracer")
 
     async def _call_agent(
-        self, rollout: AttemptedRollout, store: AttemptStore, apart: bool, began: float
+        self, rollout: AttemptedRollout, store: AttemptStore, began: float
     ) -> Outcome:
-        sandboxed = None if self._sandbox is None else self._sandbox.call(store)
         try:
             resources = await self._resources(rollout)
-            method: Any = self._agent.rollout_method(rollout.mode)
-            if sandboxed is not None:
-                method, apart = sandboxed.rollout_async, False
+            method: Any = self.agent.rollout_method(rollout.mode)
         except (ConfigError, PluginError) as error:
             return Outcome(error=error)
+        arguments: tuple[Any, ...] = rollout.input, resources, rollout
+        is_sandboxed = self.sandbox is not None
+        if self.sandbox is not None:
+            method, arguments = self.sandbox.call, (rollout, resources, store)
         call = AgentCall(
             method,
-            (rollout.input, resources, rollout),
-            read=lambda result: read_result(
-                result, rollout.attempt, is_graded=self._grader is not None
-            ),
+            arguments,
+            read=partial(read_result, attempt=rollout.attempt, is_graded=self.grader is not None),
+            attempt=rollout.attempt,
             timeout=rollout.config.timeout_seconds,
             began=began,
-            agent_loop=self._loop_for_agents if apart else None,
-            attempt=rollout.attempt,
+            agent_loop=self._loop_for_agents if self.apart and not is_sandboxed else None,
         )
         outcome = await self._work(rollout, call)
-        if sandboxed is not None and sandboxed.store_error is not None:
-            raise sandboxed.store_error
+        # What an agent raises behind a wall comes as a SandboxedAgentError: this is the runner's.
+        if is_sandboxed and outcome.boundary != "store" and isinstance(outcome.error, StoreError):
+            raise outcome.error
         if outcome.stuck:
             message = f"{outcome.error}; its agent cannot be stopped and is left behind"
             self._is_stuck(message, replace=outcome.boundary != "cancelled")
@@ -245,9 +219,9 @@ class AttemptRunner:
 
     async def _resources(self, rollout: AttemptedRollout) -> NamedResources:
         if rollout.resources_id is None:
-            update = await self._store.get_latest_resources()
+            update = await self.store.get_latest_resources()
         else:
-            update = await self._store.get_resources_by_id(rollout.resources_id)
+            update = await self.store.get_resources_by_id(rollout.resources_id)
             if update is None:
                 raise MissingResourceError(
                     f"{name_of(rollout.attempt)}: its resources {rollout.resources_id!r} are not "
@@ -262,7 +236,7 @@ class AttemptRunner:
             self._gateways = build_component(
                 "http", group="agl.gateway_clients", expected_type=GatewayClient, where="runner"
             )
-        return await self._gateways.open(self._store, rollout, resources)
+        return await self._gateways.open(self.store, rollout, resources)
 
     async def _place(
         self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
@@ -271,31 +245,41 @@ class AttemptRunner:
             return len(spans) + at_end, True
         return await self._gateways.place(rollout, spans, at_end=at_end)
 
-    async def _work(self, rollout: AttemptedRollout, call: AgentCall | GradeCall) -> Outcome:
-        attempt_id = rollout.attempt.attempt_id
-        self._running[attempt_id] = Running(rollout, call)
+    def _loop_for_agents(self) -> AgentLoop:
+        if self._agent_loop is None or self._agent_loop.is_lost:
+            self._agent_loop = AgentLoop()
+        return self._agent_loop
+
+    async def _work(self, rollout: AttemptedRollout, call: AgentCall) -> Outcome:
+        running = self.running[rollout.attempt.attempt_id]
+        running.call = call
         try:
             return await call.run()
         finally:
-            self._running[attempt_id] = Running(rollout, None)
+            running.call = None
 
     async def _grade(
         self, rollout: AttemptedRollout, question: str, artefact: Artefact, began: float
     ) -> Outcome:
-        assert self._grader is not None
-        seconds, limit = self._grade_timeout, rollout.config.timeout_seconds
+        assert self.grader is not None
+        seconds, limit = self.grade_timeout, rollout.config.timeout_seconds
         if limit is not None:
             seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
-        what = name_of(rollout.attempt)
-        grading = self._grader.grade(question, artefact, seconds)
-        outcome = await self._work(rollout, GradeCall(grading, what))
+        call = AgentCall(
+            self.grader.grade,
+            (question, artefact, seconds),
+            read=lambda outcome: outcome,
+            attempt=rollout.attempt,
+            doing="it was graded",
+        )
+        outcome = await self._work(rollout, call)
         if isinstance(outcome.error, GraderGoneError):
-            self._is_stuck(f"{what}: {outcome.error}")
+            self._is_stuck(f"{name_of(rollout.attempt)}: {outcome.error}")
         return outcome
 
     def _is_stuck(self, message: str, *, replace: bool = True) -> None:
         logger.error("%s", message)
-        if replace and self._on_stuck == "raise":
+        if replace and self.on_stuck == "raise":
             self.stuck = message
 
     async def _call_before_end(
@@ -306,28 +290,22 @@ class AttemptRunner:
         numbered = {span.span_id: span for span in added}
         spans = [numbered.get(span.span_id, span) for span in spans]
         attempt = rollout.attempt
-        stored = await self._store.get_rollout_by_id(rollout.rollout_id) or rollout
+        stored = await self.store.get_rollout_by_id(rollout.rollout_id) or rollout
         if isinstance(stored, AttemptedRollout) and stored.attempt.attempt_id == attempt.attempt_id:
             attempt = stored.attempt
         if attempt.status not in FINAL:
             end = {"status": outcome.status, "error": outcome.failure, "end_time": time.time()}
             attempt = attempt.model_copy(update=end)
         rollout = rollout.model_copy(update={**dict(stored), "attempt": attempt})
-        await self._hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
+        await self.hooks.call("on_rollout_end", rollout=rollout, spans=spans, **self._context)
         return outcome
 
     def _log(self, rollout: AttemptedRollout, outcome: Outcome) -> None:
-        if (failure := outcome.failure) is None:
-            return
-        shown = failure if self._sandbox is None else public_failure(failure)
-        logger.warning(
-            "%s: %s (%s): %s: %s",
-            name_of(rollout.attempt),
-            outcome.status,
-            shown.boundary,
-            shown.type,
-            capped(shown.message, LOGGED_TEXT),
-        )
+        failure = outcome.failure if self.sandbox is None else public_failure(outcome.failure)
+        if failure is not None:
+            what, why = name_of(rollout.attempt), capped(failure.message, LOGGED_TEXT)
+            about = what, outcome.status, failure.boundary, failure.type, why
+            logger.warning("%s: %s (%s): %s: %s", *about)
 
 
 def _with_lost_calls(outcome: Outcome, lost: GatewayError | None) -> Outcome:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from agl.execution.base import AT_WORK
 from agl.execution.events import ExecutionEvent
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.give_back import give_back
@@ -37,6 +38,7 @@ class Claims:
         self.event = event
         self.left = left
         self._size = 1
+        self._at_work = AT_WORK.get()
         self._waiting: dict[str, AttemptedRollout] = {}
         """What was claimed and has not begun, by attempt."""
 
@@ -102,6 +104,9 @@ class Claims:
         finally:
             if task.done() and not task.cancelled() and task.exception() is None:
                 claimed = claimed_of(task.result())
+                if self._at_work is not None:
+                    self._at_work()
+                    self._at_work = None
             self._waiting |= {rollout.attempt.attempt_id: rollout for rollout in claimed}
             self.left += limit - len(claimed)
         if self.event.is_set():

@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 import os
 import platform
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from agl.errors import ConfigError, InvalidTransitionError
 from agl.execution.coroutines import BackgroundCoroutine
+from agl.runner.agent_call import AgentCall
 from agl.store.base import UNSET, LightningStore
 from agl.store.rules import ENDED, OPEN
 from agl.types import AttemptedRollout, Rollout
@@ -27,23 +29,13 @@ MOST_AT_ONCE = 100
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total")
 
 
-class Call(Protocol):
-    """Work of an attempt: that of its agent, or of its grader."""
-
-    is_coroutine: bool
-    """Whether it can be stopped."""
-
-    def stop(self, why: Literal["cancelled"]) -> None:
-        """End it; from any thread."""
-
-
-@dataclass(frozen=True)
+@dataclass
 class Running:
     """An attempt between its claim and its recorded end."""
 
     rollout: AttemptedRollout
-    call: Call | None
-    """What can be stopped of it; None while its hooks, resources or gateways have it."""
+    call: AgentCall | None = None
+    """Of its agent or its grader; None while its hooks, resources or gateways have it."""
 
 
 class Heartbeat:
@@ -55,7 +47,7 @@ class Heartbeat:
     Args:
         store: The store.
         worker_id: The runner's id there.
-        running: Gives what runs at present; called from any thread.
+        running: What runs at present, by attempt; read in another thread.
         interval: Seconds between heartbeats; less when an ``unresponsive_seconds`` needs it.
         include_gpu: Whether to add what ``nvidia-smi`` tells.
 
@@ -67,7 +59,7 @@ class Heartbeat:
         self,
         store: LightningStore,
         worker_id: str,
-        running: Callable[[], Sequence[Running]],
+        running: dict[str, Running],
         *,
         interval: float,
         include_gpu: bool,
@@ -84,6 +76,14 @@ class Heartbeat:
         self._is_quiet = False
         """A failure is known already, or the runner ends."""
         self._last_stats = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begun = asyncio.Event()
+
+    def attempt_begun(self) -> None:
+        """Look at its ``unresponsive_seconds``; from another thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._begun.set)
 
     @contextlib.contextmanager
     def beating(self) -> Generator[None]:
@@ -98,7 +98,7 @@ class Heartbeat:
             beats.cancel()
 
     async def _beat_at_intervals(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         while True:
             try:
                 await self.beat()
@@ -112,21 +112,19 @@ class Heartbeat:
                     error,
                 )
                 self._is_quiet = True
-            last_beat = loop.time()
-            wake_at = last_beat + max(0.05, min(self._interval, self._shortest()))
-            while (left := wake_at - loop.time()) > 0:
-                # Short steps: a rollout that starts with a short ``unresponsive_seconds`` is
-                # noticed within one of them.
-                await asyncio.sleep(min(left, 0.25))
-                wake_at = min(wake_at, last_beat + self._shortest())
+            began = time.monotonic()
+            while (left := began + self._pause() - time.monotonic()) > 0:
+                self._begun.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._begun.wait(), left)
 
-    def _shortest(self) -> float:
-        limits = [
-            limit
-            for running in self._running()
-            if (limit := running.rollout.config.unresponsive_seconds) is not None
-        ]
-        return min(limits, default=float("inf")) / 3
+    def _pause(self) -> float:
+        limits = [one.rollout.config.unresponsive_seconds for one in self._now()]
+        shortest = min((limit for limit in limits if limit is not None), default=math.inf)
+        return max(0.05, min(self._interval, shortest / 3))
+
+    def _now(self) -> list[Running]:
+        return list(self._running.values())
 
     async def beat(self) -> None:
         """One heartbeat."""
@@ -134,46 +132,44 @@ class Heartbeat:
         # With a short ``unresponsive_seconds`` there are many beats; the numbers change slowly.
         if now - self._last_stats >= min(self._interval, 1.0):
             self._last_stats = now
-            stats = await asyncio.to_thread(self.stats)  # nvidia-smi takes its time
+            stats = await asyncio.to_thread(self._stats)  # nvidia-smi takes its time
             await self._store.update_worker(self._worker_id, heartbeat_stats=stats)
-        running = {item.rollout.rollout_id: item for item in self._running()}
-        if not running:
-            return
+        running = {one.rollout.rollout_id: one for one in self._now()}
         ids = list(running)
-        found: list[Rollout] = []
         for first in range(0, len(ids), MOST_AT_ONCE):
             some = ids[first : first + MOST_AT_ONCE]
-            found += await self._store.query_rollouts(rollout_id_in=some)
-        for rollout in found:
-            item = running[rollout.rollout_id]
-            attempt = item.rollout.attempt
-            if not isinstance(rollout, AttemptedRollout):
-                continue
-            is_ours = rollout.attempt.attempt_id == attempt.attempt_id
-            ended = is_ours and rollout.attempt.status not in (*OPEN, "unresponsive")
-            if rollout.status in ENDED or not is_ours or ended:
-                if item.call is not None and item.call.is_coroutine:
-                    item.call.stop("cancelled")
-                continue
-            # An agent that makes no span for a while is running all the same.
-            preparing = item.call is not None and rollout.attempt.status == "preparing"
-            with contextlib.suppress(InvalidTransitionError):  # it has ended in the meantime
-                await self._store.update_attempt(
-                    attempt.rollout_id,
-                    attempt.attempt_id,
-                    status="running" if preparing else UNSET,
-                    last_heartbeat_time=time.time(),
-                )
+            for rollout in await self._store.query_rollouts(rollout_id_in=some):
+                await self._beat_of(running[rollout.rollout_id], rollout)
 
-    def stats(self) -> dict[str, Any]:
-        """What a heartbeat says about machine and process."""
+    async def _beat_of(self, running: Running, stored: Rollout) -> None:
+        """Stop an attempt that has ended in the store; of any other, note that it is alive."""
+        if not isinstance(stored, AttemptedRollout):
+            return
+        call, attempt = running.call, running.rollout.attempt
+        is_ours = stored.attempt.attempt_id == attempt.attempt_id
+        ended = is_ours and stored.attempt.status not in (*OPEN, "unresponsive")
+        if stored.status in ENDED or not is_ours or ended:
+            if call is not None and call.is_coroutine:
+                call.stop("cancelled")
+            return
+        # An agent that makes no span for a while is running all the same.
+        preparing = call is not None and stored.attempt.status == "preparing"
+        with contextlib.suppress(InvalidTransitionError):  # it has ended in the meantime
+            await self._store.update_attempt(
+                attempt.rollout_id,
+                attempt.attempt_id,
+                status="running" if preparing else UNSET,
+                last_heartbeat_time=time.time(),
+            )
+
+    def _stats(self) -> dict[str, Any]:
         stats: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "os": platform.platform(),
             "cpu_count": os.cpu_count(),
             "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            "num_running": len(self._running()),
+            "num_running": len(self._running),
         }
         if self._include_gpu:
             stats["gpus"] = gpu_stats()
@@ -182,14 +178,13 @@ class Heartbeat:
 
 def gpu_stats() -> list[dict[str, str]]:
     """One entry per GPU: index, name, utilisation in percent, memory in MiB."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}"]
     output = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"],
+        [*command, "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
         timeout=10,
         check=True,
     ).stdout
-    return [
-        dict(zip(_GPU_FIELDS, (part.strip() for part in line.split(",")), strict=True))
-        for line in output.splitlines()
-    ]
+    rows = (map(str.strip, line.split(",")) for line in output.splitlines())
+    return [dict(zip(_GPU_FIELDS, row, strict=True)) for row in rows]

@@ -1,11 +1,12 @@
 """Runners: claim rollouts, run the agent under a tracer with a deadline, report what came of it."""
 
 import asyncio
+import contextlib
 import copy
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from agl.agent.base import LitAgent, Runner
@@ -16,9 +17,8 @@ from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner
 from agl.runner.claims import Claims
-from agl.runner.grading import grader_of
 from agl.runner.heartbeat import Heartbeat
-from agl.runner.sandbox import Sandbox
+from agl.runner.sandbox import Sandbox, grader_of
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode
@@ -38,9 +38,7 @@ class LitAgentRunner(Runner[T]):
 
     A plain function runs in a thread of its own with the attempt's context. In ``iter`` coroutines
     share a thread with an event loop, apart from the runner's own; in ``step`` they run on the
-    caller's. Whatever goes wrong in an attempt (an exception, ``SystemExit`` included, a wrong
-    result, a record that the store refuses, a deadline, a tracer) is stored with it, and the run
-    goes on.
+    caller's. Whatever goes wrong in an attempt is stored with it, and the run goes on.
 
     Args:
         tracer: Collects the spans.
@@ -96,8 +94,6 @@ class LitAgentRunner(Runner[T]):
         self._store: LightningStore | None = None
         self._worker_name: str | None = None
 
-    # --- life cycle
-
     def init(
         self, agent: LitAgent[T], *, hooks: Sequence[object] | None = None, **kwargs: Any
     ) -> None:
@@ -115,15 +111,15 @@ class LitAgentRunner(Runner[T]):
         self._store = store
         self._worker_name = worker_name(worker_id)
         self._attempts = AttemptRunner(
-            self,
+            runner=self,
             agent=self.get_agent(),
             store=store,
             tracer=self.tracer,
             hooks=self._hooks,
             on_stuck=self.on_stuck,
+            grade_timeout=self.grade_timeout,
             sandbox=self._sandbox,
             grader=self._grader,
-            grade_timeout=self.grade_timeout,
         )
         self.tracer.init_worker(worker_id, store)
 
@@ -167,13 +163,12 @@ class LitAgentRunner(Runner[T]):
             RunnerStuckError: An agent hangs, and ``on_stuck`` is ``raise``.
             StoreError: The store failed.
         """
-        await self._start_sandbox()
         event = event or ThreadingEvent()
         left = math.inf if self.max_rollouts is None else self.max_rollouts
         claims = Claims(self.get_store(), self.get_worker_id(), event, left)
         tasks: set[asyncio.Task[None]] = set()
         cancel_at = math.inf
-        with self._heartbeat().beating(), self._attempts.hosting():
+        async with self._working(apart=True):
             try:
                 while True:
                     goes_on = self._attempts.stuck is None and not event.is_set()
@@ -200,17 +195,12 @@ class LitAgentRunner(Runner[T]):
         if self._attempts.stuck is not None:
             raise RunnerStuckError(self._attempts.stuck)
 
-    async def _start_sandbox(self) -> None:
-        agent = self.get_agent()
-        if self._sandbox is not None and self._sandbox.findings is None:
-            await self._sandbox.start(agent, self.tracer)
-
     async def _serve(self, rollout: AttemptedRollout, claims: Claims) -> None:
         """Run a rollout, and the one that was claimed with its end, and so on."""
         following: AttemptedRollout | None = rollout
         while following is not None and claims.begin(following):
             # In a task, and so a context, of its own: what one sets the next must not see.
-            attempt = asyncio.create_task(self._attempts.run(following, claims, apart=True))
+            attempt = asyncio.create_task(self._attempts.run(following, claims))
             try:
                 await asyncio.wait([attempt])
             except asyncio.CancelledError:
@@ -227,14 +217,23 @@ class LitAgentRunner(Runner[T]):
                 task.result()  # raises what ended the runner: the store failed, or Ctrl+C
         return {task for task in tasks if not task.done()}
 
-    def _heartbeat(self) -> Heartbeat:
-        return Heartbeat(
+    @contextlib.asynccontextmanager
+    async def _working(self, *, apart: bool) -> AsyncGenerator[None]:
+        """Have a sandbox, a heartbeat and a place for agents within the block."""
+        self._attempts.apart = apart
+        agent = self.get_agent()
+        if self._sandbox is not None and self._sandbox.findings is None:
+            await self._sandbox.start(agent, self.tracer)
+        heartbeat = Heartbeat(
             self.get_store(),
             self.get_worker_id(),
             self._attempts.running,
             interval=self.heartbeat_interval,
             include_gpu=self.heartbeat_include_gpu,
         )
+        self._attempts.attempt_begun = heartbeat.attempt_begun
+        with heartbeat.beating(), self._attempts.hosting():
+            yield
 
     # --- one rollout
 
@@ -264,17 +263,15 @@ class LitAgentRunner(Runner[T]):
             AgentResultError: The agent returned something that is no result.
             RolloutCancelledError: The attempt was stopped.
         """
-        store = self.get_store()
-        await self._start_sandbox()
-        resources_id = None
+        store, resources_id = self.get_store(), None
         if resources is not None:
             resources_id = (await store.add_resources(resources)).resources_id
-        rollout = await store.start_rollout(
-            input, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
-        )
-        with self._heartbeat().beating(), self._attempts.hosting():
+        async with self._working(apart=False):
+            rollout = await store.start_rollout(
+                input, mode=mode, resources_id=resources_id, worker_id=self.get_worker_id()
+            )
             none = Claims(store, self.get_worker_id(), ThreadingEvent(), left=0)
-            running = asyncio.ensure_future(self._attempts.run(rollout, none, apart=False))
+            running = asyncio.ensure_future(self._attempts.run(rollout, none))
             watch = asyncio.ensure_future(self._stop_on(event, rollout)) if event else None
             try:
                 outcome, _ = await running
@@ -288,6 +285,6 @@ class LitAgentRunner(Runner[T]):
     async def _stop_on(self, event: ExecutionEvent, rollout: AttemptedRollout) -> None:
         while not event.is_set():  # noqa: ASYNC110 (it may belong to another process)
             await asyncio.sleep(LOOK_SECONDS)
-        for running in self._attempts.running():
-            if running.call is not None and running.rollout.rollout_id == rollout.rollout_id:
-                running.call.stop("cancelled")
+        running = self._attempts.running.get(rollout.attempt.attempt_id)
+        if running is not None and running.call is not None:
+            running.call.stop("cancelled")

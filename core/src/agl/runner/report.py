@@ -13,11 +13,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agl.agent.injection import MissingResourceError
 from agl.emitter import reward_attributes
-from agl.errors import (
-    AgentResultError,
-    AglError,
-    InvalidTransitionError,
-)
+from agl.errors import AgentResultError, AglError, InvalidRecordError, InvalidTransitionError
 from agl.runner.claims import Claims
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Key
 from agl.store.base import AttemptEnd, LightningStore, Turn
@@ -138,8 +134,8 @@ def _failure_of(error: BaseException, boundary: Boundary) -> Failure:
     return failure.changed(message=hide(failure.message), traceback=trace and hide(trace))
 
 
-def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> ReadResult:
-    """What an agent returned, without anything of its own classes.
+def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Outcome:
+    """What an agent returned, without anything of its own classes; or that no store keeps it.
 
     Args:
         result: None, a number, or a list of spans; for a grader, whatever JSON can hold.
@@ -153,9 +149,11 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Re
     Raises:
         AgentResultError: It is something else, a number that is not finite, or a span of another
             rollout; or its JSON is too long.
-        InvalidRecordError: A span that no store keeps.
     """
-    return _artefact(result) if is_graded else _read(result, attempt)
+    try:
+        return Outcome(result=_artefact(result) if is_graded else _read(result, attempt))
+    except InvalidRecordError as error:
+        return Outcome(error=error, boundary="store")
 
 
 def _read(result: Any, attempt: Attempt) -> ReadResult:
@@ -232,7 +230,7 @@ def _describe(value: Any) -> str:
 class AttemptStore(StandInStore):
     """The store as the tracer of one attempt sees it; it also stores the end of the attempt.
 
-    Spans go to the store in order with the model calls of the attempt. After ``hold`` they are
+    Spans go to the store in order with the model calls of the attempt. Once ``is_holding`` they are
     kept, to go with the final status.
 
     Args:
@@ -254,10 +252,6 @@ class AttemptStore(StandInStore):
         """Those that are to be stored yet, in their order."""
         self.received: list[Span] = []
         """Those that came from a sandbox; no tracer of this process knows them."""
-
-    def hold(self) -> None:
-        """Keep the spans that come from now on."""
-        self.is_holding = True
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         spans = [one if one.writer else one.changed(writer="agent") for one in spans]

@@ -1,42 +1,21 @@
-"""What runs an agent where its code can do only so much: the contract.
+"""The contracts of what runs agents, or grades them, apart from the runner; agl-sandbox has both.
 
-A sandbox is a component of the group ``agl.sandboxes``. agl-sandbox has two, and what others need:
-both ends of an attempt, between which nothing but JSON passes.
+A sandbox is a component of the group ``agl.sandboxes``, a grader one of the group ``agl.graders``.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from agl.agent.base import LitAgent
-from agl.errors import StoreError
-from agl.runner.report import AttemptStore
+from agl.errors import AglError, ConfigError, MissingPluginError
+from agl.plugins import registry
+from agl.runner.report import Artefact, AttemptStore, Outcome
 from agl.tracer.base import Tracer
-from agl.types import AttemptedRollout, NamedResources
+from agl.types import AttemptedRollout, NamedResources, TaskInput
 
 Findings = dict[str, str]
 """What was tried from behind the wall -> ``closed``, or ``open`` and how it succeeded."""
-
-
-class SandboxedCall(Protocol):
-    """One attempt behind a wall, seen from the runner."""
-
-    store_error: StoreError | None
-    """Why the runner cannot go on, if the store failed meanwhile."""
-
-    async def rollout_async(
-        self, task: Any, resources: NamedResources, rollout: AttemptedRollout
-    ) -> Any:
-        """Run the agent; in the place of its own method.
-
-        Args:
-            task: The input of the rollout; what the agent gets of it.
-            resources: A gateway's are handed in as plain addresses of this attempt.
-            rollout: Handed in with ``task`` as its input.
-
-        Raises:
-            SandboxedAgentError: The agent failed, or did not answer.
-        """
-        ...
 
 
 class Sandbox(ABC):
@@ -59,9 +38,69 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    def call(self, store: AttemptStore) -> SandboxedCall:
-        """One attempt; its spans go to ``store``. Cancelled, it ends all that it started."""
+    async def call(
+        self, rollout: AttemptedRollout, resources: NamedResources, store: AttemptStore
+    ) -> Any:
+        """Run the agent. Cancelled, it ends all that the attempt started.
+
+        Args:
+            rollout: The attempt; the agent gets its input.
+            resources: A gateway's are handed in as plain addresses of this attempt.
+            store: Takes the spans of the attempt.
+
+        Returns:
+            What the agent returned.
+
+        Raises:
+            SandboxedAgentError: The agent failed, or did not answer.
+            StoreError: The store failed, and the runner cannot go on.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """End everything; may be called again."""
+
+
+class GraderError(AglError, RuntimeError):
+    """A grader raised, gave no reward that can be read, took too long, or its process died."""
+
+
+class GraderGoneError(GraderError):
+    """The process that forks for graders is gone: nothing can be graded any more."""
+
+
+class Grader(ABC):
+    """Grades results of one agent where no agent's code ever ran; one for all runners here."""
+
+    @abstractmethod
+    def question(self, input: TaskInput) -> str:
+        """What the grader gets beside the result, as JSON; asked before the agent runs.
+
+        Raises:
+            GraderError: JSON cannot hold the input.
+        """
+
+    @abstractmethod
+    async def grade(self, question: str, artefact: Artefact, seconds: float) -> Outcome:
+        """The attributes of a span that has what was graded and its reward, or why there is none.
+
+        Args:
+            question: Of ``question``.
+            artefact: What the agent returned.
+            seconds: So long it may take.
+        """
+
+
+def grader_of(agent: LitAgent[Any]) -> Grader | None:
+    """The grader of an agent, the same at each call in this process; None if it has none.
+
+    Raises:
+        ConfigError: There is nothing here that can grade.
+    """
+    if agent.grade_method() is None:
+        return None
+    try:
+        make: Callable[[LitAgent[Any]], Grader] = registry.load("agl.graders", "process")
+    except MissingPluginError as error:
+        raise ConfigError(f"agent {type(agent).__name__!r} has a grader; {error}") from None
+    return make(agent)

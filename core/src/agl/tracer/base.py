@@ -27,21 +27,12 @@ class SpanRecordingContext(Protocol):
     def record_exception(self, exception: BaseException) -> None:
         """Add an exception event and set the status to ERROR."""
 
-    def record_status(
-        self, status_code: StatusCode | TraceStatus, description: str | None = None
-    ) -> None:
-        """Set the outcome: a code and a description of it, or both as one ``TraceStatus``."""
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Set the outcome; a ValueError if there is no such code."""
 
     def get_recorded_span(self) -> SpanCoreFields:
         """What was recorded; complete once the context has been left."""
         ...
-
-
-def as_status(status_code: StatusCode | TraceStatus, description: str | None = None) -> TraceStatus:
-    """What ``record_status`` was given, as one value; a ValueError if there is no such code."""
-    if isinstance(status_code, TraceStatus):
-        return status_code
-    return TraceStatus(status_code=status_code, description=description)
 
 
 @dataclass(frozen=True)
@@ -271,10 +262,9 @@ class _LocalSpan:
         self.record_attributes({"exception.type": kind, "exception.message": message})
         self.record_status("ERROR", message)
 
-    def record_status(
-        self, status_code: StatusCode | TraceStatus, description: str | None = None
-    ) -> None:
-        self.core = self.core.changed(status=as_status(status_code, description))
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        status = TraceStatus(status_code=status_code, description=description)
+        self.core = self.core.changed(status=status)
 
     def get_recorded_span(self) -> SpanCoreFields:
         return self.core

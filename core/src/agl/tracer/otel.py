@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
-from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer, as_status
+from agl.tracer.base import SpanRecordingContext, Tracer, active_tracer
 from agl.tracer.buffer import SpanBuffer
 from agl.tracer.routing import ROUTER, use_sink
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode as Code, TraceStatus
@@ -180,19 +180,13 @@ class _OtelRecording:
         self._span.record_exception(exception)
         self._span.set_status(Status(StatusCode.ERROR, str(exception) or type(exception).__name__))
 
-    def record_status(
-        self, status_code: Code | TraceStatus, description: str | None = None
-    ) -> None:
-        self._span.set_status(_sdk_status(as_status(status_code, description)))
+    def record_status(self, status_code: Code, description: str | None = None) -> None:
+        code = TraceStatus(status_code=status_code).status_code  # refuses what is none
+        # The SDK takes a description only with ERROR.
+        self._span.set_status(Status(StatusCode[code], description if code == "ERROR" else None))
 
     def get_recorded_span(self) -> SpanCoreFields:
         return _recorded(self._span)
-
-
-def _sdk_status(status: TraceStatus) -> Status:
-    # The SDK takes a description only with ERROR.
-    description = status.description if status.status_code == "ERROR" else None
-    return Status(StatusCode[status.status_code], description)
 
 
 def _recorded(span: ReadableSpan) -> SpanCoreFields:

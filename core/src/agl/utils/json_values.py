@@ -24,14 +24,6 @@ _ENVELOPE = 8
 _SCALARS = (str, int, float, type(None))
 
 
-def is_json(value: Any) -> bool:
-    """Whether a value comes out of JSON as it went in."""
-    try:
-        return bool(from_json(to_json(value), allow_inf_nan=False) == value)
-    except (ValueError, RecursionError):
-        return False
-
-
 def copy_of_record(record: R) -> R:
     """The record with copies of its ``input``, ``metadata`` and ``heartbeat_stats``.
 

@@ -9,9 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from agl.algorithm.infrastructure import (
-    InfrastructureFailures,
-)
 from agl.errors import (
     ConfigError,
     InvalidTransitionError,
@@ -31,6 +28,9 @@ from agl_learning.reading import Reader
 from agl_learning.records import TrainedModel
 from agl_learning.seeds import placed
 from agl_learning.together import together
+from agl_runs.infrastructure import (
+    InfrastructureFailures,
+)
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter

@@ -5,9 +5,9 @@ from collections.abc import Sized
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import ConfigError
 from agl_learning.options import AboveZero, Count, Name, NotNegative, check_credit
+from agl_runs.infrastructure import InfrastructureFailures
 
 logger = logging.getLogger("agl.learning")
 

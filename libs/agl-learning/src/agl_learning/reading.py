@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from agl.algorithm.infrastructure import infrastructure_failure
 from agl.errors import ConfigError, DamagedRecordError
 from agl.types import Attempt, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
@@ -17,6 +16,7 @@ from agl_learning.ledger import Ledger
 from agl_learning.mixing import ran
 from agl_learning.records import TrainedModel, TrainingRow
 from agl_learning.types import Exclusion, ExclusionReason
+from agl_runs.infrastructure import infrastructure_failure
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +17,6 @@ from agl import __version__
 from agl.algorithm.base import Algorithm
 from agl.plugins.registry import components
 from agl.plugins.schema import schema_of
-from agl.recorder import RunSubject
 from agl.types import Dataset
 from agl.utils.json_values import to_json_text
 from agl.utils.text import full_name_of
@@ -33,16 +32,20 @@ _MODELS_RUN_ON: Final = ("torch", "transformers", "trl", "vllm", "litellm", "ver
 """With another version of one of these, the same run may come to other numbers."""
 
 
-def describe_run(subject: RunSubject) -> dict[str, Any]:
+def describe_run(
+    agent: "LitAgent[Any]",
+    algorithm: Algorithm,
+    datasets: Mapping[str, Dataset[Any]],
+    config: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """The fields of ``RunStart`` that say what is run."""
-    algorithm, config = subject.algorithm, subject.config
     seed = getattr(algorithm, "seed", None)
     return {
         "algorithm": name_of(algorithm),
         "seed": seed if isinstance(seed, int) else None,
         "config": {"algorithm": options_of(algorithm)} if config is None else dict(config),
-        "code": code_of(subject.agent),
-        "datasets": digests_of(subject.train, subject.val),
+        "code": code_of(agent),
+        "datasets": {name: _digest_of(dataset) for name, dataset in datasets.items()},
     }
 
 
@@ -115,12 +118,6 @@ def commit_of(folder: Path, timeout: float = 5.0) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def digests_of(train: Dataset[Any] | None, val: Dataset[Any] | None) -> dict[str, DatasetDigest]:
-    """Those of the datasets that are given."""
-    given = {"train": train, "val": val}
-    return {name: _digest_of(dataset) for name, dataset in given.items() if dataset is not None}
 
 
 def _digest_of(dataset: Dataset[Any]) -> DatasetDigest:

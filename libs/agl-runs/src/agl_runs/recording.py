@@ -6,11 +6,11 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agl.errors import (
     ConfigError,
@@ -21,9 +21,10 @@ from agl.errors import (
     RunError,
 )
 from agl.plugins.build import Given
-from agl.recorder import Recorder, Recording, RunRequest, RunSubject
+from agl.recorder import Recorder, Recording, RunRequest
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
+from agl.types import Dataset
 from agl.utils.secrets import hide
 from agl_runs import folders, records
 from agl_runs.description import describe_run
@@ -34,6 +35,11 @@ from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
 from agl_runs.rollouts import OfRunStore, cancel_leftovers
 from agl_runs.store import begin_run, end_run, get_run, query_runs
+
+if TYPE_CHECKING:
+    from agl.agent.base import LitAgent
+    from agl.algorithm.base import Algorithm
+    from agl.plugins.hooks import HookCaller
 
 logger = logging.getLogger("agl.runs")
 
@@ -167,16 +173,15 @@ class RunRecorder(Recorder):
         make_private_folder(folder)
         return {"type": "sqlite", "path": str(path)}
 
-    def folder_of_begun(self, request: RunRequest) -> Path:
-        folder = request.folder or (request.run_id and folders.default_folder(request.run_id))
-        if not folder or not folder.is_dir():
-            named = f"there is no run in {str(folder)!r}" if folder else "give run or run_dir"
-            raise ConfigError(f"Trainer.replay: {named}. See: agl runs")
-        return folder
-
     @contextmanager
     def recording(
-        self, request: RunRequest, store: LightningStore, subject: RunSubject
+        self,
+        request: RunRequest,
+        store: LightningStore,
+        agent: "LitAgent[Any]",
+        algorithm: "Algorithm",
+        datasets: Mapping[str, Dataset[Any]],
+        hooks: "HookCaller",
     ) -> Generator[RecordedStart]:
         """A block that is one start of a run; how it ends is noted, and its result is made.
 
@@ -192,7 +197,8 @@ class RunRecorder(Recorder):
         unknown = [] if now.before is None else _check_ended(now.before)
         is_made = request.makes_folder or now.place.is_dir()
         with folders.held(now.place) if is_named and is_made else nullcontext():
-            _begin(now, request, store, subject, unknown)
+            about = describe_run(agent, algorithm, datasets, request.config)
+            _begin(now, request, store, algorithm, about, unknown)
             error: BaseException | None = None
             try:
                 yield now
@@ -204,7 +210,7 @@ class RunRecorder(Recorder):
             finally:
                 asyncio.run(now.end(store, error))
                 if not isinstance(error, ConfigError | PluginError):
-                    summed = sum_up(store, now.run_id, now.place, now.record, subject.hooks)
+                    summed = sum_up(store, now.run_id, now.place, now.record, hooks)
                     now.result = asyncio.run(summed)
             if now.stopped is not None:
                 raise now.stopped
@@ -318,7 +324,8 @@ def _begin(
     now: RecordedStart,
     request: RunRequest,
     store: LightningStore,
-    subject: RunSubject,
+    algorithm: "Algorithm",
+    about: dict[str, Any],
     unknown: list[str],
 ) -> None:
     start = RunStart(
@@ -328,11 +335,11 @@ def _begin(
         host=platform.node(),
         begun_before=now.generation - 1,
         key=secrets.token_hex(8),
-        **describe_run(subject),
+        **about,
     )
     now.what_shapes = what_shapes(start)
     if now.before is not None and now.before.algorithm == start.algorithm:
-        safe, unsafe = differences(now.before, start, subject.algorithm)
+        safe, unsafe = differences(now.before, start, algorithm)
         _name_differences(now.before.run_id, [*safe, *unknown], unsafe, request)
         start = start.changed(differences=[*safe, *unknown, *unsafe])
     try:

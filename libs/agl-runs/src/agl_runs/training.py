@@ -227,11 +227,7 @@ def _trainer(
     return checked.trainer(
         components,
         store,
-        run=run.run_id,
-        run_dir=folder,
-        resume=run.resume,
-        force=run.force,
-        run_config=config,
+        run=replace(run, config=config),
         hooks=[*checked.hooks, writer, *(["ui"] if ui else [])],
     )
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from annotated_types import Ge, Gt, Lt
 
-from agl.algorithm.infrastructure import InfrastructureFailures
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
 from agl_learning.options import AboveZero, Count, NotNegative, absolute, check_options
+from agl_runs.infrastructure import InfrastructureFailures
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

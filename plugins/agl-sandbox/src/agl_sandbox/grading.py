@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import tempfile
+import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -18,8 +20,8 @@ from agl.agent.base import LitAgent
 from agl.emitter import reward_attributes, reward_value
 from agl.errors import ConfigError
 from agl.runner.agent_call import awaited
-from agl.runner.grading import Grader, GraderError, GraderGoneError
 from agl.runner.report import Artefact, Outcome
+from agl.runner.sandbox import Grader, GraderError, GraderGoneError
 from agl.semconv import LightningSpanAttributes as Key
 from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
 from agl.utils.text import clean, describe
@@ -87,9 +89,25 @@ class ProcessGrader(Grader):
             except FrameError as error:
                 raise GraderError(f"task and result cannot go to the grader: {error}") from None
 
-    def close(self) -> None:
-        """See ``Grader.close``."""
-        self.forker.close()
+
+_graders: dict[tuple[int, int], ProcessGrader] = {}
+"""Process, and id of an agent -> its grader there, for as long as there is the agent."""
+_lock = threading.Lock()
+
+
+def process_grader(agent: LitAgent[Any]) -> ProcessGrader:
+    """The grader of an agent, made at the first call in this process."""
+    key = os.getpid(), id(agent)
+    with _lock:
+        if (grader := _graders.get(key)) is None:
+            grader = _graders[key] = ProcessGrader(agent)
+            weakref.finalize(agent, _forget, key)
+    return grader
+
+
+def _forget(key: tuple[int, int]) -> None:
+    if key[0] == os.getpid():
+        _graders.pop(key).forker.close()
 
 
 def _attributes(reward: Any) -> Attributes:

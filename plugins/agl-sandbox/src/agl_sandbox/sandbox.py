@@ -11,12 +11,13 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from agl.agent.base import LitAgent
-from agl.errors import InvalidRecordError, StoreError, TracerError
+from agl.errors import InvalidRecordError, TracerError
 from agl.runner.report import Artefact, AttemptStore, Outcome, SandboxedAgentError, read_result
 from agl.runner.sandbox import Sandbox
 from agl.semconv import LightningSpanAttributes as Key
@@ -35,9 +36,32 @@ _RESOURCES = TypeAdapter[NamedResources](NamedResources)
 class JsonSandbox(Sandbox):
     """A sandbox whose two ends talk JSON."""
 
-    def call(self, store: AttemptStore) -> "JsonCall":
+    async def call(
+        self, rollout: AttemptedRollout, resources: NamedResources, store: AttemptStore
+    ) -> Any:
         """See ``Sandbox.call``."""
-        return JsonCall(self, store)
+        plain = {
+            name: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
+            for name, value in resources.items()
+        }
+        attempt = {
+            "rollout": rollout.model_dump(mode="json"),
+            "resources": _RESOURCES.dump_python(cast(NamedResources, plain), mode="json"),
+        }
+
+        async def on_message(message: Any) -> Any:
+            try:
+                added = unpacked(await store.add_many_spans(_spans_of(message, rollout)))
+            except InvalidRecordError as error:
+                return {"refused": str(error)}
+            store.received += added
+            return {"numbers": {span.span_id: span.sequence_id for span in added}}
+
+        try:
+            return _result_of(await self.run(attempt, on_message), rollout)
+        except CallFailedError as error:
+            failure = Failure(boundary="agent", type="no_answer", message=str(error))
+            raise SandboxedAgentError(failure) from None
 
     @abstractmethod
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
@@ -61,54 +85,6 @@ def name_of(attempt: Mapping[str, Any]) -> str:
 
 
 # --- the runner's end ---------------------------------------------------------------------------
-
-
-class JsonCall:
-    """See ``agl.runner.sandbox.SandboxedCall``.
-
-    Args:
-        sandbox: Runs the attempt.
-        store: Where its spans go.
-    """
-
-    def __init__(self, sandbox: JsonSandbox, store: AttemptStore) -> None:
-        self._sandbox = sandbox
-        self._spans = store
-        self.store_error: StoreError | None = None
-
-    async def rollout_async(
-        self, task: Any, resources: NamedResources, rollout: AttemptedRollout
-    ) -> Any:
-        """Run the agent; in the place of its own method."""
-        plain = {
-            name: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
-            for name, value in resources.items()
-        }
-        attempt = {
-            "rollout": rollout.model_copy(update={"input": task}).model_dump(mode="json"),
-            "resources": _RESOURCES.dump_python(cast(NamedResources, plain), mode="json"),
-        }
-
-        async def on_message(message: Any) -> Any:
-            return await self._store(_spans_of(message, rollout))
-
-        try:
-            return _result_of(await self._sandbox.run(attempt, on_message), rollout)
-        except CallFailedError as error:
-            failure = Failure(boundary="agent", type="no_answer", message=str(error))
-            raise SandboxedAgentError(failure) from None
-        except StoreError as error:
-            if not isinstance(error, InvalidRecordError):
-                self.store_error = error
-            raise
-
-    async def _store(self, spans: list[Span]) -> dict[str, Any]:
-        try:
-            added = unpacked(await self._spans.add_many_spans(spans))
-        except InvalidRecordError as error:
-            return {"refused": str(error)}
-        self._spans.received += added
-        return {"numbers": {span.span_id: span.sequence_id for span in added}}
 
 
 def _spans_of(message: Any, rollout: AttemptedRollout) -> list[Span]:
@@ -216,12 +192,12 @@ async def _call(
     agent: LitAgent[Any], rollout: AttemptedRollout, resources: NamedResources
 ) -> Outcome:
     arguments = (rollout.input, resources, rollout)
-    is_graded = False
     try:
         is_graded = agent.grade_method() is not None  # as long as no agent's code has run
+        read = partial(read_result, attempt=rollout.attempt, is_graded=is_graded)
         method: Any = agent.rollout_method(rollout.mode)
         if inspect.iscoroutinefunction(method):
-            return _returned(await method(*arguments), rollout, is_graded)
+            return read(await method(*arguments))
     except BaseException as error:  # SystemExit too
         return Outcome(error=error)
 
@@ -229,7 +205,7 @@ async def _call(
         # Here, as a future cannot carry every error: StopIteration would never arrive.
         try:
             result = method(*arguments)
-            return result if inspect.isawaitable(result) else _returned(result, rollout, is_graded)
+            return result if inspect.isawaitable(result) else read(result)
         except BaseException as error:
             return Outcome(error=error)
 
@@ -237,13 +213,6 @@ async def _call(
     if isinstance(result, Outcome):
         return result
     try:
-        return _returned(await result, rollout, is_graded)
+        return read(await result)
     except BaseException as error:
         return Outcome(error=error)
-
-
-def _returned(result: Any, rollout: AttemptedRollout, is_graded: bool) -> Outcome:
-    try:
-        return Outcome(result=read_result(result, rollout.attempt, is_graded=is_graded))
-    except InvalidRecordError as error:
-        return Outcome(error=error, boundary="store")

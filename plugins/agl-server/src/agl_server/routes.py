@@ -27,7 +27,7 @@ from agl.store.give_back import give_back
 from agl.store.operation_table import json_method
 from agl.store.packed_span import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Failure, Span
-from agl.utils.json_values import is_json, json_of
+from agl.utils.json_values import json_of
 from agl_http import metrics, wire
 from agl_http.layers import CLOSING
 from agl_http.roles import visible
@@ -192,8 +192,7 @@ class StoreRoutes:
         found: list[AttemptedRollout] = []
         for one in claimed:
             try:
-                if not is_json(one.input):
-                    json_of(one.input, f"rollout {one.rollout_id!r}: its task")
+                json_of(one.input, f"rollout {one.rollout_id!r}: its task")
                 found.append(one)
             except InvalidRecordError as error:
                 why = f"no runner of another process can have it: {error}"

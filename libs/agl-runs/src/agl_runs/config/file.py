@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
+from agl.plugins.parts import default_strategy, plan_part
 from agl.plugins.schema import key, schema_of, validate
-from agl.runner.plan import default_strategy, plan_runner
 from agl.utils.catalogue import public_names
+from agl.utils.checks import check_numbers
 from agl.utils.secrets import HIDDEN
 from agl.utils.text import did_you_mean
 from agl_runs.config.datasets import load_dataset
@@ -250,7 +251,6 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         if value is not None
     }
     plans = _plan_components(file, run_dir, dry)
-    _check_runners(file, plans["strategy"])
     resources = _resources(config.resources, file.where("resources"))
     publishes = () if dry else getattr(plans["algorithm"].target, "publishes", None)
     if config.store == RunConfig.store:  # no other has resources yet
@@ -268,54 +268,32 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
 
 
 def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, ComponentPlan[Any]]:
-    from agl.algorithm.adapter import TraceAdapter
     from agl.algorithm.base import Algorithm
-    from agl.algorithm.gateway import Gateway
-    from agl.execution.base import ExecutionStrategy
-    from agl.store.base import LightningStore
-    from agl.tracer.base import Tracer
+    from agl.tracer.base import DummyTracer
 
-    config = file.config
+    config, said_by = file.config, file.path.name
     plans: dict[str, ComponentPlan[Any]] = {}
 
-    def plan(name: str, spec: ComponentSpec | None, expected: type, **given: Any) -> None:
-        plans[name] = plan_component(
-            spec,
-            group=registry.GROUPS[name],
-            expected_type=expected,
-            where=file.where(name),
-            **given,
-        )
+    def plan(name: str, spec: ComponentSpec | None, **given: Any) -> ComponentPlan[Any]:
+        return plan_part(name, spec, where=file.where(name), said_by=said_by, **given)
 
     if not dry:
-        plan("algorithm", config.algorithm, Algorithm)
+        plans["algorithm"] = plan("algorithm", config.algorithm)
         if config.adapter is not None:
             algorithm = plans["algorithm"].target
             asked_for = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
-            plan("adapter", config.adapter, TraceAdapter, default=asked_for)
-    plan("tracer", config.tracer, Tracer, default="otel")
-    store_path = {"path": str(run_dir / STORE)}
-    plan("store", config.store, LightningStore, default="sqlite", optional_defaults=store_path)
-    runners = {} if config.runners is None else {"n_runners": config.runners}
-    strategy = {"default": default_strategy(), "optional_defaults": runners}
-    plan("strategy", config.strategy, ExecutionStrategy, **strategy)
+            plans["adapter"] = plan("adapter", config.adapter, default=asked_for)
+    plans["tracer"] = plan("tracer", config.tracer)
+    plans["store"] = plan("store", config.store, default="sqlite", path=str(run_dir / STORE))
+    check_numbers(said_by, whole=True, optional=True, least=1, runners=config.runners)
+    plans["strategy"] = plan("strategy", config.strategy, said={"n_runners": config.runners})
     if config.gateway is not None:
-        plan("gateway", config.gateway, Gateway, default="proxy")
+        plans["gateway"] = plan("gateway", config.gateway)
+    said = {"concurrency": config.concurrency, "max_rollouts": config.max_rollouts}
+    runner = plan("runner", config.runner, said=said, tracer=DummyTracer())
+    if inspect.isclass(runner.target):
+        runner.build()  # refuses what its constructor does; the trainer builds those that run
     return plans
-
-
-def _check_runners(file: ConfigFile, strategy_plan: ComponentPlan[Any]) -> None:
-    """Check what the file says of runners; the trainer builds those, with the tracer."""
-    from agl.tracer.base import DummyTracer
-
-    config, strategy = file.config, strategy_plan.build()
-    if config.runners not in (None, strategy.n_runners):
-        raise ConfigError(
-            f"{file.where('runners')}: {config.runners} here, and strategy.n_runners is "
-            f"{strategy.n_runners}; say it in one place, if the strategy takes a number"
-        )
-    with located(file.where().rstrip(":")):
-        plan_runner(config.runner, DummyTracer(), strategy, config.max_rollouts, config.concurrency)
 
 
 def _load_agent(path: str, where: str) -> "LitAgent[Any]":

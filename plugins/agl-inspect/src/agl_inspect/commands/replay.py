@@ -14,6 +14,7 @@ from agl_learning.stores import open_store, store_options
 from agl_runs.config.file import check_config, load_config, load_config_of_run
 from agl_runs.folders import CONFIG
 from agl_runs.known import folder_here
+from agl_runs.replay import replay
 
 if TYPE_CHECKING:
     from agl_learning.replay import Compared, Replay
@@ -53,13 +54,13 @@ def command(
     """
     run = find_run(run_id, (path, url))
     folder_here(run)
-    replay = _replay(run, (path, url), step, _config_of(run, config, overrides))
+    found = _replay(run, (path, url), step, _config_of(run, config, overrides))
     if as_json:
-        first = replay.first_difference
-        print_json({"run": run.run_id, **asdict(replay), "first_difference": first and first.what})
+        first = found.first_difference
+        print_json({"run": run.run_id, **asdict(found), "first_difference": first and first.what})
     else:
-        _print(replay)
-    click.get_current_context().exit(0 if replay.first_difference is None else 1)
+        _print(found)
+    click.get_current_context().exit(0 if found.first_difference is None else 1)
 
 
 def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "ConfigFile":
@@ -73,8 +74,8 @@ def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "Co
     if not (Path(run.folder or "") / CONFIG).is_file():
         raise ConfigError(
             f"run {run.run_id!r} was begun from Python, so its folder has no {CONFIG} that makes "
-            "its algorithm. Call Trainer(algorithm=..., store=..., run_dir=...).replay(agent, step)"
-            " in the script that began it, or give --config FILE"
+            "its algorithm. Call agl_runs.replay.replay(Trainer(...), agent, step) in the"
+            " script that began it, or give --config FILE"
         )
     return load_config_of_run(run, overrides)
 
@@ -98,7 +99,7 @@ def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Repla
             strategy="shm",
             run_dir=folder,
         )
-        return trainer.replay(checked.agent, step)
+        return replay(trainer, checked.agent, step)
 
 
 def _print(replay: "Replay") -> None:

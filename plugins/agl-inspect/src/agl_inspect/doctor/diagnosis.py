@@ -110,9 +110,10 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     for name in trial.constant_prompts:
         message = f"the prompt {name!r} has no placeholder, and is the same for every task"
         result.findings.append(Finding("note", "constant_prompt", message, CONSTANT_PROMPT))
-    for place, (seconds, others_waited) in trial.holds.items():
+    if trial.held is not None:
+        seconds, others_waited = trial.held
         others = "the other rollouts waited" if others_waited else "others would have waited"
-        message = f"{place} held the event loop for {seconds:.1f} s, and {others}"
+        message = f"the agent held the event loop for {seconds:.1f} s, and {others}"
         level: Level = "warning" if trial.shares_process else "note"
         result.findings.append(Finding(level, "blocks_loop", message, BLOCKS_LOOP))
     return result

@@ -18,7 +18,6 @@ from typing import Any, cast
 from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
-from agl.algorithm.baseline import Baseline
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError
 from agl.execution.events import ExecutionEvent, ThreadingEvent
@@ -35,6 +34,7 @@ from agl_inspect.doctor.prompts import constant_prompts
 from agl_learning.final_rewards import final_rewards
 from agl_learning.mixing import Ran, ran, silent
 from agl_learning.records import TrainedModel
+from agl_runs.baseline import Baseline
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
 AT_ONCE = 4
@@ -74,8 +74,8 @@ class Trial:
     """Of all rollouts of the first one's task that have one."""
     constant_prompts: list[str] = field(default_factory=list[str])
     """Names of those that the rollout got, and that are the same for every task."""
-    holds: dict[str, tuple[float, bool]] = field(default_factory=dict[str, tuple[float, bool]])
-    """Where a rollout held the event loop -> for how many seconds, and whether others waited."""
+    held: tuple[float, bool] | None = None
+    """For how many seconds a rollout held the event loop, and whether others waited."""
     shares_process: bool = False
     """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
@@ -157,8 +157,8 @@ class _Holds(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == agent_call.HELD:
-            place, seconds = cast("tuple[str, float]", record.args)
-            self._trial.holds[place] = seconds, record.levelno > logging.DEBUG
+            (seconds,) = cast("tuple[float]", record.args)
+            self._trial.held = seconds, record.levelno > logging.DEBUG
         return False
 
 

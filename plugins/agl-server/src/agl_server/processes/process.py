@@ -6,15 +6,11 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Generator
 from multiprocessing import connection
 from typing import Any
 
 from agl.errors import RunnerStuckError, StoreUnavailableError
-from agl.store.base import LightningStore
-from agl.store.forwarding import StandInStore
-from agl.store.operation_table import Operation
 
 logger = logging.getLogger("agl.server")
 
@@ -22,17 +18,12 @@ REPLACE_ME = 75
 """Exit code of a runner that is stuck and wants a fresh process (``EX_TEMPFAIL``)."""
 STORE_AWAY = 69
 """Exit code of a runner that found no store, for as long as it may wait (``EX_UNAVAILABLE``)."""
-AT_WORK = "at work"
+WORKING = "at work"
 """What a runner says when it has begun to serve the queue."""
 FINISHED = "finished"
 """What a runner says last when it ends in order; an exit code of 0 alone may be its agent's."""
 MAX_MESSAGE_BYTES = 3500
 """A message is written in one piece, so that a runner that is killed leaves no half of one."""
-IDLE_SECONDS = 2.0
-"""A runner that has asked an empty queue for so long has begun to work, too."""
-_CLAIMS = frozenset(
-    {"dequeue_rollout", "dequeue_many_rollouts", "start_rollout", "start_attempt", "turn"}
-)
 
 Tell = Callable[[str], None]
 
@@ -106,29 +97,3 @@ def messages_of(messages: "connection.Connection[Any, Any]") -> list[str]:
             said.append(messages.recv_bytes().decode(errors="replace"))
     messages.close()
     return said
-
-
-class StoreAtWork(StandInStore):
-    """A runner's store, which says once that the runner is at work.
-
-    Args:
-        store: The store.
-        at_work: Called when the runner holds its first claim, before it can do anything with it; or
-            when it still asks after ``IDLE_SECONDS``.
-    """
-
-    def __init__(self, store: LightningStore, at_work: Callable[[], None]) -> None:
-        super().__init__(store)
-        self._at_work: Callable[[], None] | None = at_work
-        self._first_answer: float | None = None
-
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        answer = await super().call(operation, arguments)
-        if self._at_work is not None and operation.name in _CLAIMS:
-            now = time.monotonic()
-            self._first_answer = now if self._first_answer is None else self._first_answer
-            claimed = answer.claimed if operation.name == "turn" else answer
-            if claimed or now - self._first_answer >= IDLE_SECONDS:
-                self._at_work()
-                self._at_work = None
-        return answer

@@ -19,11 +19,11 @@ from agl.env import (
     resolve_str_env_var,
 )
 from agl.errors import AlgorithmError, ConfigError, StoreError
-from agl.execution.asking import asking_first
-from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.deadlock import run_algorithm
+from agl.execution.algorithm import run_algorithm
+from agl.execution.base import AT_WORK, AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.events import ExecutionEvent, MultiprocessingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
+from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
 from agl.store.retry import is_away
 from agl.utils.checks import check_choice, check_numbers
@@ -32,8 +32,7 @@ from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
 from agl_server.client import LightningStoreClient
 from agl_server.processes.process import (
-    AT_WORK,
-    StoreAtWork,
+    WORKING,
     Tell,
     on_sigterm,
     run_as_process,
@@ -206,8 +205,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
             def run() -> Coroutine[Any, Any, object]:
                 used = store if store is not None else LightningStoreClient(url, token=token)
-                return runner(StoreAtWork(used, lambda: tell(AT_WORK)), worker_id, stop)
+                return runner(used, worker_id, stop)
 
+            AT_WORK.set(lambda: tell(WORKING))
             run_as_process(run, tell)
 
         return main
@@ -242,7 +242,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
             following = asyncio.ensure_future(reports.follow(reached))
             try:
-                with on_sigterm(terminate), asking_first(self.ask_to_stop, signal.SIGINT):
+                with on_sigterm(terminate), graceful_signals(self.ask_to_stop, signal.SIGINT):
                     await asyncio.wait({task, following}, return_when=asyncio.FIRST_COMPLETED)
                     if following.done():
                         following.result()
@@ -252,6 +252,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 stop.set()
                 task.cancel()
                 await asyncio.wait({task})
+                reports.no_runners.set()
                 if supervisor is not None:
                     # The store can still be reached: runners that finish can report.
                     await asyncio.to_thread(supervisor.end)

@@ -29,9 +29,9 @@ from agl_processes.tree import (
     status_of,
 )
 from agl_server.processes.process import (
-    AT_WORK,
     FINISHED,
     STORE_AWAY,
+    WORKING,
     Tell,
     messages_of,
     teller,
@@ -84,7 +84,7 @@ class AllEnded:
 
 Report = RunnerStarted | RunnerDied | AllEnded
 RunnerMain = Callable[[int, Tell], None]
-"""Runs one runner: worker id, and what to call with ``AT_WORK`` once it is, and last with
+"""Runs one runner: worker id, and what to call with ``WORKING`` once it is, and last with
 ``FINISHED`` or with what it died of."""
 
 
@@ -303,10 +303,10 @@ class _Supervision:
             if process is None:
                 continue
             said = messages_of(slot.messages)
-            last = next((message for message in reversed(said) if message != AT_WORK), "")
+            last = next((message for message in reversed(said) if message != WORKING), "")
             if process.exitcode == 0 and last == FINISHED:
                 continue
-            slot.vain_starts = 0 if AT_WORK in said else slot.vain_starts + 1
+            slot.vain_starts = 0 if WORKING in said else slot.vain_starts + 1
             given_up = slot.vain_starts >= MAX_VAIN_STARTS
             exit_code = process.exitcode or 0
             message = last or describe_exit(exit_code)

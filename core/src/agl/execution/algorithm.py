@@ -1,7 +1,9 @@
-"""Running an algorithm whose waits end once no runner is left: nobody will run the rollouts."""
+"""Running an algorithm whose waits end once no runner is left to run the rollouts."""
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Sequence
 
 from agl.errors import RunnerCrashError
@@ -14,9 +16,6 @@ from agl.types import Rollout
 from agl.utils.text import shorten
 
 logger = logging.getLogger(__name__)
-
-LOOK_SECONDS = 0.25
-"""How often an open wait looks whether a runner is left: the event may be another process's."""
 
 
 async def run_algorithm(
@@ -32,7 +31,7 @@ async def run_algorithm(
 
     Args:
         algorithm: What to run, with ``store`` and ``stop``.
-        no_runners: Set when no rollout will be run any more.
+        no_runners: Set when no rollout will be run any more, at the run's end at the latest.
 
     Returns:
         Whether the algorithm came to its own end; if not, it failed after such a wait.
@@ -41,6 +40,7 @@ async def run_algorithm(
         UnaskedCancellationError: The algorithm raised a ``CancelledError`` that nobody asked for.
     """
     waiting = _WaitingStore(store, stop, no_runners)
+    threading.Thread(target=waiting.end_waits, name="agl-no-runners", daemon=True).start()
     try:
         await algorithm(waiting, stop)
     except asyncio.CancelledError:
@@ -67,18 +67,35 @@ class _WaitingStore(StandInStore):
     ) -> None:
         super().__init__(store)
         self._stop, self._no_runners = stop, no_runners
+        self._waits: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        """Of each open wait: what ends it, and the loop on which it waits."""
+
+    def end_waits(self) -> None:
+        """End all waits when no runner is left; returns then."""
+        self._no_runners.wait()
+        for end, loop in list(self._waits.items()):
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(end.set)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
         wait = self._store.wait_for_rollouts
+        if timeout == 0:
+            return await wait(rollout_ids=rollout_ids, timeout=0)
+        end = asyncio.Event()
+        self._waits[end] = asyncio.get_running_loop()
         waiting = asyncio.ensure_future(wait(rollout_ids=rollout_ids, timeout=timeout))
+        ending = asyncio.ensure_future(end.wait())
         try:
-            while not (self._no_runners.is_set() and timeout != 0):
-                if (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0]:
-                    return waiting.result()
+            if not self._no_runners.is_set():
+                await asyncio.wait([waiting, ending], return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
         finally:
+            del self._waits[end]
             waiting.cancel()
+            ending.cancel()
         ended = await wait(rollout_ids=rollout_ids, timeout=0)
         if missing := set(rollout_ids) - {rollout.rollout_id for rollout in ended}:
             self.was_in_vain = True

@@ -8,14 +8,14 @@ from typing import Any, get_args
 
 import agl
 from agl.algorithm.base import FastAlgorithm
-from agl.algorithm.infrastructure import InfrastructureFailures, infrastructure_failure
 from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError, RunnerCrashError
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import shorten
+from agl_runs.infrastructure import InfrastructureFailures, infrastructure_failure
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.baseline")
 
 LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
@@ -39,6 +39,7 @@ class Baseline(FastAlgorithm):
     """
 
     publishes = ()
+    logs_attempts = True
     growing_options = frozenset({"n_epochs"})
 
     def __init_subclass__(cls, **options: Any) -> None:  # its ``run`` may put some in the store

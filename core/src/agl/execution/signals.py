@@ -1,7 +1,6 @@
 """A first signal asks the run to end in order; the next one does what it always did."""
 
 import contextlib
-import math
 import signal
 import threading
 import time
@@ -12,23 +11,29 @@ ONE_SIGNAL_SECONDS = 1.0
 """Signals within so long count as one: ``timeout`` signals a process, and then its group."""
 
 
-def once(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """A function that asks once; after a yes it is True for a second more, and then False."""
-    first: list[float] = []
+class GracefulShutdown:
+    """Asks a run once to end; called again within a second, it gives the same answer, then False.
 
-    def asked() -> bool:
-        if first:
-            return time.monotonic() - first[0] < ONE_SIGNAL_SECONDS
-        first.append(time.monotonic())
-        will_end = ask()
-        first[0] = first[0] if will_end else -math.inf
-        return will_end
+    Args:
+        ask: Asks; returns whether the run will end.
+    """
 
-    return asked
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._ask = ask
+        self._asked_at: float | None = None
+        self._will_end = False
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at, self._will_end = now, True  # also for a signal that comes meanwhile
+            self._will_end = self._ask()
+            return self._will_end
+        return self._will_end and now - self._asked_at < ONE_SIGNAL_SECONDS
 
 
 @contextlib.contextmanager
-def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
+def graceful_signals(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator[None]:
     """Within the block, these signals call ``ask``, until it says no for the first time.
 
     Args:
@@ -43,16 +48,16 @@ def asking_first(ask: Callable[[], bool], *numbers: signal.Signals) -> Generator
 
     def restore() -> None:
         for number, handler in before.items():
-            if signal.getsignal(number) is asked:
+            if signal.getsignal(number) is on_signal:
                 signal.signal(number, handler)
 
-    def asked(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: object) -> None:
         if not ask():
             restore()
             signal.raise_signal(number)
 
     for number in numbers:
-        signal.signal(number, asked)
+        signal.signal(number, on_signal)
     try:
         yield
     finally:

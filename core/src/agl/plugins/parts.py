@@ -1,0 +1,87 @@
+"""The parts of a trainer: what each must be, where its names stand, what it is if left out."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from agl.agent.base import Runner
+from agl.algorithm.adapter import TraceAdapter
+from agl.algorithm.base import Algorithm
+from agl.algorithm.gateway import Gateway
+from agl.errors import ConfigError
+from agl.execution.base import ExecutionStrategy
+from agl.plugins.build import ComponentPlan, plan_component
+from agl.plugins.registry import names_in
+from agl.store.base import LightningStore
+from agl.tracer.base import Tracer
+
+
+class Part(NamedTuple):
+    """A part of a trainer."""
+
+    expected_type: type
+    group: str | None
+    default: str | None = None
+
+
+PARTS: Mapping[str, Part] = {
+    "algorithm": Part(Algorithm, "agl.algorithms"),
+    "adapter": Part(TraceAdapter, "agl.adapters"),
+    "tracer": Part(Tracer, "agl.tracers", "otel"),
+    "store": Part(LightningStore, "agl.stores", "memory"),
+    "strategy": Part(ExecutionStrategy, "agl.strategies"),
+    "gateway": Part(Gateway, "agl.gateways", "proxy"),
+    "runner": Part(Runner, None, "agl.runner:LitAgentRunner"),
+}
+
+
+def default_strategy() -> str:
+    """``cs``, processes, which agl-server brings; without it ``shm``, threads."""
+    return "cs" if "cs" in names_in("agl.strategies") else "shm"
+
+
+def plan_part(
+    name: str,
+    spec: Any,
+    *,
+    where: str = "",
+    default: str | None = None,
+    said_by: str = "Trainer",
+    said: Mapping[str, Any] | None = None,
+    **optional: Any,
+) -> ComponentPlan[Any]:
+    """Find, load and check a part of a trainer; see ``plan_component``.
+
+    Args:
+        name: A key of ``PARTS``.
+        spec: How the part is given; None takes its default.
+        where: What error messages begin with; the part's name if left out.
+        default: In place of that of ``PARTS``.
+        said_by: Who says what is in ``said``, for messages.
+        said: Options that the part gets, and in which it must not say something else. None says
+            nothing.
+        optional: Options that the part gets unless it says something else.
+
+    Raises:
+        ConfigError: The part says something else than ``said``, or its options are wrong.
+        PluginError: A component is unknown or does not load.
+    """
+    part = PARTS[name]
+    wanted = {option: value for option, value in (said or {}).items() if value is not None}
+    plan = plan_component(
+        spec,
+        group=part.group,
+        expected_type=part.expected_type,
+        default=default or part.default or (default_strategy() if name == "strategy" else None),
+        optional_defaults={**optional, **wanted},
+        where=where or name,
+    )
+    is_class = inspect.isclass(plan.target)
+    for option, value in wanted.items():
+        chosen = plan.options.get(option) if is_class else getattr(plan.target, option, None)
+        if chosen != value:
+            raise ConfigError(
+                f"{said_by}: {option} is {value}, and the {name} given says "
+                f"{chosen or 'nothing of it'}; say it in one place"
+            )
+    return plan

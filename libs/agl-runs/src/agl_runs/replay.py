@@ -1,0 +1,46 @@
+"""Training a stored step of a run again, to compare."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from agl.algorithm.base import RunContext
+from agl.errors import ConfigError
+from agl.plugins.build import adapter_maker
+from agl_runs import folders
+
+if TYPE_CHECKING:
+    from agl.agent.base import LitAgent
+    from agl.trainer import Trainer
+
+
+def replay(trainer: "Trainer", agent: "LitAgent[Any]", step: int) -> Any:
+    """Train a stored step of the run that ``run`` or ``run_dir`` of a trainer names again.
+
+    The agent is not run, and nothing of the run is changed. An algorithm that can do it has a
+    coroutine method ``replay(step)``; it reads the folder of the run and its store.
+
+    Args:
+        trainer: With the algorithm, the store and the adapter of the run.
+        agent: Of the run; it says whose calls are trained.
+        step: Which, from 1.
+
+    Returns:
+        What the algorithm says: an ``agl_learning.replay.Replay``.
+
+    Raises:
+        ConfigError: No run is named, or it cannot be done; the message says what is missing.
+    """
+    request = trainer.run_request
+    folder = request.folder or (request.run_id and folders.default_folder(request.run_id))
+    if not folder or not folder.is_dir():
+        named = f"there is no run in {str(folder)!r}" if folder else "give run or run_dir"
+        raise ConfigError(f"replay: {named}. See: agl runs")
+    asked: Any = trainer.algorithm
+    if not hasattr(asked, "replay"):
+        raise ConfigError(
+            f"{type(asked).__name__} cannot train a step again: its steps train no weights "
+            "here, or it does not keep what that needs. Its page says what is kept"
+        )
+    adapter = adapter_maker(trainer.adapter, asked, agent.trained_agents)
+    asked.set_context(RunContext(store=trainer.store, make_adapter=adapter, folder=folder))
+    return asyncio.run(asked.replay(step))
