@@ -23,7 +23,6 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError, StoreUnavailableError
 from agl.store.forwarding import StandInStore
-from agl.utils.lockfile import LockFile
 from agl_runs import folders
 from agl_runs.description import commit_of, options_of
 from agl_runs.differences import differences, options_that_shape, what_shapes
@@ -33,6 +32,7 @@ from agl_runs.replay import replay
 from agl_runs.store import begin_run, get_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.file import open_to_read
+from agl_sqlite.lockfile import LockFile
 
 
 @agl.rollout

@@ -1,13 +1,13 @@
 """A server's Unix socket: nobody but its user connects to it, and one server listens on it."""
 
 import errno
+import fcntl
 import os
 import socket
 import stat
 from contextlib import suppress
 
 from agl.errors import ConfigError
-from agl.utils.lockfile import HeldError, LockFile
 
 
 class _UnixSocket(socket.socket):
@@ -42,15 +42,16 @@ def bind_unix(path: str) -> socket.socket:
     sock = _UnixSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _check_folder(folder)
-        lock = LockFile(f"{path}.lock")  # of two that start, none may replace the other's
+        lock = os.open(folder, os.O_RDONLY)
         try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of two that start, none may replace the other's
             _remove_stale(path)
             sock.listen_at(path)
         finally:
-            lock.release()
-    except (OSError, HeldError) as error:
+            os.close(lock)
+    except OSError as error:
         sock.close()
-        reason = f"starting: {error}" if isinstance(error, HeldError) else error.strerror or error
+        reason = error.strerror or error
         raise ConfigError(f"cannot serve on the Unix socket {path}: {reason}") from None
     return sock
 

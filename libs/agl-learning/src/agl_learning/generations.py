@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Document
-from agl.utils.lockfile import HeldError, LockFile
 from agl_learning.ledger_documents import LOST, each_part, put_parts
 from agl_learning.types import LedgerPart
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import FILE
 from agl_runs.rollouts import cancel_leftovers
+from agl_sqlite.lockfile import HeldError, LockFile
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

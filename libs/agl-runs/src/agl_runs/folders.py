@@ -12,9 +12,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
-from agl.utils.lockfile import HeldError, LockFile, is_held
 from agl_runs.files import make_private_folder
 from agl_runs.records import Run, RunId
+from agl_sqlite.lockfile import HeldError, LockFile, is_held
 
 RUNS: Final = "agl-runs"
 """Where runs get their folders that are given none, in the working directory."""

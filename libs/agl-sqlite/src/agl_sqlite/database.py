@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agl.errors import AglError, StoreUnavailableError
-from agl.utils.lockfile import HeldError, LockFile
 from agl_sqlite.file import named, prepare, unavailable
+from agl_sqlite.lockfile import HeldError, LockFile
 from agl_sqlite.lookups import SqliteLookups
 from agl_sqlite.tables import SqliteTables
 

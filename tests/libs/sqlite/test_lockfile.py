@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agl.utils import lockfile
-from agl.utils.lockfile import HeldError, LockFile, is_held
+from agl_sqlite import lockfile
+from agl_sqlite.lockfile import HeldError, LockFile, is_held
 
 
 def test_lock_that_is_released_while_another_one_looks_who_has_it_is_taken(
