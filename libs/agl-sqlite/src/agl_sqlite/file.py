@@ -105,16 +105,6 @@ def unavailable(path: str, error: Exception) -> StoreUnavailableError:
     return StoreUnavailableError(f"store {path!r}: cannot be opened: {text}. {advice}")
 
 
-def failure_of(path: str, error: sqlite3.Error, what: str) -> StoreError:
-    """The error of a call that failed in SQLite; ``what`` of it, for the message."""
-    # What SQLite says of a disk, or of a machine, that may be mended while the store is open.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    may_pass = isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
-    return (StoreDiskError if may_pass else StoreError)(
-        f"store {path!r}: {error}; {what}. Check the disk and its free space, then try again"
-    )
-
-
 def named(path: str, error: Exception, what: str = "nothing of this call was stored") -> Exception:
     """The error of a call: what SQLite or JSON says in our words, and anything else as it is."""
     if isinstance(error, AglError) or not isinstance(error, sqlite3.Error | ValueError):
@@ -130,6 +120,11 @@ def named(path: str, error: Exception, what: str = "nothing of this call was sto
             f"store {path!r}: {error}; {what}. Expected records that SQLite can hold: at most 1 GB"
         )
     else:
-        ours = failure_of(path, error, what)
+        # What SQLite says of a disk, or of a machine, that may be mended while the store is open.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        may_pass = isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
+        ours = (StoreDiskError if may_pass else StoreError)(
+            f"store {path!r}: {error}; {what}. Check the disk and its free space, then try again"
+        )
     ours.__cause__ = error
     return ours

@@ -12,15 +12,7 @@ from agl.store.base import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import span_of
 from agl.store.queries import Filter, Query, make_page
-from agl.types import (
-    Attempt,
-    Document,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import number_of
 from agl_sqlite.rows import (
@@ -31,11 +23,12 @@ from agl_sqlite.rows import (
     attempt_of,
     document_of,
     resources_of,
+    rollout_json,
+    spans_json,
     stored_attempt_of,
     view_of,
     worker_of,
 )
-from agl_sqlite.stored_json import rollout_json, spans_json
 
 T = TypeVar("T")
 

@@ -4,21 +4,13 @@ import logging
 import sqlite3
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import AnySpan, packed
-from agl.types import (
-    Attempt,
-    Document,
-    Failure,
-    ResourcesUpdate,
-    Rollout,
-    Worker,
-)
+from agl.store.packed_span import AnySpan, PackedSpan, packed
+from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
-from agl_sqlite import deletion
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL
 from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
@@ -30,6 +22,15 @@ _MOST = 20_000
 """So many objects of a kind are kept."""
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
+_THESE: Final = "n IN (SELECT value FROM json_each(:rollouts))"
+_HELD: Final = {
+    "spans": f"span WHERE a IN (SELECT a FROM attempt WHERE {_THESE})",
+    "documents": f"document WHERE {_THESE}",
+    "attempts": f"attempt WHERE {_THESE}",
+    "rollouts": f"rollout WHERE {_THESE}",
+    "resources": "resources WHERE resources_id IN (SELECT value FROM json_each(:resources))",
+}
+"""What is deleted with rollouts, in the order in which it can be."""
 
 
 class SqliteTables(WriteBehind):
@@ -320,7 +321,8 @@ class SqliteTables(WriteBehind):
         number = number_of(attempt_id)
         rows = self._unwritten["insert_span"]
         for span in spans:
-            rows[number, span.span_id] = (number, *packed(span)[2:-2])
+            given = span if isinstance(span, PackedSpan) else packed(span)
+            rows[number, span.span_id] = (number, *given[2:-2])  # the others are its ids and marks
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
@@ -344,13 +346,23 @@ class SqliteTables(WriteBehind):
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
-        counts, num_queued = deletion.delete_rollouts(
-            self.connection, rollout_ids, only_count=only_count
-        )
+        connection = self.connection
+        numbers = json_of(list(map(number_of, rollout_ids)), "numbers")
+        ids = {"ids": json_of(list(rollout_ids), "ids of rollouts"), "numbers": numbers}
+        known = [row[0] for row in connection.execute(SQL["known_rollouts"], ids)]
+        values = {"rollouts": json_of(known, "numbers")}
+        resources = [row[0] for row in connection.execute(SQL["resources_of_rollouts"], values)]
+        values["resources"] = json_of(resources, "ids of resources")
+        (num_queued,) = connection.execute(SQL["queued_of"], values).fetchone()
+        counts: dict[str, int] = {}
+        for kind, rows in _HELD.items():
+            (counts[kind],) = connection.execute(f"SELECT count(*) FROM {rows}", values).fetchone()
+            if not only_count:
+                connection.execute(f"DELETE FROM {rows}", values)
         if not only_count:
             self.effects.dequeued += num_queued
             self.reload()
-        return counts
+        return dict(reversed(counts.items()))
 
     # --- resources and workers
 
