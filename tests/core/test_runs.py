@@ -338,9 +338,9 @@ def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
             self.inside = agl.InMemoryLightningStore()
 
         async def call(self, operation: Any, arguments: dict[str, Any]) -> Any:
-            if "_documents" in operation.name:
+            if "_documents" in operation:
                 return await super().call(operation, arguments)
-            return await getattr(self.inside, operation.name)(**arguments)
+            return await getattr(self.inside, operation)(**arguments)
 
     class Unasking(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:

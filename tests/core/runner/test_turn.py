@@ -9,7 +9,6 @@ import pytest
 import agl
 from agl.store.base import LightningStore, Turn
 from agl.store.forwarding import ForwardingStore
-from agl.store.operation_table import Operation
 
 
 class Watched(ForwardingStore):
@@ -25,10 +24,10 @@ class Watched(ForwardingStore):
     def target(self) -> LightningStore:
         return self._store
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        self.calls.append(operation.name)
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        self.calls.append(operation)
         answer = await super().call(operation, arguments)
-        if operation.name == "turn":
+        if operation == "turn":
             self.turns.append((len(answer.spans), len(answer.claimed)))
         return answer
 
@@ -90,7 +89,7 @@ async def test_runners_share_what_is_queued(memory_store: agl.LightningStore) ->
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(all_begun.wait(), loop))
 
     class Distant(Watched):
-        async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
             answer = await super().call(operation, arguments)
             await asyncio.sleep(0.005)
             return answer
@@ -120,7 +119,7 @@ async def test_what_was_claimed_with_the_last_end_is_given_back(
     memory_store: agl.LightningStore, stop: str, until: Any
 ) -> None:
     class SlowTurn(Watched):
-        async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
             answer = await super().call(operation, arguments)
             if isinstance(answer, Turn):
                 await asyncio.sleep(0.2)

@@ -7,7 +7,6 @@ import pytest
 from agl.store.base import LightningStore
 from agl.store.engine.store import EngineStore
 from agl.store.memory import InMemoryLightningStore
-from agl.store.operation_table import operation_of
 from agl_testing.store_contract import StoreContract
 
 OPERATIONS = {
@@ -56,7 +55,8 @@ class TestBodiesOfTheContract(StoreContract):
 
 def test_operations_are_few_and_the_engine_has_a_method_for_each() -> None:
     methods = {name: getattr(LightningStore, name) for name in dir(LightningStore)}
-    assert {name for name, method in methods.items() if hasattr(method, "operation")} == OPERATIONS
+    assert {
+        name for name, method in methods.items() if hasattr(method, "is_operation")
+    } == OPERATIONS
     for name in OPERATIONS:
         assert getattr(EngineStore, name) is not methods[name]
-        assert operation_of(methods[name]).name == name

@@ -87,7 +87,7 @@ class Older(ForwardingStore):
 
     async def call(self, operation: Any, arguments: dict[str, Any]) -> Any:
         found = await super().call(operation, arguments)
-        if operation.kind != "rollouts":
+        if operation != "query_rollouts":
             return found
         items: list[Any] = [one.model_dump(exclude={"reward": True}) for one in found]
         for one in items:

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from agl.errors import InvalidQueryError, InvalidRecordError, StoreUnavailableError
 from agl.store.base import LightningStore
-from agl.store.operation_table import Operation, json_method
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -22,7 +21,7 @@ from agl.types import (
     Span,
 )
 from agl_server import packed_json
-from agl_server.calls import CALLS
+from agl_server.calls import CALLS, json_method
 from agl_sqlite import SqliteLightningStore
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -227,7 +226,7 @@ def test_a_subclass_that_answers_in_its_own_way_is_not_passed_by(tmp_path: Path)
             return None
 
     class Watched(SqliteLightningStore):
-        async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
             return await super().call(operation, arguments)
 
     own, watched = OfItsOwn(tmp_path / "a.db"), Watched(tmp_path / "b.db")

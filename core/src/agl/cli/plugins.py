@@ -101,7 +101,7 @@ def try_component(component: Component) -> None:
         raise wrong_type(str(component), target, base)
     if issubclass(target, LightningStore) and target.call is LightningStore.call:
         methods = inspect.getmembers(LightningStore)
-        declared = [name for name, method in methods if hasattr(method, "operation")]
+        declared = [name for name, method in methods if hasattr(method, "is_operation")]
         if lacking := [n for n in declared if getattr(target, n) is getattr(LightningStore, n)]:
             raise ConfigError(f"{component} has neither call() nor {', '.join(lacking)}")
 

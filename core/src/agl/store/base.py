@@ -16,7 +16,7 @@ from agl.store.answers import (
     Turn as Turn,
 )
 from agl.store.documents import StoreDocuments
-from agl.store.operation_table import UNSET as UNSET, Operation, Unset as Unset, operation
+from agl.store.operation import UNSET as UNSET, Unset as Unset, operation
 from agl.store.packed_span import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
 from agl.types import (
@@ -56,11 +56,11 @@ class LightningStore(StoreReads, StoreDocuments):
     A store may leave methods out that nobody calls; each raises a ``NotSupportedError``.
     """
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Carry out an operation that the store has no method of its own for.
 
         Args:
-            operation: Which.
+            operation: Its name.
             arguments: What was given, by name.
 
         Raises:
@@ -68,7 +68,7 @@ class LightningStore(StoreReads, StoreDocuments):
         """
         kind = type(self).__name__
         raise NotSupportedError(
-            f"{kind} has no {operation.name}(); write it in {kind}, or use another store"
+            f"{kind} has no {operation}(); write it in {kind}, or use another store"
         )
 
     @property

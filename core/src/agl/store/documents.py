@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from agl.store.operation_table import operation
+from agl.store.operation import operation
 from agl.types import Document, PaginatedResult
 
 

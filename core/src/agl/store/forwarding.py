@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
-from agl.store.operation_table import Operation, operation
+from agl.store.operation import operation
 
 
 class ForwardingStore(LightningStore, ABC):
@@ -18,9 +18,9 @@ class ForwardingStore(LightningStore, ABC):
     def otlp_traces_endpoint(self) -> str:
         return self.target.otlp_traces_endpoint()
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Call a method of ``target`` with what was given; every forwarded one passes here."""
-        return await operation.ask(self.target, arguments)
+        return await getattr(self.target, operation)(**arguments)
 
     # Those that the contract makes of others, which the target may have its own of.
     check_health = operation(LightningStore.check_health)

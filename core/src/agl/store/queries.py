@@ -3,7 +3,6 @@
 ``make_query`` refuses what makes no sense; a store answers by the fields of ``Query``.
 """
 
-import functools
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from agl.errors import InvalidQueryError
-from agl.store.operation_table import Operation, operation_of
 from agl.types import (
     Attempt,
     PaginatedResult,
@@ -50,7 +48,6 @@ SORTABLE: Final[dict[str, tuple[str, ...]]] = {
     "workers": _ordered(Worker),
 }
 """Per kind of record, the fields it can be sorted by."""
-_PAGING: Final = ("filter_logic", "sort_by", "sort_order", "limit", "offset", "after")
 _MOST: Final = 1 << 53
 """No store has more records; databases have no larger numbers."""
 
@@ -155,45 +152,90 @@ def make_query(
     )
 
 
-def query_of(method: Callable[..., Any], given: dict[str, Any]) -> Query:
-    """The query that the arguments of an operation ask for; ids by position are no part of it.
-
-    What names a field is a filter on it: ``..._in`` on what lies within, ``..._contains`` on a part
-    of a text, ``..._below`` and ``..._above`` on a number, a plain name on the very value.
-
-    Raises:
-        TypeError: The operation has no such parameter.
-        InvalidQueryError: As ``make_query`` does.
-    """
-    operation = operation_of(method)
-    assert operation.kind is not None
-    for name in given.keys() - operation.parameters:
-        raise TypeError(f"{operation.name}() got an unexpected keyword argument {name!r}")
-    arguments = operation.complete(given)
-    filters: list[Filter] = []
-    for name, kind, field in _filters(operation):
-        value = arguments[name]
-        if value is not None:
-            filters.append(Filter(field, kind, tuple(value) if kind == "within" else value))
-    page = {name: arguments[name] for name in _PAGING if name in arguments}
-    return make_query(operation.kind, filters, **page)
+def _where(field: str, kind: FilterKind, value: Any) -> tuple[Filter, ...]:
+    if value is None:
+        return ()
+    return (Filter(field, kind, tuple(value) if kind == "within" else value),)
 
 
-@functools.cache
-def _filters(operation: Operation) -> list[tuple[str, FilterKind, str]]:
-    """Parameter, kind of filter, field."""
-    found: list[tuple[str, FilterKind, str]] = []
-    for name in operation.defaults:
-        if name in operation.leading or name in _PAGING or name in operation.older:
-            continue
-        field, _, kind = name.rpartition("_")
-        if kind == "in":
-            found.append((name, "within", field))
-        elif kind in ("contains", "below", "above"):
-            found.append((name, kind, field))
-        else:
-            found.append((name, "exact", name))
-    return found
+def rollout_query(
+    *,
+    status_in: Sequence[str] | None = None,
+    rollout_id_in: Sequence[str] | None = None,
+    rollout_id_contains: str | None = None,
+    mode: str | None = None,
+    run: str | None = None,
+    reward_below: float | None = None,
+    reward_above: float | None = None,
+    status: Sequence[str] | None = None,
+    rollout_ids: Sequence[str] | None = None,
+    **page: Any,
+) -> Query:
+    """What ``query_rollouts`` asks for; see there, and ``make_query`` for ``page``."""
+    filters = (
+        *_where("status", "within", status if status_in is None else status_in),
+        *_where("rollout_id", "within", rollout_ids if rollout_id_in is None else rollout_id_in),
+        *_where("rollout_id", "contains", rollout_id_contains),
+        *_where("mode", "exact", mode),
+        *_where("run", "exact", run),
+        *_where("reward", "below", reward_below),
+        *_where("reward", "above", reward_above),
+    )
+    return make_query("rollouts", filters, **page)
+
+
+def attempt_query(*, sort_by: str | None = "sequence_id", **page: Any) -> Query:
+    """What ``query_attempts`` asks for."""
+    return make_query("attempts", sort_by=sort_by, **page)
+
+
+def span_query(
+    *,
+    trace_id: str | None = None,
+    trace_id_contains: str | None = None,
+    span_id: str | None = None,
+    span_id_contains: str | None = None,
+    parent_id: str | None = None,
+    parent_id_contains: str | None = None,
+    name: str | None = None,
+    name_contains: str | None = None,
+    sort_by: str | None = "sequence_id",
+    **page: Any,
+) -> Query:
+    """What ``query_spans`` asks for, beside the two ids."""
+    filters = (
+        *_where("trace_id", "exact", trace_id),
+        *_where("trace_id", "contains", trace_id_contains),
+        *_where("span_id", "exact", span_id),
+        *_where("span_id", "contains", span_id_contains),
+        *_where("parent_id", "exact", parent_id),
+        *_where("parent_id", "contains", parent_id_contains),
+        *_where("name", "exact", name),
+        *_where("name", "contains", name_contains),
+    )
+    return make_query("spans", filters, sort_by=sort_by, **page)
+
+
+def resources_query(
+    *, resources_id: str | None = None, resources_id_contains: str | None = None, **page: Any
+) -> Query:
+    """What ``query_resources`` asks for."""
+    filters = (
+        *_where("resources_id", "exact", resources_id),
+        *_where("resources_id", "contains", resources_id_contains),
+    )
+    return make_query("resources", filters, **page)
+
+
+def worker_query(
+    *, status_in: Sequence[str] | None = None, worker_id_contains: str | None = None, **page: Any
+) -> Query:
+    """What ``query_workers`` asks for."""
+    filters = (
+        *_where("status", "within", status_in),
+        *_where("worker_id", "contains", worker_id_contains),
+    )
+    return make_query("workers", filters, **page)
 
 
 def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResult[T]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar
 
-from agl.store.operation_table import operation
+from agl.store.operation import operation
 from agl.store.rules import IMPORTED
 from agl.types import (
     Attempt,

@@ -12,7 +12,6 @@ from agl.errors import AglError, NotSupportedError, StoreUnavailableError
 from agl.store.base import LightningStore
 from agl.store.engine.reading import ReadingStore
 from agl.store.forwarding import ForwardingStore
-from agl.store.operation_table import Operation
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.file import named, open_to_read
 from agl_sqlite.lookups import SqliteLookups
@@ -80,15 +79,13 @@ class FileStore(ReadingStore):
         """A thread that was let go may still read when the next one does."""
         self._opened: tuple[Any, SqliteLookups] | None = None
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Refuse what would change something.
 
         Raises:
             NotSupportedError: Always.
         """
-        raise NotSupportedError(
-            f"{self._file}: opened to be read; {operation.name} is not possible"
-        )
+        raise NotSupportedError(f"{self._file}: opened to be read; {operation} is not possible")
 
     async def close(self) -> None:
         await self._in_thread(self._close)

@@ -8,7 +8,6 @@ from agl.errors import InvalidTransitionError, ReplacedError
 from agl.store.base import LightningStore
 from agl.store.documents import FENCE
 from agl.store.forwarding import StandInStore
-from agl.store.operation_table import Operation
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure
 from agl_runs.store import fence_of
@@ -37,14 +36,14 @@ class OfRunStore(StandInStore):
         self.refusal: ReplacedError | None = None
         """What the store said when another start had taken over."""
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        if operation.name == "enqueue_many_rollouts":
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        if operation == "enqueue_many_rollouts":
             requests: Sequence[EnqueueRolloutRequest] = arguments["rollouts"]
             arguments["rollouts"] = [
                 one.model_copy(update={"metadata": self._metadata | (one.metadata or {})})
                 for one in requests
             ]
-        elif operation.name in ("enqueue_rollout", "start_rollout"):
+        elif operation in ("enqueue_rollout", "start_rollout"):
             arguments["metadata"] = self._metadata | (arguments.get("metadata") or {})
         token = FENCE.set(self._fence)
         try:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from agl.store.answers import Turn
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
-from agl.store.operation_table import Operation
 from agl.store.queries import each_record
 from agl.types import Rollout
 from agl_http.metrics import RequestMetrics
@@ -74,9 +73,9 @@ class WatchedStore(StandInStore):
         backend.register_histogram("agl.store.latency", STORE_LABELS, SECONDS, 1)
         backend.register_histogram("agl.rollouts.duration", ROLLOUT_LABELS, SECONDS, 1)
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         running = await self._rollouts_that_run()
-        if operation.name == "update_rollout" and arguments.get("status") in _ENDED:
+        if operation == "update_rollout" and arguments.get("status") in _ENDED:
             # What is cancelled in the queue was never claimed.
             before = await self.target.get_rollout_by_id(arguments["rollout_id"])
             if before is not None and before.status not in _ENDED:
@@ -89,13 +88,12 @@ class WatchedStore(StandInStore):
             raise
         finally:
             seconds = time.perf_counter() - begin
-            name = operation.name
-            labels = {"method": name, "store_pubmeth": name, "status": status}
+            labels = {"method": operation, "store_pubmeth": operation, "status": status}
             await self._backend.inc_counter("agl.store.total", labels=labels)
             await self._backend.observe_histogram("agl.store.latency", seconds, labels)
-        for rollout in await self._perhaps_ended(operation.name, arguments, answer):
+        for rollout in await self._perhaps_ended(operation, arguments, answer):
             await self._count(rollout)
-        if operation.name in _CLAIMS:
+        if operation in _CLAIMS:
             running.update(rollout.rollout_id for rollout in _rollouts_in(answer))
         return answer
 

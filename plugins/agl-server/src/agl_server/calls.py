@@ -6,18 +6,19 @@ waits, is hot, or is not one operation: see the methods of ``client.py`` and ``r
 """
 
 import functools
+import inspect
 import re
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, WithJsonSchema, create_model
 
 from agl.errors import InvalidQueryError, UnknownRecordError
 from agl.store.base import FilterLogic, LightningStore as S, SortOrder
-from agl.store.operation_table import UNSET, Operation, Unset, operation_of
+from agl.store.operation import UNSET, Unset
 from agl.types import (
     AttemptedRollout,
     AttemptStatus,
@@ -50,11 +51,40 @@ class Call:
     """What the answer is on the wire, where that is not what the contract says."""
     absent_is_404: bool = False
     """Whether no record is an error of the interface, instead of null."""
+    older: Mapping[str, str] = field(default_factory=dict[str, str])
+    """0.3's name of a parameter -> its name."""
+
+    @property
+    def name(self) -> str:
+        """Of the operation."""
+        return self.method.__name__
 
     @functools.cached_property
-    def operation(self) -> Operation:
-        """What the contract says of it."""
-        return operation_of(self.method)
+    def hints(self) -> dict[str, Any]:
+        """The types of the parameters, and of the answer as ``return``."""
+        return get_type_hints(self.method, include_extras=True)
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Of the parameters that can be left out."""
+        parameters = inspect.signature(self.method).parameters.values()
+        return {one.name: one.default for one in parameters if one.default is not one.empty}
+
+    @functools.cached_property
+    def changes(self) -> tuple[str, ...]:
+        """Fields that an update changes where they are given."""
+        return tuple(name for name, value in self.defaults.items() if value is UNSET)
+
+    def complete(self, given: dict[str, Any]) -> dict[str, Any]:
+        """All arguments, with the defaults of those that were not given; changes only if given."""
+        if self.changes:
+            return {name: value for name, value in given.items() if value is not UNSET}
+        arguments = self.defaults | given
+        for old, name in self.older.items():
+            value = arguments.pop(old)
+            if arguments[name] is None:
+                arguments[name] = value
+        return arguments
 
     @functools.cached_property
     def ids(self) -> dict[str, str]:
@@ -64,7 +94,7 @@ class Call:
     @functools.cached_property
     def answer_type(self) -> Any:
         """The answer's type on the wire."""
-        return self.answers or self.operation.hints["return"]
+        return self.answers or self.hints["return"]
 
     @functools.cached_property
     def answer(self) -> TypeAdapter[Any]:
@@ -83,19 +113,19 @@ class Call:
     @functools.cached_property
     def body(self) -> Any:
         """The type of the body or query: a ``Body``, that of ``whole``, or None."""
-        hints, operation = self.operation.hints, self.operation
+        hints = self.hints
         if self.whole:
             return hints[self.whole]
         fields: dict[str, Any] = {}
         for name in hints:
-            if name in self.ids or name in operation.older or name == "return":
+            if name in self.ids or name in self.older or name == "return":
                 continue
-            default = operation.defaults.get(name, ...)
+            default = self.defaults.get(name, ...)
             kind = _wire_type(hints[name])
             fields[name] = (kind | None, None) if default is UNSET else (kind, default)
         if not fields:
             return None
-        title = "".join(part.title() for part in operation.name.split("_"))
+        title = "".join(part.title() for part in self.name.split("_"))
         return create_model(title, __base__=Body, __doc__=self.summary, **fields)
 
     def arguments(self, body: Any) -> dict[str, Any]:
@@ -109,7 +139,7 @@ class Call:
         if body is None:
             return {}
         everything: dict[str, Any] = vars(body)
-        given = body.given() if self.operation.changes else dict(everything)
+        given = body.given() if self.changes else dict(everything)
         for name, value in given.items():
             if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
@@ -122,7 +152,7 @@ class Call:
 
     @functools.cached_property
     def _never_null(self) -> frozenset[str]:
-        kinds = {name: get_args(self.operation.hints[name]) for name in self.operation.changes}
+        kinds = {name: get_args(self.hints[name]) for name in self.changes}
         return frozenset(
             name for name, kind in kinds.items() if not {Any, types.NoneType} & {*kind}
         )
@@ -155,10 +185,11 @@ def _wire_type(hint: Any) -> Any:
 _QUEUE, _ROLLOUT = "/queues/rollouts/enqueue", "/rollouts/{rollout_id}"
 _ATTEMPTS = f"{_ROLLOUT}/attempts"
 _Page = PaginatedResult[AnyRollout]
+_OLDER = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 _CALLS: Final = (
     Call(S.statistics, "GET", "/statistics", answers=dict[str, Any]),  # others may count more
     Call(S.enqueue_many_rollouts, "POST", _QUEUE, status=201, answers=list[AnyRollout]),
-    Call(S.query_rollouts, "POST", "/rollouts/search", "/rollouts", answers=_Page),
+    Call(S.query_rollouts, "POST", "/rollouts/search", "/rollouts", answers=_Page, older=_OLDER),
     Call(S.start_rollout, "POST", "/rollouts", status=201),
     Call(S.get_rollout_by_id, "GET", _ROLLOUT, answers=AnyRollout, absent_is_404=True),
     Call(S.update_rollout, "POST", _ROLLOUT, answers=AnyRollout),
@@ -180,5 +211,22 @@ _CALLS: Final = (
     Call(S.get_worker_by_id, "GET", "/workers/{worker_id:path}"),
     Call(S.update_worker, "POST", "/workers/{worker_id:path}", may_be_empty=True),
 )
-CALLS: Final = {call.method.__name__: call for call in _CALLS}
+CALLS: Final = {call.name: call for call in _CALLS}
 """By the operation's name, in the order in which paths are tried."""
+
+
+def json_method(
+    store: object, name: str
+) -> Callable[..., Coroutine[Any, Any, bytes | list[bytes] | None]] | None:
+    """The store's method that answers an operation in JSON: see ``LightningStore``.
+
+    None where it has none, or where a subclass of the one that has it answers in its own way.
+    """
+    if name in getattr(store, "__dict__", ()):  # as tests and wrappers put it there
+        return None
+    for kind in type(store).__mro__:
+        if f"{name}_json" in vars(kind):
+            return getattr(store, f"{name}_json")
+        if name in vars(kind) or "call" in vars(kind):
+            return None
+    return None

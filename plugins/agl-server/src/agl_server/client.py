@@ -13,7 +13,7 @@ from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, StoreError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
-from agl.store.operation_table import Operation, operation
+from agl.store.operation import operation
 from agl.store.packed_span import AnySpan
 from agl.store.queries import check_statuses
 from agl.store.span_checks import check_span
@@ -127,14 +127,14 @@ class LightningStoreClient(LightningStore):
         """What a token of the server allows; None for any other."""
         return await self._post("/tokens/read", {"token": token}, _maybe_grant)
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Ask the server; see ``agl_server/calls.py``."""
-        arguments = operation.complete(arguments)
+        call = CALLS[operation]
+        arguments = call.complete(arguments)
         if "key" in arguments:  # what is asked twice is done once
             arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
         if "status_in" in arguments:
-            check_statuses(operation.name.removeprefix("query_"), arguments["status_in"])
-        call = CALLS[operation.name]
+            check_statuses(operation.removeprefix("query_"), arguments["status_in"])
         ids = [arguments["rollout_id"]] if "rollout_id" in arguments else ()
         claims = self._claims.of(ids or arguments.get("rollout_id_in") or ())
         try:

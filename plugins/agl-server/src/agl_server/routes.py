@@ -24,7 +24,6 @@ from agl.errors import (
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.store.give_back import give_back
-from agl.store.operation_table import json_method
 from agl.store.packed_span import PackedSpan
 from agl.types import Attempt, AttemptedRollout, Failure, Span
 from agl.utils.json_values import json_of
@@ -34,7 +33,7 @@ from agl_http.roles import visible
 from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
 from agl_server.answers import Answer, json_answer, record_json
-from agl_server.calls import CALLS, AnyRollout, Call
+from agl_server.calls import CALLS, AnyRollout, Call, json_method
 from agl_server.dispatch import Route
 from agl_server.grants import Grants
 
@@ -96,7 +95,7 @@ class StoreRoutes:
                 call.status,
                 call.body,
                 call.may_be_empty,
-                name=call.operation.name,
+                name=call.name,
                 says=call.summary,
             )
             routes.append(own)
@@ -120,7 +119,7 @@ class StoreRoutes:
 
     async def _carry_out(self, call: Call, request: Request, body: Any, **ids: str) -> Response:
         """Answer an operation as the table says."""
-        arguments, name = ids | call.arguments(body), call.operation.name
+        arguments, name = ids | call.arguments(body), call.name
         await self._grants.check(request, name, arguments)
         show = visible if self._grants.is_reader(request) and name != "query_spans" else None
         if show is None and name in self._in_json:

@@ -8,8 +8,7 @@ from typing import Any
 from agl.errors import AglError, ConfigError, DamagedRecordError, NotAllowedError
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
-from agl.store.operation_table import Operation
-from agl.store.queries import PAGE
+from agl.store.queries import PAGE, SORTABLE
 from agl.types import PaginatedResult
 from agl_http.roles import ALLOWED, visible
 
@@ -32,6 +31,10 @@ SPARED: ContextVar[Spared | None] = ContextVar("SPARED", default=None)
 """Of the page that is being written; None where damage is to be told by an error."""
 
 
+_PAGED = {f"query_{kind}" for kind in SORTABLE} - {"query_documents"}
+"""Queries whose pages have an offset."""
+
+
 class Looking(ForwardingStore):
     """Hands on what a reader's token allows, and hides in answers what such a token does not show.
 
@@ -46,26 +49,26 @@ class Looking(ForwardingStore):
     def target(self) -> LightningStore:
         return self._store
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Ask the store.
 
         Raises:
             NotAllowedError: It would change something, or the store refuses the token.
             DamagedRecordError: A record cannot be read, and is not to be passed over.
         """
-        if operation.name not in ALLOWED["reader"] and operation.name != "close":
-            raise NotAllowedError(f"a page over a store may not {operation.name}")
+        if operation not in ALLOWED["reader"] and operation != "close":
+            raise NotAllowedError(f"a page over a store may not {operation}")
         spared = SPARED.get()
         try:
             return await self._ask(operation, arguments)
         except DamagedRecordError:
-            if spared is None or operation.kind is None:
+            if spared is None or operation not in _PAGED:
                 raise
-            if operation.kind == "spans" and not spared.spans:
+            if operation == "query_spans" and not spared.spans:
                 raise
         return await self._spare(operation, arguments, spared)
 
-    async def _ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def _ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         try:
             return visible(await super().call(operation, arguments))
         except ConfigError as error:  # of a server: the token is not one of its own
@@ -74,11 +77,11 @@ class Looking(ForwardingStore):
             raise
         except ValueError as error:  # it holds what no record of its kind can
             why = " ".join(str(error).split())[:300]
-            what = (operation.kind or operation.name).replace("_", " ")
+            what = operation.removeprefix("query_").replace("_", " ")
             raise DamagedRecordError(f"one of the store's {what} cannot be read: {why}") from error
 
     async def _spare(
-        self, operation: Operation, arguments: dict[str, Any], spared: Spared
+        self, operation: str, arguments: dict[str, Any], spared: Spared
     ) -> PaginatedResult[Any]:
         """The answer of a query without those records that are damaged; what they are is noted."""
         limit, begin = arguments.get("limit", -1), arguments.get("offset", 0)

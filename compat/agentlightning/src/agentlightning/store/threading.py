@@ -11,13 +11,9 @@ from agentlightning._names import rest
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
-from agl.store.operation_table import Operation, operation_of
 
 _LOOK_AGAIN_SECONDS = 0.05
 _CLAIM = frozenset({"limit", "worker_id", "key"})
-_DEQUEUE_MANY = operation_of(LightningStore.dequeue_many_rollouts)
-_WAIT = operation_of(LightningStore.wait_for_rollouts)
-_QUERY = operation_of(LightningStore.query_rollouts)
 
 
 class LightningStoreThreaded(ForwardingStore):
@@ -62,24 +58,23 @@ class LightningStoreThreaded(ForwardingStore):
         async with self._one_at_a_time:  # who asked before gets an answer
             loop.stop()
 
-    async def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the store as it may be called."""
-        name = operation.name
         if not self._guarded:
             return await super().call(operation, arguments)
-        if name == "wait_for_rollouts":
+        if operation == "wait_for_rollouts":
             return await self._wait(**arguments)
         end = time.monotonic() + arguments.pop("wait_seconds", 0.0)
         answer = await self._alone(operation, arguments)
-        if name == "turn" and arguments.get("limit", 1) > 0 and not answer.claimed:
+        if operation == "turn" and arguments.get("limit", 1) > 0 and not answer.claimed:
             claim = {key: arguments[key] for key in _CLAIM & arguments.keys()}
-            claimed = await self._claim_until(end, _DEQUEUE_MANY, claim)
+            claimed = await self._claim_until(end, "dequeue_many_rollouts", claim)
             return answer._replace(claimed=claimed or [])
-        if name.startswith("dequeue") and arguments.get("limit", 1) > 0 and not answer:
+        if operation.startswith("dequeue") and arguments.get("limit", 1) > 0 and not answer:
             return await self._claim_until(end, operation, arguments) or answer
         return answer
 
-    async def _claim_until(self, end: float, claim: Operation, arguments: dict[str, Any]) -> Any:
+    async def _claim_until(self, end: float, claim: str, arguments: dict[str, Any]) -> Any:
         claimed = None
         while not claimed and not self._closed and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
@@ -90,22 +85,22 @@ class LightningStoreThreaded(ForwardingStore):
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             look = {"rollout_ids": rollout_ids, "timeout": 0}
-            ended = await self._alone(_WAIT, look)
+            ended = await self._alone("wait_for_rollouts", look)
             pending = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
             left = end - time.monotonic()
             if not pending or left <= 0 or self._closed:
                 return ended
-            if not await self._alone(_QUERY, {"rollout_id_in": sorted(pending)}):
+            if not await self._alone("query_rollouts", {"rollout_id_in": sorted(pending)}):
                 return ended  # nobody knows the others
             await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, left))
 
-    async def _alone(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+    async def _alone(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the store in its thread, when no other call is under way."""
         home = self._home()
 
         async def call() -> Any:
             async with self._one_at_a_time:
-                return await operation.ask(self._store, arguments)
+                return await getattr(self._store, operation)(**arguments)
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 

@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.engine.tables import Lookups
-from agl.store.queries import make_query, query_of
+from agl.store.queries import (
+    attempt_query,
+    make_query,
+    resources_query,
+    rollout_query,
+    span_query,
+    worker_query,
+)
 from agl.types import (
     Attempt,
     Document,
@@ -43,7 +50,7 @@ class ReadingStore(LightningStore):
         return None if record is None else copy_of_record(record)
 
     async def query_rollouts(self, **filters: Any) -> PaginatedResult[Rollout]:
-        query = query_of(LightningStore.query_rollouts, filters)
+        query = rollout_query(**filters)
 
         def lookup(lookups: Lookups) -> PaginatedResult[Rollout]:
             if query.after is not None and not lookups.views([query.after]):
@@ -53,13 +60,13 @@ class ReadingStore(LightningStore):
         return await self._read(lookup)
 
     async def query_attempts(self, rollout_id: str, **filters: Any) -> PaginatedResult[Attempt]:
-        query = query_of(LightningStore.query_attempts, filters)
+        query = attempt_query(**filters)
         return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
 
     async def query_spans(
         self, rollout_id: str, attempt_id: str | None = None, **filters: Any
     ) -> PaginatedResult[Span]:
-        query = query_of(LightningStore.query_spans, filters)
+        query = span_query(**filters)
         return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
 
     async def query_documents(
@@ -91,9 +98,9 @@ class ReadingStore(LightningStore):
         return await self._look_up(lambda lookups: lookups.latest_resources())
 
     async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
-        query = query_of(LightningStore.query_resources, filters)
+        query = resources_query(**filters)
         return await self._read(lambda lookups: lookups.query_resources(query))
 
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
-        query = query_of(LightningStore.query_workers, filters)
+        query = worker_query(**filters)
         return await self._read(lambda lookups: lookups.query_workers(query))

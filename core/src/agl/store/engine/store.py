@@ -8,23 +8,28 @@ from typing import Any, TypeVar, cast
 
 from agl.errors import ConfigError
 from agl.store import rules
-from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
+from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
 from agl.store.documents import FENCE
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
-from agl.store.operation_table import changes_of, operation_of
+from agl.store.operation import UNSET, Unset, given
 from agl.store.overdue import StoreClock, Watchdog
 from agl.store.packed_span import AnySpan
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.types import (
     Attempt,
     AttemptedRollout,
+    AttemptStatus,
     Document,
     EnqueueRolloutRequest,
+    Failure,
     NamedResources,
     ResourcesUpdate,
     Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
     Span,
     Worker,
 )
@@ -150,10 +155,25 @@ class EngineStore(ReadingStore):
             lambda claimed: claimed,
         )
 
-    async def start_rollout(self, input: Any, *args: Any, **given: Any) -> AttemptedRollout:
-        task = operation_of(LightningStore.start_rollout).bind((input, *args), given)
-        worker_id = task.pop("worker_id", None)
-        request = EnqueueRolloutRequest(**task)
+    async def start_rollout(
+        self,
+        input: Any,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+        *,
+        key: str | None = None,
+    ) -> AttemptedRollout:
+        request = EnqueueRolloutRequest(
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            key=key,
+        )
         return await self._change(
             lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
         )
@@ -205,16 +225,34 @@ class EngineStore(ReadingStore):
 
     # --- changing work
 
-    async def update_rollout(self, rollout_id: str, *args: Any, **given: Any) -> Rollout:
-        changes = changes_of(LightningStore.update_rollout, (rollout_id, *args), given)
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: Any = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        about = {"input": input, "mode": mode, "resources_id": resources_id}
+        changes = given(**about, status=status, config=config, metadata=metadata)
         return await self._change(
             lambda tables, now: ops.update_rollout(tables, now, rollout_id, changes)
         )
 
     async def update_attempt(
-        self, rollout_id: str, attempt_id: str, *args: Any, **given: Any
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
     ) -> Attempt:
-        changes = changes_of(LightningStore.update_attempt, (rollout_id, attempt_id, *args), given)
+        about = {"status": status, "worker_id": worker_id, "metadata": metadata, "error": error}
+        changes = given(**about, last_heartbeat_time=last_heartbeat_time)
         return await self._change(
             lambda tables, now: ops.update_attempt(tables, now, rollout_id, attempt_id, changes)
         )
@@ -242,8 +280,10 @@ class EngineStore(ReadingStore):
             lambda tables, now: records.update_resources(tables, now, resources_id, resources)
         )
 
-    async def update_worker(self, worker_id: str, *args: Any, **given: Any) -> Worker:
-        changes = changes_of(LightningStore.update_worker, (worker_id, *args), given)
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        changes = given(heartbeat_stats=heartbeat_stats)
         return await self._change(
             lambda tables, now: records.update_worker(tables, now, worker_id, changes)
         )
