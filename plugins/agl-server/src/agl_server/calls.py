@@ -138,8 +138,7 @@ class Call:
             return {self.whole: body}
         if body is None:
             return {}
-        everything: dict[str, Any] = vars(body)
-        given = body.given() if self.changes else dict(everything)
+        given: dict[str, Any] = body.given() if self.changes else dict(body.__dict__)
         for name, value in given.items():
             if value is None and name in self._never_null:
                 raise InvalidQueryError(f"{name!r} is null and cannot be cleared; leave it out")
