@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
-from agl.store.base import LightningStore
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore
-from agl.store.queries import query_of
+from agl.store.queries import span_query
 from agl.store.retry import RETRY_SECONDS
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
@@ -107,7 +106,7 @@ class SqliteLightningStore(EngineStore):
     async def query_spans_json(self, **arguments: Any) -> list[bytes]:
         """See ``LightningStore``."""
         ids = arguments.pop("rollout_id"), arguments.pop("attempt_id", None)
-        query = query_of(LightningStore.query_spans, arguments)
+        query = span_query(**arguments)
         page = await self._read(lambda lookups: lookups.span_keys(*ids, query))
         pieces = [b'{"items":[']
         for begin in range(0, len(page), _SPANS_AT_ONCE):
