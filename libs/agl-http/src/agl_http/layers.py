@@ -94,6 +94,8 @@ async def begin(send: Send, status: int, kind: bytes, *headers: tuple[bytes, byt
 
 def header(scope: Scope, name: bytes) -> bytes:
     """A request header, or nothing; ``name`` in lower case."""
+    if (known := scope.get(HEADERS)) is not None:
+        return known.get(name, b"")
     for key, value in scope["headers"]:
         if key == name:
             return value
@@ -121,9 +123,9 @@ def gunzip(data: bytes, limit: int) -> bytes:
     return out
 
 
-ROUTE, GRANT = "agl.route", "agl.grant"
-"""Keys of a scope: the path of the route that answers, where it is not FastAPI's; and what the
-request's token allows."""
+ROUTE, GRANT, HEADERS = "agl.route", "agl.grant", "agl.headers"
+"""Keys of a scope: the path of the route that answers, if it is not FastAPI's; what the request's
+token allows; and the headers by name, if none stands there twice."""
 
 
 @dataclass

@@ -1,13 +1,14 @@
 """uvicorn's side of HTTP, at half its cost for what is nearly every request."""
 
 import asyncio
+import functools
 import re
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from agl_http.guard import GuardedProtocol
-from agl_http.layers import GRANT, RECEIVED, ErrorGuard, Message
+from agl_http.layers import GRANT, HEADERS, RECEIVED, ErrorGuard, Message
 
 _is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
 _PLAIN_HEADERS = {
@@ -23,9 +24,13 @@ class _Exchange:
         self.protocol = protocol
         self.parts: list[bytes] = []
         self.start: Message | None = None
-        self.message_event = asyncio.Event()
         self.keep_alive, self.disconnected = True, False
         self.is_read = self.response_started = self.response_complete = False
+
+    @functools.cached_property
+    def message_event(self) -> asyncio.Event:
+        """Set when the answer is complete, or the client is gone; few wait for it."""
+        return asyncio.Event()
 
     async def receive(self) -> Message:
         if not self.is_read:
@@ -48,7 +53,8 @@ class _Exchange:
         protocol.transport.write(head + message.get("body", b""))
         if not more:
             self.response_complete = True
-            self.message_event.set()
+            if "message_event" in vars(self):
+                self.message_event.set()
             if not self.keep_alive:
                 protocol.transport.close()
             protocol.on_response_complete()
@@ -92,7 +98,7 @@ class PlainProtocol(GuardedProtocol):
         ):
             path, verb = self.url.decode(), method.decode()
             self.scope.update(method=verb, path=path, raw_path=self.url, query_string=b"")
-            cast(dict[str, Any], self.scope)[GRANT] = grant
+            cast(dict[str, Any], self.scope).update({GRANT: grant, HEADERS: headers})
             self.cycle = _Exchange(self)
         else:
             super().on_request(headers)

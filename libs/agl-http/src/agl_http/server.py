@@ -7,18 +7,44 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
 from agl_http.addresses import is_loopback, url_of
-from agl_http.forks import forget_in_forks
 
 if TYPE_CHECKING:
     import uvicorn
 
 logger = logging.getLogger("agl.http")
+
+
+class Forgetting(Protocol):
+    """Something of which a forked process shall have no copy."""
+
+    def forget(self) -> None:
+        """Close this process's copy; it may be closed already."""
+        ...
+
+
+_held: "weakref.WeakSet[Forgetting]" = weakref.WeakSet()
+
+
+def forget_in_forks(held: Forgetting) -> None:
+    """Have ``held.forget`` called in processes that are forked from this one."""
+    _held.add(held)
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_held):
+        lock.forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def bind(host: str, port: int, *, listen: bool = True) -> socket.socket:

@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from agl.errors import ConfigError, GatewayError
-from agl_http.forks import forget_in_forks
-from agl_http.server import bind
+from agl_http.server import bind, forget_in_forks
 
 logger = logging.getLogger("agl.compat")
 
