@@ -20,9 +20,9 @@ from agl.execution.base import ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.events import ExecutionEvent
 from agl.execution.signals import GracefulShutdown
-from agl.plugins.build import Given, adapter_maker, build_adapter, build_hooks
+from agl.plugins.build import Given, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
-from agl.plugins.parts import plan_part
+from agl.plugins.parts import adapter_maker, plan_part
 from agl.recorder import Recording, RunRequest, find_recorder
 from agl.runner.sandbox import grader_of
 from agl.store.base import LightningStore
@@ -134,7 +134,8 @@ class Trainer:
         self.adapter: TraceAdapter[Any] | None = None
         if adapter is not None:
             # Options without a type are for the adapter that the algorithm asks for.
-            self.adapter = build_adapter(adapter, self.algorithm or Algorithm)
+            default = (self.algorithm or Algorithm).default_adapter
+            self.adapter = plan_part("adapter", adapter, default=default).build()
         on_stuck = "raise" if self.strategy.replaces_runners else "continue"
         about: dict[str, Any] = {"tracer": self.tracer, "on_stuck": on_stuck}
         self._runner = plan_part("runner", runner, said=said, **about)

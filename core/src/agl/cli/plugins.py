@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import click
 
-import agl
 from agl.cli.shared import note, print_json, print_table
 from agl.env import LightningEnvVar
 from agl.errors import AglError, ConfigError, UnknownComponentError, install_line
 from agl.plugins import registry
 from agl.plugins.build import wrong_type
 from agl.plugins.hooks import HookManager, load_plugin
+from agl.plugins.parts import PARTS
 from agl.plugins.registry import Component
 from agl.plugins.schema import schema_of
 from agl.store.base import LightningStore
@@ -26,16 +26,6 @@ from agl.utils.text import did_you_mean
 State = Literal[
     "installed", "ok", "needs extra", "broken", "duplicate", "disabled", "unknown group"
 ]
-BASES = {
-    "algorithm": "Algorithm",
-    "tracer": "Tracer",
-    "adapter": "TraceAdapter",
-    "store": "LightningStore",
-    "strategy": "ExecutionStrategy",
-    "gateway": "Gateway",
-    "credit": "CreditRule",
-}
-"""Kind -> the name in ``agl`` of what its components inherit from."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +84,9 @@ def try_component(component: Component) -> None:
         HookManager().register(load_plugin(component), component.name)
         return
     target = registry.load_component(component)
-    if component.kind not in BASES or not inspect.isclass(target):  # a function may build one
+    if component.kind not in PARTS or not inspect.isclass(target):  # a function may build one
         return
-    base = getattr(agl, BASES[component.kind])
+    base = PARTS[component.kind].expected_type
     if not issubclass(target, base):
         raise wrong_type(str(component), target, base)
     if issubclass(target, LightningStore) and target.call is LightningStore.call:

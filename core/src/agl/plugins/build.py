@@ -11,17 +11,12 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
 from agl.plugins.schema import schema_of, validate
 from agl.utils.text import did_you_mean
-
-if TYPE_CHECKING:
-    from agl.algorithm.adapter import TraceAdapter
-    from agl.algorithm.base import Algorithm
 
 T = TypeVar("T")
 Given = T | type[T] | Callable[[], T] | str | Mapping[str, Any]
@@ -147,55 +142,12 @@ def plan_component(
     return ComponentPlan(target, expected_type, checked, where, component)
 
 
-def build_adapter(
-    spec: "Given[TraceAdapter[Any]]", asked_for: "Algorithm | type[Algorithm]"
-) -> "TraceAdapter[Any]":
-    """An adapter; options without a type are for the one that an algorithm asks for."""
-    from agl.algorithm.adapter import TraceAdapter
-
-    about: dict[str, Any] = {"group": registry.GROUPS["adapter"], "expected_type": TraceAdapter}
-    return build_component(spec, where="adapter", default=asked_for.default_adapter, **about)
-
-
 def build_hooks(given: object | Sequence[object] | None) -> list[object]:
     """What watches a run; names, classes, and dicts of ``type`` and options, are built."""
     is_one = isinstance(given, str) or not isinstance(given, Sequence)
     each: list[Any] = [given] if is_one else list(cast("Sequence[Any]", given))
     about: dict[str, Any] = {"group": registry.GROUPS["hook"], "expected_type": object}
     return [build_component(one, where="hooks", **about) for one in each if given is not None]
-
-
-def adapter_maker(
-    adapter: "TraceAdapter[Any] | None", algorithm: "Algorithm", agent_match: str | None
-) -> "Callable[[], TraceAdapter[Any]]":
-    """A function that gives the adapter of a run: the one given, or the one the algorithm wants.
-
-    Args:
-        adapter: That was given.
-        algorithm: It may ask for one, with options; that one is built at its first use.
-        agent_match: What the agent says of whose calls are trained.
-
-    Raises:
-        ConfigError: Adapter, algorithm and agent do not fit each other.
-    """
-    if adapter is not None:
-        name, match = type(adapter).__name__, getattr(adapter, "agent_match", None)
-        if algorithm.adapter_options:
-            given = ", ".join(map(repr, algorithm.adapter_options))
-            raise ConfigError(
-                f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
-                f"asks for, and there is an adapter ({name}) beside it. Give {given} to the "
-                "adapter, or leave the adapter out"
-            )
-        if agent_match not in (None, found := getattr(match, "pattern", match)):
-            raise ConfigError(
-                f"Trainer: the agent says trained_agents={agent_match!r}, and the adapter ({name}) "
-                f"has agent_match={found!r}. Give the adapter agent_match={agent_match!r}, or "
-                "leave one of the two out"
-            )
-        return lambda: adapter
-    match = {} if agent_match is None else {"agent_match": agent_match}
-    return cache(lambda: build_adapter({**algorithm.adapter_options, **match}, algorithm))
 
 
 def import_attribute(path: str, where: str = "") -> Any:

@@ -1,7 +1,8 @@
 """The parts of a trainer: what each must be, where its names stand, what it is if left out."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from agl.agent.base import Runner
@@ -85,3 +86,37 @@ def plan_part(
                 f"{chosen or 'nothing of it'}; say it in one place"
             )
     return plan
+
+
+def adapter_maker(
+    adapter: TraceAdapter[Any] | None, algorithm: Algorithm, agent_match: str | None
+) -> Callable[[], TraceAdapter[Any]]:
+    """A function that gives the adapter of a run: the one given, or the one the algorithm wants.
+
+    Args:
+        adapter: That was given.
+        algorithm: It may ask for one, with options; that one is built at its first use.
+        agent_match: What the agent says of whose calls are trained.
+
+    Raises:
+        ConfigError: Adapter, algorithm and agent do not fit each other.
+    """
+    if adapter is not None:
+        name, match = type(adapter).__name__, getattr(adapter, "agent_match", None)
+        if algorithm.adapter_options:
+            given = ", ".join(map(repr, algorithm.adapter_options))
+            raise ConfigError(
+                f"algorithm {type(algorithm).__name__!r} was given {given} for the adapter that it "
+                f"asks for, and there is an adapter ({name}) beside it. Give {given} to the "
+                "adapter, or leave the adapter out"
+            )
+        if agent_match not in (None, found := getattr(match, "pattern", match)):
+            raise ConfigError(
+                f"Trainer: the agent says trained_agents={agent_match!r}, and the adapter ({name}) "
+                f"has agent_match={found!r}. Give the adapter agent_match={agent_match!r}, or "
+                "leave one of the two out"
+            )
+        return lambda: adapter
+    match = {} if agent_match is None else {"agent_match": agent_match}
+    options, default = {**algorithm.adapter_options, **match}, algorithm.default_adapter
+    return cache(lambda: plan_part("adapter", options, default=default).build())

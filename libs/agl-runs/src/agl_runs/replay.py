@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import RunContext
 from agl.errors import ConfigError
-from agl.plugins.build import adapter_maker
+from agl.plugins.parts import adapter_maker
 from agl_runs import folders
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from agl import (
 from agl.algorithm.adapter import TraceAdapter, TraceToTripletBase
 from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError
-from agl.plugins.build import build_adapter
+from agl.plugins.parts import plan_part
 from agl.trainer import Datasets
 from agl.types import Dataset
 from agl.utils.checks import one_of
@@ -211,7 +211,7 @@ def _as_rows(adapter: TraceToTripletBase, algorithm: Algorithm) -> TraceAdapter[
     """The adapter that an algorithm asks for, which trains on rows, with the agents of this one."""
     match = getattr(adapter, "agent_match", None)
     options = {} if match is None else {"agent_match": getattr(match, "pattern", match)}
-    made = build_adapter(options, algorithm)
+    made = plan_part("adapter", options, default=algorithm.default_adapter).build()
     logger.info(
         "%s trains on rows of tokens, which %s makes in the place of %s",
         *(type(each).__name__ for each in (algorithm, made, adapter)),
