@@ -128,7 +128,7 @@ def test_plugins_are_listed_as_a_table_and_as_json(agl: Agl) -> None:
         "kind", "name", "distribution", "version", "state", "cause",
     ]  # fmt: skip
     [baseline] = [line for line in table.out.splitlines() if "baseline" in line]
-    assert baseline.split()[:3] == ["algorithm", "baseline", "agl-core"]
+    assert baseline.split()[:3] == ["algorithm", "baseline", "agl-runs"]
     rows = json.loads(agl("plugins", "--json").out)
     row = next(row for row in rows if row["name"] == "baseline")
     assert row["state"] == "installed"

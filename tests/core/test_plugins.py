@@ -66,7 +66,7 @@ def test_a_run_is_named_as_its_algorithm_is_published(install: Any) -> None:
 
 def test_every_component_of_the_core_loads() -> None:
     own = [c for c in registry.components() if c.distribution == "agl-core"]
-    assert {"baseline", "otel", "memory", "sqlite", "shm"} <= {c.name for c in own}
+    assert {"otel", "memory", "shm", "plugins"} <= {c.name for c in own}
     for component in own:
         registry.load_component(component)
 
