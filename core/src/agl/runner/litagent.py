@@ -153,8 +153,6 @@ class LitAgentRunner(Runner[T]):
             )
         return value
 
-    # --- many rollouts
-
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Claim and run rollouts until ``event`` is set or ``max_rollouts`` are done.
 
@@ -184,7 +182,9 @@ class LitAgentRunner(Runner[T]):
                         break
                     if event.is_set():
                         cancel_at = min(cancel_at, time.monotonic() + self.grace_seconds)
-                    tasks = self._unfinished(tasks)
+                    for task in [task for task in tasks if task.done()]:
+                        tasks.remove(task)
+                        task.result()  # raises what ended the runner: the store failed, or Ctrl+C
             finally:
                 for task in tasks:
                     task.cancel()
@@ -210,13 +210,6 @@ class LitAgentRunner(Runner[T]):
                 raise
             _, following = attempt.result()
 
-    @staticmethod
-    def _unfinished(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        for task in tasks:
-            if task.done():
-                task.result()  # raises what ended the runner: the store failed, or Ctrl+C
-        return {task for task in tasks if not task.done()}
-
     @contextlib.asynccontextmanager
     async def _working(self, *, apart: bool) -> AsyncGenerator[None]:
         """Have a sandbox, a heartbeat and a place for agents within the block."""
@@ -234,8 +227,6 @@ class LitAgentRunner(Runner[T]):
         self._attempts.attempt_begun = heartbeat.attempt_begun
         with heartbeat.beating(), self._attempts.hosting():
             yield
-
-    # --- one rollout
 
     async def step(
         self,
