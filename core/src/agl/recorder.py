@@ -91,9 +91,6 @@ class Recording:
         self.reason = self.reason or f"the budget of the run is spent ({budget})"
         logger.warning("%s: it ends with what it has; %s", self.reason, self.how_to_go_on)
 
-    async def end(self, store: "LightningStore", raised: BaseException | None) -> None:
-        """Note how this start ended, by its ``reason``, and by what was raised."""
-
 
 class Recorder:
     """Records runs; this one keeps nothing, and refuses to resume."""
