@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 
 from agl import errors
 from agl.store.base import AttemptEnd
@@ -152,15 +153,21 @@ class TurnAnswer(BaseModel):
 
 
 _decode = msgspec.json.Decoder().decode
+_SHALLOW = 150
+"""Brackets in a body that cannot be too deep."""
+_ENVELOPE = 8
+"""Levels of an answer around what was sent: reading goes less deep than writing."""
 
 
 def decode(body: bytes) -> Any:
     """Read JSON, and only JSON: no NaN, no Infinity, no number beyond a float.
 
     Raises:
-        ValueError: It is something else.
-        RecursionError: It is nested too deeply.
+        ValueError: It is something else, or nested so deeply that no page could hold it.
+        RecursionError: It is nested far too deeply.
     """
+    if body.count(b"[") + body.count(b"{") > _SHALLOW:
+        from_json(b"[" * _ENVELOPE + body + b"]" * _ENVELOPE)
     return _decode(body)
 
 
