@@ -55,7 +55,7 @@ class Recording:
     reason: str | None = None
     """Why it ended before its end, at a point from which it can go on."""
     stopped: StoppedError | None = None
-    """That the algorithm has ended there, for who waits for the run."""
+    """The error that ``fit`` raises when the algorithm stopped early."""
     result: RunResult = field(default_factory=RunResult)
     """What it came to, once it has ended."""
 

@@ -405,7 +405,9 @@ async def test_attempt_gives_signs_of_life_whatever_it_waits_for(
         async def open(self, store: Any, rollout: Any, resources: Any) -> Any:
             return resources
 
-        async def place(self, rollout: Any, spans: Any, *, at_end: bool = False) -> Any:
+        async def wait_for_earlier_calls(
+            self, rollout: Any, spans: Any, *, at_end: bool = False
+        ) -> Any:
             return len(spans) + at_end, True
 
         async def end(self, rollout: Any, *, patient: bool = True) -> None:

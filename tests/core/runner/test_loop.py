@@ -18,20 +18,6 @@ Store = agl.InMemoryLightningStore
 # --- many at once
 
 
-async def test_agent_that_holds_the_loop_of_others_is_logged_once(
-    run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    @agl.rollout
-    async def holds(task):
-        time.sleep(1.6)  # noqa: ASYNC251
-
-    await run_all(holds, memory_store, [1])
-    assert not [r for r in caplog.records if r.name == "agl.runner.agent_call"]  # nobody waited
-    await run_all(holds, memory_store, [1, 2, 3], concurrency=3)
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "agl.runner.agent_call"]
-    assert "an agent held the event loop of coroutine agents for" in said
-
-
 async def test_rollouts_run_one_at_a_time_unless_more_are_asked_for(
     run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """What agents do to the loop, the threads and the records of a runner."""
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -134,44 +133,6 @@ async def test_thread_that_cannot_be_started_costs_one_attempt(
     assert first.attempt.error.boundary == "lost"
     assert "can't start new thread" in first.attempt.error.message
     assert second.status == "succeeded"
-
-
-async def test_loop_that_agents_share_is_given_up_when_it_is_silent(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agl.runner.agent_call.BLOCKED_SECONDS", 1.0)
-    release, both = threading.Event(), threading.Barrier(2)
-
-    @agl.rollout
-    async def agent(task: str) -> float:
-        if task != "after":
-            await asyncio.to_thread(both.wait, 20)
-        if task == "blocks":
-            release.wait(30)
-        elif task == "beside":
-            await asyncio.sleep(30)
-        return 1.0
-
-    ended = await run_all(agent, memory_store, ["blocks", "beside", "after"], concurrency=2)
-    release.set()
-    assert [one.status for one in ended] == ["failed", "failed", "succeeded"]
-    for lost in ended[:2]:
-        assert lost.attempt.error.boundary == "lost"
-        assert "blocked the event loop that they share" in lost.attempt.error.message
-
-
-async def test_agent_that_is_alone_on_its_loop_may_block_it(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agl.runner.agent_call.BLOCKED_SECONDS", 0.5)
-
-    @agl.rollout
-    async def agent(task: str) -> float:
-        time.sleep(1.5)  # noqa: ASYNC251 (that is the case)
-        return 1.0
-
-    (rollout,) = await run_all(agent, memory_store, ["x"])
-    assert rollout.status == "succeeded"
 
 
 LEAK = """

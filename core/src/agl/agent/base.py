@@ -11,14 +11,7 @@ from agl.errors import ConfigError
 from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
-from agl.types import (
-    GradeResult,
-    NamedResources,
-    Resource,
-    Rollout,
-    RolloutMode,
-    RolloutRawResult,
-)
+from agl.types import GradeResult, NamedResources, Resource, Rollout, RolloutMode, RolloutRawResult
 from agl.utils.workers import ParallelWorkerBase
 
 T = TypeVar("T")

@@ -53,20 +53,17 @@ class GatewayClient(ABC):
         """The resources for this attempt, with addresses that this attempt alone may call."""
 
     @abstractmethod
-    async def place(
+    async def wait_for_earlier_calls(
         self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
     ) -> tuple[int, bool]:
-        """Return when the calls that came before the first of these spans are stored.
+        """Wait until every model call is stored that ended before the first of these spans.
 
-        Args:
-            rollout: Whose spans they are.
-            spans: In the order of their ends.
-            at_end: The agent makes no more calls; what is stored now comes after all of them, also
-                if a gateway cannot be asked.
+        The spans are in the order of their ends. ``at_end`` says that the agent makes no more
+        calls.
 
         Returns:
-            How many of the spans may be stored now, before the next call (one more at the end, if
-            no call came after them); and whether all calls before them are stored, none after them.
+            How many spans precede the next call (one more at the end, if no call came after them),
+            and whether the order is certain.
         """
 
     @abstractmethod

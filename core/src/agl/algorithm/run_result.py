@@ -71,7 +71,7 @@ class RunResult:
 
     @property
     def mean_reward(self) -> float | None:
-        """Over ``rewards``."""
+        """Mean of ``rewards``; None if there are none."""
         return sum(self.rewards.values()) / len(self.rewards) if self.rewards else None
 
     @property

@@ -35,8 +35,8 @@ class ExecutionStrategy(ABC):
     extra_routes: "Sequence[BaseRoute]" = ()
     """Of plugins, beside the store's, where it serves one; the trainer sets them."""
     ask_to_stop: Callable[[], bool] = staticmethod(lambda: False)
-    """What Ctrl+C and SIGTERM call first; where it returns False, as it does the second time, the
-    run ends at once. The trainer sets it."""
+    """Ctrl+C and SIGTERM call this first. If it returns False, the run ends at once; it returns
+    False from the second signal on. The trainer sets it."""
 
     @property
     def runs_algorithm(self) -> bool:

@@ -21,10 +21,7 @@ from agl.utils.text import did_you_mean
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from agl.agent.base import LitAgent, Runner
     from agl.store.base import LightningStore
-    from agl.tracer.base import Tracer
-    from agl.types import Rollout, Span
 
 logger = logging.getLogger(__name__)
 
@@ -36,27 +33,13 @@ class Hook:
     coroutine function or a plain one. What it raises is logged and counted; the run goes on.
     """
 
-    # Those of 0.3, whose hooks may call them with super().
-    async def on_rollout_start(
-        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout"
-    ) -> None:
-        """A runner has claimed a rollout and is about to run it."""
+    async def _ignore(self, **arguments: Any) -> None:
+        """Do nothing: 0.3's hooks may call its four with ``super()``."""
 
-    async def on_trace_start(
-        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", tracer: "Tracer", rollout: "Rollout"
-    ) -> None:
-        """The trace context is open; the agent has not been called yet."""
-
-    async def on_trace_end(
-        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", tracer: "Tracer", rollout: "Rollout"
-    ) -> None:
-        """The agent has returned or raised; the trace context is still open."""
-
-    async def on_rollout_end(
-        self, *, agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout",
-        spans: "list[Span]",
-    ) -> None:  # fmt: skip
-        """The attempt's spans are stored; its outcome is about to be recorded."""
+    on_rollout_start: Any = _ignore
+    on_trace_start: Any = _ignore
+    on_trace_end: Any = _ignore
+    on_rollout_end: Any = _ignore
 
 
 class HookManager(pluggy.PluginManager):
@@ -84,7 +67,8 @@ class HookManager(pluggy.PluginManager):
             ConfigError: The implementation is of no hook, or asks for what its hook has not.
         """
         options = super().parse_hookimpl_opts(plugin, name)
-        # All on_* of an agl.Hook; elsewhere what is nearer than for a hint, as `routes` is no hook.
+        # On an `agl.Hook` every `on_*` method is a hook. On other objects a method counts only if
+        # its name nearly is a hook's.
         is_meant = isinstance(plugin, Hook) and name.startswith("on_")
         is_meant |= name[0] != "_" and bool(get_close_matches(name, self.arguments, cutoff=0.9))
         if options is None and not is_meant:

@@ -4,7 +4,11 @@ A hook is a function of one of these names, marked with ``agl.hookimpl`` in a mo
 the entry point group ``agl.plugins`` names, or a method of an ``agl.Hook`` given to
 ``Trainer(hooks=[...])`` or ``run_context(hooks=[...])``. Implementations take the arguments they
 need, by name, and may be coroutines. Those that watch (``on_...``) return nothing; the others
-add to what there is.
+add to what there is. What one raises is logged once with the plugin's name and counted, and all
+goes on without it.
+
+In every hook ``agent``, ``runner``, ``algorithm`` and ``store`` are those of the run, ``tracer`` is
+the active one, and ``rollout`` is an ``AttemptedRollout``, the rollout with this attempt.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -34,13 +38,6 @@ def on_run_start(agent: "LitAgent[Any]", algorithm: "Algorithm", store: "Lightni
 
     Called: in the algorithm's process, once per ``Trainer.fit`` or ``dev``, before the initial
     resources are published.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; examples/csv-tracker.
-
-    Args:
-        agent: The agent.
-        algorithm: The algorithm, ready to run; its attributes are its options.
-        store: The store that the runners use.
     """
 
 
@@ -55,13 +52,8 @@ def on_run_end(
 
     Called: in the algorithm's process, once per ``on_run_start``; the store is still open, and
     runners may still end their last attempts.
-    If it raises: logged once with the plugin's name and counted; the run ends as it would.
-    Used by: the tests.
 
     Args:
-        agent: The agent.
-        algorithm: The algorithm.
-        store: The store that the runners use.
         error: What the algorithm raised, also a cancellation; None if it returned.
     """
 
@@ -71,13 +63,6 @@ def on_rollout_start(agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Ro
     """A runner has claimed a rollout and is about to run it.
 
     Called: in the runner's process, once per attempt, before the trace begins.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
-
-    Args:
-        agent: The agent.
-        runner: The runner.
-        rollout: An ``AttemptedRollout``: the rollout with this attempt.
     """
 
 
@@ -89,14 +74,6 @@ def on_trace_start(
 
     Called: in the runner's process, once per attempt, within the trace context, so that spans made
     here are the attempt's.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
-
-    Args:
-        agent: The agent.
-        runner: The runner.
-        tracer: The tracer, active.
-        rollout: An ``AttemptedRollout``: the rollout with this attempt.
     """
 
 
@@ -108,14 +85,6 @@ def on_trace_end(
 
     Called: in the runner's process, once per attempt; ``tracer.get_last_trace()`` gives the spans
     so far.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; examples/apo.
-
-    Args:
-        agent: The agent.
-        runner: The runner.
-        tracer: The tracer, active.
-        rollout: An ``AttemptedRollout``: the rollout with this attempt.
     """
 
 
@@ -128,12 +97,8 @@ def on_rollout_end(
     Called: in the runner's process, once per attempt, whatever the outcome, before
     ``on_attempt_end``. Nobody sees the end of the rollout before the hook returns, so a span that
     it adds counts, a reward as the last one. Its time counts as the attempt's.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
 
     Args:
-        agent: The agent.
-        runner: The runner.
         rollout: An ``AttemptedRollout`` as it is stored, its attempt as it is to be recorded.
         spans: The attempt's spans as its tracer saw them, the final reward included.
     """
@@ -152,12 +117,8 @@ def on_attempt_end(
     Called: in the runner's process, once per attempt, whatever the outcome, after
     ``on_rollout_end``. The runner may have claimed its next rollout. An attempt that the store ends
     because its runner is gone is not seen.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
 
     Args:
-        agent: The agent.
-        runner: The runner.
         rollout: As it was claimed.
         attempt: As stored; final.
         error: What the agent or something around it raised, or None if it returned;
@@ -171,11 +132,8 @@ def on_step_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") ->
 
     Called: in the algorithm's process, once per step, by algorithms that train in steps; after the
     step is in ``metrics.jsonl``.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; examples/csv-tracker.
 
     Args:
-        algorithm: The algorithm.
         step: Its number, from 1.
         metrics: Name -> value, None where there is none; the algorithm's page defines them.
     """
@@ -187,11 +145,8 @@ def on_evaluation_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any
 
     Called: in the algorithm's process, once per evaluation, by algorithms that evaluate; after it
     is in ``metrics.jsonl``.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests; examples/csv-tracker.
 
     Args:
-        algorithm: The algorithm.
         step: After which step; 0 before the first.
         metrics: Name (``val/...``) -> value, None where there is none.
     """
@@ -204,11 +159,8 @@ def on_resources_published(algorithm: "Algorithm", resources: "ResourcesUpdate")
     Called: in the algorithm's process, for the trainer's initial resources and for what algorithms
     publish with ``publish_resources``. A store calls no hooks: what is put there by its own methods
     is not seen.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
 
     Args:
-        algorithm: The algorithm.
         resources: The snapshot, as stored.
     """
 
@@ -219,11 +171,8 @@ def on_checkpoint_saved(algorithm: "Algorithm", step: int, path: "str | Path") -
 
     Called: in the algorithm's process, by algorithms that keep weights, once what they wrote is
     whole.
-    If it raises: logged once with the plugin's name and counted; the run goes on.
-    Used by: the tests.
 
     Args:
-        algorithm: The algorithm.
         step: After which step.
         path: Where it is; of a model that is trained elsewhere, what it is called there.
     """
@@ -235,11 +184,6 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
 
     Called: in the process that serves a store, once, before it is served: by ``agl store`` and by
     the strategy ``cs``.
-    If it raises: logged once with the plugin's name and counted; the store is served without.
-    Used by: the tests.
-
-    Args:
-        store: The one that is served.
 
     Returns:
         Routes of starlette. The store's own paths come first, and its token and limits hold.
@@ -252,11 +196,8 @@ def run_summary(store: "LightningStore", result: "RunResult", lines: "list[str]"
 
     Called: in the algorithm's process, once per run, when its end is recorded; plugins are called
     in the order of their names.
-    If it raises: logged once with the plugin's name and counted; nothing more is said.
-    Used by: the tests; libs/agl-learning/src/agl_learning; plugins/agl-inspect/src/agl_inspect.
 
     Args:
-        store: Of the run.
         result: What the run came to.
         lines: What will be said; the first is that of ``result``. Change it in place.
     """

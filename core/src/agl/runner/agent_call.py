@@ -23,19 +23,9 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 2.0
 """A cancelled coroutine may clean up for this long before it counts as stuck."""
-LOOK_SECONDS = 0.1
-"""Between two questions to the agents' event loop whether it answers."""
-HOLD_SECONDS = 1.0
-"""An agent that keeps the event loop for longer is logged, once."""
-BLOCKED_SECONDS = 60.0
-"""An event loop that does not answer for so long, while several agents share it, is given up."""
 BLOCKED = (
     "an agent blocked the event loop that they share. A coroutine agent must not block: await "
     "instead (asyncio.to_thread, an asynchronous client), or make the agent a plain function"
-)
-HELD = (
-    "an agent held the event loop of coroutine agents for %.1f s, and other rollouts of its runner "
-    "have to wait for that. Await there, or make the agent a plain function"
 )
 _OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
 
@@ -45,7 +35,7 @@ class RolloutCancelledError(AglError, RuntimeError):
 
 
 class AgentLoop:
-    """The thread and event loop of the coroutine agents of one runner; made on the runner's loop.
+    """The thread and event loop of the coroutine agents of one runner.
 
     Raises:
         OSError: There is no file descriptor left for a loop.
@@ -58,19 +48,12 @@ class AgentLoop:
         self.is_lost = False
         """It is broken or blocked; the next agents need a new one."""
         self._is_ending = False
-        self._logged = 0
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
-        # Without the context of the attempt that came first.
-        runners_loop = asyncio.get_running_loop()
-        self._watching = runners_loop.create_task(
-            self._watch(runners_loop), context=contextvars.Context()
-        )
         self._thread = threading.Thread(target=self._run, name="agl-agents", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:
-            self._watching.cancel()
             self._runner.close()
             raise
 
@@ -85,23 +68,6 @@ class AgentLoop:
                     logger.warning("a task of an agent raised %r", error)
                 except Exception as error:
                     self.give_up(f"an agent broke their event loop: {describe(error)}")
-
-    async def _watch(self, runners_loop: asyncio.AbstractEventLoop) -> None:
-        while not self.is_lost:
-            await asyncio.sleep(LOOK_SECONDS)
-            answered, began, most = asyncio.Event(), time.monotonic(), len(self.calls)
-            with contextlib.suppress(RuntimeError):  # it was closed in this moment
-                self.loop.call_soon_threadsafe(runners_loop.call_soon_threadsafe, answered.set)
-            try:
-                await asyncio.wait_for(answered.wait(), BLOCKED_SECONDS)
-            except TimeoutError:
-                if len(self.calls) > 1:
-                    self.give_up()
-            held = time.monotonic() - began
-            level = logging.WARNING if max(most, len(self.calls)) > 1 else logging.DEBUG
-            if held > HOLD_SECONDS and level > self._logged:
-                self._logged = level
-                logger.log(level, HELD, held)
 
     def give_up(self, why: str = BLOCKED) -> None:
         """End all calls on this loop as lost; from any thread."""
@@ -118,10 +84,8 @@ class AgentLoop:
 
     def _end(self) -> None:
         self._is_ending = True
-        ends = (self.loop, self.loop.stop), (self._watching.get_loop(), self._watching.cancel)
-        for loop, end in ends:
-            with contextlib.suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(end)
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 class AgentCall:

@@ -243,7 +243,7 @@ class AttemptRunner:
     ) -> tuple[int, bool]:
         if self._gateways is None:
             return len(spans) + at_end, True
-        return await self._gateways.place(rollout, spans, at_end=at_end)
+        return await self._gateways.wait_for_earlier_calls(rollout, spans, at_end=at_end)
 
     def _loop_for_agents(self) -> AgentLoop:
         if self._agent_loop is None or self._agent_loop.is_lost:

@@ -236,7 +236,7 @@ class AttemptStore(StandInStore):
     Args:
         store: The store.
         rollout: As claimed.
-        place: See ``GatewayClient.place``.
+        place: See ``GatewayClient.wait_for_earlier_calls``.
     """
 
     def __init__(

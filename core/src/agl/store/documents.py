@@ -9,9 +9,9 @@ from agl.types import Document, PaginatedResult
 
 
 class Fence(NamedTuple):
-    """A document that counts, by its version, who may write: once it is higher, others may not.
+    """Names a document whose version says which writer is current; its body says who that is.
 
-    Its body says who has taken over.
+    A writer with a lower version may not write.
     """
 
     kind: str
@@ -20,8 +20,8 @@ class Fence(NamedTuple):
 
 
 FENCE: Final[ContextVar[Fence | None]] = ContextVar("agl_fence", default=None)
-"""That of who calls the store; None for everybody who is never replaced. A store writes nothing,
-and raises a ``ReplacedError``, if the document's version is higher."""
+"""The fence of the current caller; a store raises a ``ReplacedError`` and writes nothing if the
+document's version is higher. A caller without a fence is never refused."""
 
 
 class StoreDocuments:

@@ -15,15 +15,7 @@ from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.store.queries import Query, make_page
 from agl.store.table import Queue, SortedTable, Table, UndoLog, page
 from agl.store.waiting import Effects
-from agl.types import (
-    Attempt,
-    Document,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of, copy_of_record, json_of
 

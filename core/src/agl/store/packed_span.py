@@ -33,7 +33,10 @@ class PackedSpan(NamedTuple):
         return span_of(self.body, self.sequence_id)
 
     def with_field(self, field: str) -> "PackedSpan":
-        """The same with one more field, as JSON; of two of a name, the last counts."""
+        """A copy with one more JSON field.
+
+        If the body has the field already, readers take the added one.
+        """
         return self._replace(body=f"{self.body[:-1]},{field}}}")
 
 

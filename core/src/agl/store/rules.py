@@ -160,7 +160,8 @@ def move_attempt(
             f"{what}: cannot go from 'unresponsive' to 'running'; its rollout has ended or has a "
             "newer attempt, so only a result is still recorded"
         )
-    error = error if current else error or attempt.error  # its rollout has failed for that
+    # An attempt that no longer moves its rollout keeps its failure: the rollout failed for it.
+    error = error if current else error or attempt.error
     changes: dict[str, Any] = {"status": status, "error": error}
     changes["end_time"] = None if status in OPEN else now
     return attempt.changed(**changes)

@@ -190,8 +190,8 @@ _open: list[Tracer] = []
 def get_active_tracer() -> Tracer | None:
     """The tracer of this task or thread, or None.
 
-    A thread that was started without its context has none of its own; while all open trace contexts
-    of the process are of one tracer, it gets that one, which decides whether it can tell the trace.
+    A thread without a context gets the only tracer that is open in the process; that tracer decides
+    whose span it is.
     """
     tracer = _active.get()
     if tracer is None and len({id(other) for other in _open}) == 1:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 TaskInput = Any
 """What a task is made of: any JSON value."""
 PRIVATE = "private"
-"""Key of a task that is an object: what its grader gets and its agent does not, answers say."""
+"""Under this key a task holds what only its grader may see, such as the answer."""
 
 RolloutStatus = Literal[
     "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"
@@ -24,7 +24,7 @@ F = TypeVar("F", bound="Failure | None")
 
 
 def without_private(input: TaskInput) -> TaskInput:
-    """A copy of a task as an agent with a grader sees it, and who only reads the store."""
+    """A copy of a task without its ``private`` part, for graded agents and readers of the store."""
     if not isinstance(input, dict) or PRIVATE not in input:
         return cast(Any, input)
     return {key: value for key, value in cast(dict[str, Any], input).items() if key != PRIVATE}

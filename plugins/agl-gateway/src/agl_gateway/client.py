@@ -93,10 +93,10 @@ class HttpGatewayClient(GatewayClient):
         if found:
             self._gateways[attempt.attempt_id] = found
 
-    async def place(
+    async def wait_for_earlier_calls(
         self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
     ) -> tuple[int, bool]:
-        """See ``GatewayClient.place``."""
+        """See ``GatewayClient.wait_for_earlier_calls``."""
         attempt_id = rollout.attempt.attempt_id
         count = of_all = len(spans) + at_end
         in_order = True

@@ -7,12 +7,7 @@ from agl.errors import ConflictError, ReplacedError
 from agl.store.documents import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
-from agl.types import (
-    Document,
-    NamedResources,
-    ResourcesUpdate,
-    Worker,
-)
+from agl.types import Document, NamedResources, ResourcesUpdate, Worker
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 

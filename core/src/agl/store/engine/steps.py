@@ -74,7 +74,10 @@ def begin_attempt(
 
 
 def made_by(tables: Tables, key: str | None) -> list[AttemptedRollout]:
-    """What the request of this key made, when that was not begun: its answer was lost."""
+    """Rollouts that an earlier request with this key claimed and nobody began.
+
+    Its client lost the answer and asks again.
+    """
     found: list[AttemptedRollout] = []
     for rollout_id, attempt_id in tables.made_by(key) if key is not None else ():
         rollout, stored = find_attempt(tables, rollout_id, attempt_id)

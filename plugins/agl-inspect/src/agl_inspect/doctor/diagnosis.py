@@ -110,10 +110,8 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     for name in trial.constant_prompts:
         message = f"the prompt {name!r} has no placeholder, and is the same for every task"
         result.findings.append(Finding("note", "constant_prompt", message, CONSTANT_PROMPT))
-    if trial.held is not None:
-        seconds, others_waited = trial.held
-        others = "the other rollouts waited" if others_waited else "others would have waited"
-        message = f"the agent held the event loop for {seconds:.1f} s, and {others}"
+    if trial.held:
+        message = f"the agent held the event loop for {trial.held:.1f} s; other rollouts wait then"
         level: Level = "warning" if trial.shares_process else "note"
         result.findings.append(Finding(level, "blocks_loop", message, BLOCKS_LOOP))
     return result

@@ -9,6 +9,7 @@ what the algorithm writes goes to a folder that is removed.
 
 import asyncio
 import logging
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from agl.execution.events import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
 from agl.plugins.schema import schema_of
-from agl.runner import LitAgentRunner, agent_call
+from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
@@ -39,6 +40,8 @@ from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""
+HELD_SECONDS = 1.0
+"""An agent that keeps the event loop for longer is told of."""
 QUIET_SECONDS = 1.0
 """No more rollouts come when none was queued for so long."""
 
@@ -74,8 +77,8 @@ class Trial:
     """Of all rollouts of the first one's task that have one."""
     constant_prompts: list[str] = field(default_factory=list[str])
     """Names of those that the rollout got, and that are the same for every task."""
-    held: tuple[float, bool] | None = None
-    """For how many seconds a rollout held the event loop, and whether others waited."""
+    held: float = 0.0
+    """For how many seconds a rollout held the event loop; 0 if only for moments."""
     shares_process: bool = False
     """Whether a run of this configuration runs several rollouts at once in a process."""
     error: str | None = None
@@ -139,26 +142,30 @@ class _Few(LitAgentRunner[Any]):
 
 
 class _Holds(logging.Filter):
-    """Takes what the runner logs of an agent that holds the event loop; the findings say it."""
+    """Takes what asyncio logs of an agent that holds the event loop; the findings say it."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
-        self._logger = agent_call.logger
 
     def __enter__(self) -> None:
-        self._level = self._logger.level
-        self._logger.setLevel(logging.DEBUG)
-        self._logger.addFilter(self)
+        self._before = os.environ.get("PYTHONASYNCIODEBUG")
+        os.environ["PYTHONASYNCIODEBUG"] = "1"  # loops that are made from now on measure it
+        logging.getLogger("asyncio").addFilter(self)
 
     def __exit__(self, *_: object) -> None:
-        self._logger.setLevel(self._level)
-        self._logger.removeFilter(self)
+        logging.getLogger("asyncio").removeFilter(self)
+        if self._before is None:
+            del os.environ["PYTHONASYNCIODEBUG"]
+        else:
+            os.environ["PYTHONASYNCIODEBUG"] = self._before
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg == agent_call.HELD:
-            (seconds,) = cast("tuple[float]", record.args)
-            self._trial.held = seconds, record.levelno > logging.DEBUG
+        if not record.msg.startswith("Executing"):
+            return True
+        what, seconds = cast("tuple[str, float]", record.args)
+        if "AgentCall." in what and seconds > max(HELD_SECONDS, self._trial.held):
+            self._trial.held = seconds
         return False
 
 
