@@ -15,15 +15,7 @@ from agl.store.queries import (
     span_query,
     worker_query,
 )
-from agl.types import (
-    Attempt,
-    Document,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of_record
 
