@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -79,6 +80,7 @@ def _always_the_same() -> Iterator[_Clock]:
     clock = _Clock()
     with (
         mock.patch.object(overdue.StoreClock, "now", side_effect=clock.now),
+        mock.patch("agl_runs.store.time", SimpleNamespace(time=clock.now)),
         mock.patch.object(ids, "_random", random.Random(1)),
     ):
         yield clock

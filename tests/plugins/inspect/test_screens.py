@@ -23,7 +23,10 @@ from . import screen_project
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 120)
-OURS = ("agl-core", "agl-adapters", "agl-inspect", "agl-apo", "agl-learning", "agl-runs")
+OURS = (
+    *("agl-core", "agl-adapters", "agl-inspect", "agl-apo", "agl-learning", "agl-runs"),
+    "agl-sqlite",
+)
 """The packages that listings show: others would change them."""
 COMMANDS = {
     "help": "--help",
