@@ -5,8 +5,7 @@ from typing import Any, Optional
 import pytest
 
 import agl
-from agl.agent.function import FunctionalLitAgent
-from agl.agent.injection import MissingResourceError
+from agl.agent.function import FunctionalLitAgent, MissingResourceError
 from agl.errors import ConfigError
 
 ATTEMPT = agl.Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)

@@ -27,7 +27,7 @@ BLOCKED = (
     "an agent blocked the event loop that they share. A coroutine agent must not block: await "
     "instead (asyncio.to_thread, an asynchronous client), or make the agent a plain function"
 )
-_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.injection")
+_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.function")
 
 
 class RolloutCancelledError(AglError, RuntimeError):

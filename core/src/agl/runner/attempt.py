@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from agl.agent.base import LitAgent
-from agl.agent.injection import MissingResourceError
+from agl.agent.function import MissingResourceError
 from agl.algorithm.gateway import GatewayClient
 from agl.errors import (
     ConfigError,

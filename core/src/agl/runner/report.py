@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from agl.agent.injection import MissingResourceError
+from agl.agent.function import MissingResourceError
 from agl.emitter import reward_attributes
 from agl.errors import AgentResultError, AglError, InvalidRecordError, InvalidTransitionError
 from agl.runner.claims import Claims
