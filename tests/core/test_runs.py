@@ -310,7 +310,7 @@ def test_folder_says_which_run_goes_on_where_nobody_else_does(
     Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     # A store in memory knows of no earlier starts.
     assert fit(run_dir="out").seen[0][:2] == ("other", 3)
-    assert "nothing is known of what run other was begun with" in caplog.text
+    assert "the store has no record of run other" in caplog.text
 
 
 def test_folder_that_an_algorithm_names_is_made_by_it() -> None:

@@ -1,4 +1,4 @@
-"""What a server refuses before any application, and any token, is looked at.
+"""What a server refuses before it looks at any token, and before any application sees it.
 
 Other users of this machine, and web pages in its browsers, reach a server on loopback. A page is
 known by its ``Origin``, and where its name was bound to this address (DNS rebinding), by ``Host``.

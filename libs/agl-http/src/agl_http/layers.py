@@ -136,8 +136,8 @@ class ErrorGuard:
     observe: Callable[[str, str, int, float], None]
     """Told of each request: method, route, status, seconds."""
     plain: Any = None
-    """What answers a request in which neither ``WholeBody`` nor CORS has a part, once ``grant_of``
-    its token is known."""
+    """Answers a plain request, whose body is there and whose token ``grant_of`` has read; see
+    ``PlainProtocol``."""
     grant_of: Callable[[bytes], Any] = lambda header: None
     max_body_bytes: int = 0
 

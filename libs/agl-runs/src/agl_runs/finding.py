@@ -16,11 +16,12 @@ def stores_here() -> list[Path]:
 
 
 def placed(run: Run, file: Path) -> Run:
-    """A run as its store has it, with the folder of that where the run's files lie beside it.
+    """A run as its store has it, with the folder in which its files lie now.
 
-    Both may have been moved, and a copy is not what it was copied from. Else the folder is the one
-    in the record, as for a store that several runs share. The file that the run was begun with, and
-    its working directory, are looked for where they lay, seen from the folder.
+    A run's folder may have been moved or copied with the store in it: then the folder is the
+    store's. If the store is shared by several runs, the folder is the one in the record. The run's
+    configuration file and working directory are looked for at the same place relative to the
+    folder.
 
     Args:
         run: As the store has it.

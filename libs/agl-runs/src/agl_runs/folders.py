@@ -58,7 +58,7 @@ def default_folder(run_id: str) -> Path:
 def known_run(folder: Path) -> tuple[str, int] | None:
     """Id and number of starts of the run that an algorithm has begun in a folder.
 
-    None where there is none, or where the file is damaged, which the algorithm says.
+    None if there is no such run, or if its file is damaged, which the algorithm reports.
     """
     try:
         found: Any = json.loads((folder / FILE).read_text("utf-8"))

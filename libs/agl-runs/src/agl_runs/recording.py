@@ -246,8 +246,8 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
             )
     if before is None and (request.resume or (request.run_id is None and known is not None)):
         logger.warning(
-            "nothing is known of what run %s was begun with: its store has no record of it. Only "
-            "its algorithm can tell whether it goes on as what it was",
+            "the store has no record of run %s, so its options, tasks and code cannot be compared "
+            "with those that it had; its algorithm compares only what it wrote into its folder",
             run_id,
         )
     stored = Path(before.folder) if before is not None and before.folder else None

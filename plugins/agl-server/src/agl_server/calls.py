@@ -1,8 +1,8 @@
 """Where each operation of the store stands in the HTTP interface: a line for each.
 
 The bodies, queries and answers follow from the signatures in the contract, for the client, the
-server and its description alike. What is not here, or is written by hand on one of the sides,
-waits, is hot, or is not one operation: see the methods of ``client.py`` and ``routes.py``.
+server and its description alike. Operations that wait or that are hot are written by hand: see
+the methods of ``client.py`` and ``routes.py``.
 """
 
 import functools

@@ -186,8 +186,8 @@ class StoreRoutes:
         key = self._grants.key(request, body.key)
         return {"limit": body.limit, "worker_id": body.worker_id, "key": key}
 
-    async def _told(self, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
-        """Those whose task JSON can hold; the attempts of others end here, as nobody gets them."""
+    async def _sendable(self, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
+        """Those whose task JSON can hold; the attempts of others fail."""
         found: list[AttemptedRollout] = []
         for one in claimed:
             try:
@@ -221,7 +221,7 @@ class StoreRoutes:
             if end == "gone":
                 await give_back(self.store, claimed)
                 return None
-        return self._grants.claims_json(await self._told(claimed)), 200, headers
+        return self._grants.claims_json(await self._sendable(claimed)), 200, headers
 
     async def turn(
         self, request: Request, body: wire.TurnBody | packed_json.PackedTurn
