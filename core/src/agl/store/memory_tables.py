@@ -318,13 +318,10 @@ def _open_worker(row: _AttemptRow) -> str | None:
 
 def _own(record: R, what: str) -> R:
     """A record as the store keeps it: an input may be any object, and all else is JSON."""
-    fields = record.__dict__
-    changes: dict[str, Any] = {}
-    if fields.get("input") is not None:
-        changes["input"] = copy_of(fields["input"])
+    changes = {"input": copy_of(record.input)} if isinstance(record, Rollout) else {}
     for name in ("metadata", "heartbeat_stats"):
-        if fields.get(name) is not None:
-            changes[name] = from_json(json_of(fields[name], f"{what}: its {name}"))
+        if (value := record.__dict__.get(name)) is not None:
+            changes[name] = from_json(json_of(value, f"{what}: its {name}"))
     return record.changed(**changes) if changes else record
 
 

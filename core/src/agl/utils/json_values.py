@@ -21,6 +21,7 @@ _FREE = ("input", "metadata", "heartbeat_stats")
 _READ_DEPTH = 150
 """So many levels can be read back; with more brackets it is tried."""
 _ENVELOPE = 8
+_DEEPEST_KEPT = DEEPEST_JSON - _ENVELOPE - 1
 _SCALARS = (str, int, float, type(None))
 
 
@@ -55,21 +56,24 @@ def copy_of(value: Any) -> Any:
         InvalidRecordError: It goes too deep, or holds itself.
     """
     try:
-        return _copied(value)
+        return _copied(value, _DEEPEST_KEPT)
     except RecursionError:
         raise InvalidRecordError(
             "a value goes too deep, or holds itself; expected lists and dicts within each other "
-            "to about 100 levels"
+            f"to {_DEEPEST_KEPT} levels"
         ) from None
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, levels: int) -> Any:
     if isinstance(value, _SCALARS):
         return value
+    if levels == 0:
+        raise RecursionError
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in cast(dict[Any, Any], value).items()}
+        items = cast(dict[Any, Any], value).items()
+        return {key: _copied(item, levels - 1) for key, item in items}
     if isinstance(value, list):
-        return [_copied(item) for item in cast(list[Any], value)]
+        return [_copied(item, levels - 1) for item in cast(list[Any], value)]
     return deepcopy(value)
 
 
