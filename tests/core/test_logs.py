@@ -136,7 +136,7 @@ def test_the_log_of_the_runner_is_as_it_was_after_a_dry_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     dev("INFO", capsys)
-    assert logging.getLogger("agl.runner.attempt").level == logging.NOTSET
+    assert not logging.getLogger("agl.runner.attempt").filters
 
 
 LOG = """

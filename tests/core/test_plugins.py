@@ -277,7 +277,7 @@ def test_public_name_of_a_missing_plugin_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(registry, "_scan", lambda path: ())
     with pytest.raises(MissingPluginError) as caught:
-        registry.load_public_name("APO")
+        registry.load_public_name("APO", ())
     assert str(caught.value) == (
         f"agl.APO lives in agl-apo, which is not installed. Run: {install_line('agl-apo')}"
     )

@@ -32,6 +32,6 @@ def __getattr__(name: str) -> Any:
     else:
         from agl.plugins.registry import load_public_name
 
-        value = load_public_name(name)
+        value = load_public_name(name, __all__)
     globals()[name] = value
     return value

@@ -14,6 +14,7 @@ import agl_runs.baseline
 import agl_runs.records
 import agl_server.client
 import agl_server.processes
+import agl_server.processes.events
 import agl_server.server
 import agl_sqlite
 import agl_torch
@@ -69,7 +70,6 @@ from .errors import AglError as AglError
 from .execution.base import ExecutionStrategy as ExecutionStrategy
 from .execution.events import (
     ExecutionEvent as ExecutionEvent,
-    MultiprocessingEvent as MultiprocessingEvent,
     ThreadingEvent as ThreadingEvent,
 )
 from .execution.shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy
@@ -172,6 +172,7 @@ Run = agl_runs.records.Run
 RunGeneration = agl_runs.records.RunGeneration
 RunStart = agl_runs.records.RunStart
 ClientServerExecutionStrategy = agl_server.processes.ClientServerExecutionStrategy
+MultiprocessingEvent = agl_server.processes.events.MultiprocessingEvent
 LightningStoreClient = agl_server.client.LightningStoreClient
 LightningStoreServer = agl_server.server.LightningStoreServer
 LightningStoreThreaded = agentlightning.store.threading.LightningStoreThreaded

@@ -103,7 +103,7 @@ class Recorder:
             MissingPluginError: It needs agl-runs.
         """
         if request.run_id is not None or request.resume or request.force:
-            registry.find(GROUP, "runs")
+            registry.load_only(GROUP)
 
     def default_store(self, request: RunRequest) -> "Given[LightningStore]":
         """The store of a run that is given none."""
@@ -121,12 +121,7 @@ class Recorder:
     ) -> Generator[Recording]:
         """A block that is one start of a run; how it ends is noted.
 
-        Args:
-            request: Which run is asked for.
-            store: Where it has its rollouts and its record.
-            agent: Of the run, like ``algorithm``.
-            datasets: ``train`` and ``val``, if they are given.
-            hooks: Asked what else is to be said of the run at its end.
+        ``datasets`` has ``train`` and ``val``, if they are given.
 
         Raises:
             ConfigError: The run cannot be begun or resumed; nothing was started.

@@ -30,7 +30,7 @@ from agl.tracer.base import Tracer
 from agl.types import Dataset, NamedResources
 from agl.utils.catalogue import refuse_keywords
 from agl.utils.checks import check_dataset, check_numbers, check_resources, one_of
-from agl.utils.logs import quieter, setup_logging, tell
+from agl.utils.logs import setup_logging, tell
 from agl.utils.secrets import learn_keys
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,8 @@ class Trainer:
             None if algorithm is None else plan_part("algorithm", algorithm).build()
         )
         self.tracer: Tracer = plan_part("tracer", tracer).build()
-        self.strategy = self._build_strategy(strategy, n_runners, port)
+        wanted = {"n_runners": n_runners, "server_port": port}
+        self.strategy: ExecutionStrategy = plan_part("strategy", strategy, said=wanted).build()
         if not isinstance(run, RunRequest):
             run = RunRequest(run, resume, None if run_dir is None else Path(run_dir), force)
         given = run.folder and run.folder.absolute()
@@ -157,12 +158,9 @@ class Trainer:
         *,
         val_dataset: Dataset[Any] | None = None,
     ) -> RunResult:
-        """Train ``agent``; returns when the algorithm has finished and everything has stopped.
+        """Train ``agent`` on the first dataset, and measure it with the other.
 
-        Args:
-            agent: The agent.
-            train_dataset: Tasks to learn from.
-            val_dataset: Tasks to measure with.
+        Returns when the algorithm has finished and everything has stopped.
 
         Returns:
             What the run came to; the same is written on standard error.
@@ -247,8 +245,7 @@ class Trainer:
             with self._recorder.recording(self.run_request, *what) as run:
                 algorithm.set_context(replace(context, **run.about))
                 asyncio.run(self._make_ready(agent, algorithm, run))
-                with quieter("agl.runner.attempt", algorithm.logs_attempts):
-                    self._execute(agent, algorithm, datasets, run)
+                self._execute(agent, algorithm, datasets, run)
         finally:
             self.result = run.result
             if self.shows_result and self.result.summary and logger.isEnabledFor(logging.INFO):
@@ -334,12 +331,6 @@ class Trainer:
         own = copy.copy(self._runner.build())
         with own.run_context(**about, hooks=self._hook_caller) as runner:
             await runner.iter(event=event)
-
-    def _build_strategy(
-        self, spec: Spec[ExecutionStrategy], n_runners: int | None, port: int | None
-    ) -> ExecutionStrategy:
-        said = {"n_runners": n_runners, "server_port": port}
-        return plan_part("strategy", spec, said=said).build()
 
 
 def _baseline() -> Algorithm:

@@ -415,7 +415,7 @@ async def test_attempt_gives_signs_of_life_whatever_it_waits_for(
 
     hook = agl.Hook()
     if slow == "gateway":
-        monkeypatch.setattr("agl.runner.attempt.build_component", lambda *_, **options: Slow())
+        monkeypatch.setattr("agl.plugins.registry.load_only", lambda group: Slow)
         llm = agl.ProxyLLM(endpoint="http://127.0.0.1:9/v1", model="m")
         await memory_store.add_resources({"llm": llm})
     else:

@@ -255,9 +255,6 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         """Prepare for ``step`` and ``iter``, and clean up afterwards.
 
         Args:
-            agent: The agent.
-            store: Where rollouts come from and spans go.
-            hooks: Objects with hook methods; see ``agl.Hook``.
             worker_id: A number for this runner; None takes the next free one of this process.
         """
         number = next(_runner_numbers) if worker_id is None else worker_id

@@ -191,14 +191,7 @@ _KIND_OF_NAME: dict[str, Kind] = {
 
 
 class FunctionalLitAgent(LitAgent[T]):
-    """An agent made of a function; still callable as that function.
-
-    Args:
-        function: Plain or coroutine function, or callable. See ``agl.rollout`` for what its
-            parameters get.
-        strip_proxy: Whether a ``ProxyLLM`` is handed over as a plain ``LLM`` with the address of
-            the attempt.
-        grade: What grades its results; see ``LitAgent.grade``.
+    """An agent made of a function, see ``agl.rollout``; still callable as that function.
 
     Raises:
         ConfigError: Nothing can fill a parameter, or those of ``grade`` are others.

@@ -71,8 +71,6 @@ class Algorithm(ABC):
     of its base classes need not be named again."""
     growing_options: ClassVar[frozenset[str]] = frozenset()
     """The same of options that may become more, or lose their limit: ``steps``, say."""
-    logs_attempts: ClassVar[bool] = False
-    """Whether it logs each attempt, so that runners need not."""
     needs_gateway: ClassVar[bool] = False
     """Whether a trainer without a gateway builds the installed one for this algorithm."""
 
@@ -232,11 +230,7 @@ class FastAlgorithm(Algorithm):
 
 
 class FunctionalAlgorithm(Algorithm):
-    """An algorithm made of a function by ``@algo``.
-
-    Args:
-        function: Takes any of ``INJECTED``, by name.
-    """
+    """An algorithm made by ``@algo`` of a function that takes any of ``INJECTED``, by name."""
 
     INJECTED: ClassVar[tuple[str, ...]] = (
         *("train_dataset", "val_dataset"),

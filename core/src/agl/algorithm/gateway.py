@@ -41,10 +41,7 @@ class ModelConfig(TypedDict):
 
 
 class GatewayClient(ABC):
-    """What a runner asks the gateways that its attempts call; one for each runner.
-
-    Its entry point is ``http`` of the group ``agl.gateway_clients``.
-    """
+    """What a runner asks the gateways that its attempts call; one for each runner."""
 
     @abstractmethod
     async def open(

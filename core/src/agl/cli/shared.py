@@ -35,12 +35,9 @@ def print_table(
 def table_text(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = False
 ) -> str:
-    """Rows as a table, a line for each; nothing is left out, unless a terminal's width is less.
+    """Rows as a table, a line for each; nothing is left out.
 
-    Args:
-        columns: Their heads.
-        rows: A cell for each.
-        cut: Whether a terminal gets lines of its width, with a mark where the rest is cut off.
+    With ``cut`` a terminal gets lines of its width, with a mark where the rest is cut off.
     """
     from rich.cells import cell_len, set_cell_size
 

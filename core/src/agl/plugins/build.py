@@ -153,10 +153,6 @@ def build_hooks(given: object | Sequence[object] | None) -> list[object]:
 def import_attribute(path: str, where: str = "") -> Any:
     """Import what ``module:attribute`` or ``package.module.attribute`` names.
 
-    Args:
-        path: The path.
-        where: What error messages begin with.
-
     Raises:
         ConfigError: There is no such module or attribute, or importing the module fails.
     """

@@ -182,9 +182,7 @@ class HookCaller(Sequence[object]):
         """Call every implementation of a hook, one after the other, in pluggy's order.
 
         Args:
-            name: Of the hook.
             take: Gets each answer that is not None; what it raises is the plugin's failure as well.
-            arguments: All that its spec has.
 
         Raises:
             ConfigError: There is no such hook, or it has other arguments; nothing was called.

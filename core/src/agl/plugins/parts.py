@@ -54,10 +54,8 @@ def plan_part(
     """Find, load and check a part of a trainer; see ``plan_component``.
 
     Args:
-        name: A key of ``PARTS``.
         spec: How the part is given; None takes its default.
         where: What error messages begin with; the part's name if left out.
-        default: In place of that of ``PARTS``.
         said_by: Who says what is in ``said``, for messages.
         said: Options that the part gets, and in which it must not say something else. None says
             nothing.
@@ -93,10 +91,7 @@ def adapter_maker(
 ) -> Callable[[], TraceAdapter[Any]]:
     """A function that gives the adapter of a run: the one given, or the one the algorithm wants.
 
-    Args:
-        adapter: That was given.
-        algorithm: It may ask for one, with options; that one is built at its first use.
-        agent_match: What the agent says of whose calls are trained.
+    The latter is built at its first use. ``agent_match`` is the agent's ``trained_agents``.
 
     Raises:
         ConfigError: Adapter, algorithm and agent do not fit each other.

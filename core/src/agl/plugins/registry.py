@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
@@ -123,6 +123,15 @@ def load(group: str, name: str) -> Any:
     return load_component(find(group, name))
 
 
+def load_only(group: str) -> Any:
+    """Import the component of a group of which one is used, the first by name.
+
+    Raises:
+        MissingPluginError: None is installed.
+    """
+    return load(group, [*names_in(group), *catalogue.offered(group)][0])
+
+
 def load_component(component: Component) -> Any:
     """Import a component that was found.
 
@@ -164,8 +173,8 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     return BrokenComponentError(f"{component} {cause}")
 
 
-def load_public_name(name: str) -> Any:
-    """What ``agl.<name>`` is, if that is a component or lives in a library.
+def load_public_name(name: str, own: Iterable[str]) -> Any:
+    """What ``agl.<name>`` is, if that is a component or lives in a library; ``own`` are others.
 
     Raises:
         MissingPluginError: It is not installed; the message says what to install.
@@ -186,9 +195,7 @@ def load_public_name(name: str) -> Any:
             if error.name != top:
                 raise
             raise _absent(f"agl.{name}", top.replace("_", "-")) from None
-    import agl
-
-    return catalogue.refuse_name("agl", name, {*agl.__all__, *components, *libraries})
+    return catalogue.refuse_name("agl", name, {*own, *components, *libraries})
 
 
 def _absent(what: str, package: str) -> MissingPluginError:

@@ -94,7 +94,6 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
 
     Args:
         target: The class or function that builds it; its ``explain_option``, if any, says more.
-        values: Option name -> value, as read.
         where: What error messages begin with, as ``"agl.yaml: algorithm"``.
 
     Returns:

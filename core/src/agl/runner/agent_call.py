@@ -93,13 +93,10 @@ class AgentCall:
 
     Args:
         method: ``LitAgent.rollout_method(...)``, or what stands for it.
-        arguments: What it is called with.
         read: Makes of the result what is stored; see ``read_result``.
-        attempt: What it is called for.
         timeout: Seconds from ``began`` until it is stopped; None for no limit.
         began: When the attempt began, by ``time.monotonic()``; the store counts from then, too.
         agent_loop: Gives the loop for a coroutine; None runs it on the caller's loop.
-        doing: What goes on meanwhile, for messages.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from agl.errors import (
     StoreError,
     TracerError,
 )
-from agl.plugins.build import build_component
+from agl.plugins import registry
 from agl.plugins.hooks import HookCaller
 from agl.runner.agent_call import AgentCall, AgentLoop, RolloutCancelledError
 from agl.runner.claims import Claims
@@ -233,9 +233,8 @@ class AttemptRunner:
         if not any(isinstance(one, ProxyLLM) for one in resources.values()):
             return resources
         if self._gateways is None:
-            self._gateways = build_component(
-                "http", group="agl.gateway_clients", expected_type=GatewayClient, where="runner"
-            )
+            self._gateways = registry.load_only("agl.gateway_clients")()
+        assert self._gateways is not None
         return await self._gateways.open(self.store, rollout, resources)
 
     async def _place(

@@ -24,8 +24,6 @@ class Claims:
     """Claims for one runner, until it shall stop or has enough.
 
     Args:
-        store: Where rollouts come from.
-        worker_id: Who claims.
         event: Once it is set nothing is claimed any more, and what has not begun is given back.
         left: How many rollouts may still be claimed.
     """

@@ -45,8 +45,6 @@ class Heartbeat:
     coroutines.
 
     Args:
-        store: The store.
-        worker_id: The runner's id there.
         running: What runs at present, by attempt; read in another thread.
         interval: Seconds between heartbeats; less when an ``unresponsive_seconds`` needs it.
         include_gpu: Whether to add what ``nvidia-smi`` tells.

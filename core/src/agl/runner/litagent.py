@@ -239,9 +239,7 @@ class LitAgentRunner(Runner[T]):
         """Run one rollout past the queue.
 
         Args:
-            input: The task.
             resources: Stored as a new snapshot and used; None uses the latest one.
-            mode: Mode of the rollout.
             event: When it is set, the agent is cancelled.
 
         Returns:

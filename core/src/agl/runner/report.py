@@ -56,11 +56,7 @@ what is to be graded."""
 
 
 class SandboxedAgentError(AglError, RuntimeError):
-    """Stands for what an agent raised in a sandbox.
-
-    Args:
-        failure: What is stored with the attempt.
-    """
+    """Stands for what an agent raised in a sandbox."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.type}: {failure.message}")
@@ -102,7 +98,6 @@ class Outcome:
         """The spans to store for the result.
 
         Args:
-            attempt: Whose result it is.
             trace_id: Of the attempt's trace; None makes a new one for a reward.
         """
         if isinstance(self.result, Artefact):
@@ -139,8 +134,6 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Ou
 
     Args:
         result: None, a number, or a list of spans; for a grader, whatever JSON can hold.
-        attempt: Whose result it is.
-        is_graded: Whether it is for a grader.
 
     Returns:
         The attributes of the reward for a number; the spans of a list, made spans of this attempt.
@@ -234,8 +227,6 @@ class AttemptStore(StandInStore):
     kept, to go with the final status.
 
     Args:
-        store: The store.
-        rollout: As claimed.
         place: See ``GatewayClient.wait_for_earlier_calls``.
     """
 

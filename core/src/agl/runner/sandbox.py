@@ -28,10 +28,6 @@ class Sandbox(ABC):
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
         """Start, and try what the wall promises to forbid; before any agent runs.
 
-        Args:
-            agent: Whose attempts will be run.
-            tracer: Collects their spans behind the wall.
-
         Raises:
             ConfigError: It cannot start here, something succeeded that it promises to forbid, or
                 the agent or the tracer cannot be brought behind the wall.
@@ -44,9 +40,7 @@ class Sandbox(ABC):
         """Run the agent. Cancelled, it ends all that the attempt started.
 
         Args:
-            rollout: The attempt; the agent gets its input.
             resources: A gateway's are handed in as plain addresses of this attempt.
-            store: Takes the spans of the attempt.
 
         Returns:
             What the agent returned.
@@ -82,13 +76,7 @@ class Grader(ABC):
 
     @abstractmethod
     async def grade(self, question: str, artefact: Artefact, seconds: float) -> Outcome:
-        """The attributes of a span that has what was graded and its reward, or why there is none.
-
-        Args:
-            question: Of ``question``.
-            artefact: What the agent returned.
-            seconds: So long it may take.
-        """
+        """The attributes of a span with what was graded and its reward, or why there is none."""
 
 
 def grader_of(agent: LitAgent[Any]) -> Grader | None:
@@ -100,7 +88,7 @@ def grader_of(agent: LitAgent[Any]) -> Grader | None:
     if agent.grade_method() is None:
         return None
     try:
-        make: Callable[[LitAgent[Any]], Grader] = registry.load("agl.graders", "process")
+        make: Callable[[LitAgent[Any]], Grader] = registry.load_only("agl.graders")
     except MissingPluginError as error:
         raise ConfigError(f"agent {type(agent).__name__!r} has a grader; {error}") from None
     return make(agent)

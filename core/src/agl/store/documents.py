@@ -60,12 +60,8 @@ class StoreDocuments:
         """Documents of a kind, in the order of their keys.
 
         Args:
-            kind: Which.
             key_in: Only these; an empty one matches nothing.
-            key_prefix: Only keys that begin so.
-            rollout_id_in: Only documents about these rollouts.
             after: Only keys behind this one, the last of the page before; ``total`` counts all.
-            limit: At most so many; -1 for all.
         """
         ...
 

@@ -42,11 +42,7 @@ class ForwardingStore(LightningStore, ABC):
 
 
 class StandInStore(ForwardingStore):
-    """Is to its user the store itself, with whatever that has beyond the contract.
-
-    Args:
-        store: The store; it is also what is pickled.
-    """
+    """Is to its user the store itself, with whatever that has beyond the contract, also pickled."""
 
     is_holding = False
     """Whether it keeps new spans here for now, so that nobody waits for them to be added."""

@@ -143,11 +143,7 @@ def move_attempt(
     """The attempt in its next status.
 
     Args:
-        attempt: As it is.
-        status: Its next status.
-        now: Unix seconds.
         current: See ``is_current``.
-        error: Why it did not succeed.
 
     Raises:
         InvalidTransitionError: The table does not have this step.
@@ -209,9 +205,6 @@ def overdue(
     """The status and failure that the watchdog gives to an open attempt, or None.
 
     Args:
-        attempt: Which one.
-        config: Of its rollout.
-        now: The time.
         listening_since: When the store was opened. While it was away nobody could give a sign, so
             silence counts from then on; ``timeout_seconds`` holds whatever happens.
     """
@@ -274,14 +267,7 @@ def worker_busy(worker: Worker, attempt: Attempt, now: float, *, claimed: bool =
 
 
 def worker_after(worker: Worker, ended: Attempt, still_open: Attempt | None, now: float) -> Worker:
-    """When an attempt of the worker has ended.
-
-    Args:
-        worker: As it is.
-        ended: That attempt.
-        still_open: The newest attempt of the worker that goes on.
-        now: Unix seconds.
-    """
+    """When ``ended`` has ended, and ``still_open`` is the worker's newest attempt that goes on."""
     if still_open is not None:
         return worker.changed(
             current_rollout_id=still_open.rollout_id, current_attempt_id=still_open.attempt_id

@@ -52,9 +52,6 @@ class QueueWaiters:
 
         Who stands in it looks at the queue once more before waiting, so nothing is missed. One that
         was woken and leaves work behind (it took other work, or was cancelled) wakes the next.
-
-        Args:
-            has_queued: Whether there is something in the queue.
         """
         ticket = Ticket()
         with self._lock:

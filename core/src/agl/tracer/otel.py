@@ -37,8 +37,7 @@ class OtelTracer(Tracer, trace_api.Tracer):
     own with no sampling and no limits. Any number of trace contexts may be open at once; a span
     belongs to the one in which it began, as OpenTelemetry's context tells, which follows asyncio
     tasks and ``asyncio.to_thread``. In a thread that was started without its context, it belongs
-    to the only open trace context, if there is just one; otherwise it is counted in
-    ``num_unattributed_spans`` and belongs to none.
+    to the only open trace context, if there is just one, and otherwise to none.
 
     Spans are written in the background, numbered by the store in the order of their ends. Leaving a
     trace context writes the rest, spans that are still open included: these get status ERROR and
@@ -53,11 +52,6 @@ class OtelTracer(Tracer, trace_api.Tracer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_last": None}
-
-    @property
-    def num_unattributed_spans(self) -> int:
-        """How many spans of this process could not be given to any attempt."""
-        return ROUTER.num_unattributed
 
     def init_worker(
         self, worker_id: int, store: "LightningStore | None" = None, *args: Any, **kwargs: Any

@@ -61,7 +61,6 @@ class ProxyLLM(LLM):
         Args:
             rollout_id: The rollout, or None (with ``attempt_id`` None) for the bare, unattributed
                 address.
-            attempt_id: The attempt.
 
         Raises:
             ConfigError: Only one of the two ids was given.

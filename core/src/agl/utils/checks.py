@@ -25,17 +25,9 @@ def check_numbers(
     below: float | None = None,
     **values: object,
 ) -> None:
-    """Refuse what is no finite number, or out of bounds. True and False are no numbers.
+    """Refuse options that are no finite numbers, or out of bounds. True and False are no numbers.
 
-    Args:
-        owner: Whose options they are.
-        whole: Only whole numbers.
-        optional: None is allowed, too.
-        least: The least that is allowed.
-        above: All must be above it.
-        most: The most that is allowed.
-        below: All must be below it.
-        values: Name of the option -> value.
+    ``values`` are the options of ``owner`` by name; ``optional`` lets None pass, too.
 
     Raises:
         ConfigError: It names the first of them.
@@ -72,11 +64,7 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
 
 
 def check_dataset(where: str, dataset: Any) -> None:
-    """Refuse what is no dataset, though it may be counted and indexed like one.
-
-    Args:
-        where: What the message begins with.
-        dataset: What was given; None passes.
+    """Refuse what is no dataset, though it may be counted and indexed like one. None passes.
 
     Raises:
         DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
@@ -104,11 +92,7 @@ def check_dataset(where: str, dataset: Any) -> None:
 
 
 def check_resources(where: str, resources: Any) -> None:
-    """Refuse what an agent could not be given.
-
-    Args:
-        where: What the message begins with.
-        resources: What was given; None passes.
+    """Refuse what an agent could not be given. None passes.
 
     Raises:
         ConfigError: It is no mapping, or a value of it no resource.

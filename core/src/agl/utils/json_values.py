@@ -80,10 +80,6 @@ def _copied(value: Any, levels: int) -> Any:
 def json_of(value: Any, what: str) -> str:
     """A value as JSON.
 
-    Args:
-        value: The value.
-        what: What it is, for the message.
-
     Raises:
         InvalidRecordError: JSON cannot hold it.
     """

@@ -5,7 +5,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agl.utils.catalogue import refuse_keywords
@@ -120,16 +120,3 @@ def setup_module_logging(
     if console:
         logger.addHandler(_Console())
     return logger
-
-
-@contextlib.contextmanager
-def quieter(name: str, is_quiet: bool) -> Generator[None]:
-    """Leave out warnings of a logger, unless the log is at level debug."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    if is_quiet and not logger.isEnabledFor(logging.DEBUG):
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -29,8 +29,6 @@ def to_attributes(
     mapping leaves nothing.
 
     Args:
-        nested: What to flatten.
-        prefix: Put before every key, with a dot.
         strict: Refuse what a span cannot hold (None, objects, non-finite numbers) instead of
             storing its JSON or text.
 
@@ -75,11 +73,6 @@ def put(key: str, value: Any, flat: dict[str, Any]) -> None:
 
 def to_attribute_value(value: Any, *, key: str = "value", strict: bool = False) -> AttributeValue:
     """One value as a span can hold it: itself when it is a finite primitive, else JSON or text.
-
-    Args:
-        value: Any object; pydantic models and dataclasses become JSON.
-        key: Its name in the message.
-        strict: Refuse instead of converting.
 
     Raises:
         ValueError: ``strict``, and the value is no finite primitive.

@@ -6,12 +6,7 @@ from typing import Any
 
 
 def worker_name(worker_id: int, pid: int | None = None) -> str:
-    """The id of a runner in the store, unique across hosts and processes.
-
-    Args:
-        worker_id: Its number within its process or strategy.
-        pid: Its process; None is this one.
-    """
+    """The id of a runner in the store, unique across hosts and processes (None: this one)."""
     return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{worker_id}"
 
 

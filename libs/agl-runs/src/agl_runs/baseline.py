@@ -9,6 +9,7 @@ from typing import Any, get_args
 import agl
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError, RunnerCrashError
+from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_choice, check_numbers
@@ -16,6 +17,7 @@ from agl.utils.text import shorten
 from agl_runs.infrastructure import InfrastructureFailures, infrastructure_failure
 
 logger = logging.getLogger("agl.baseline")
+_of_attempts = logging.getLogger("agl.runner.attempt")
 
 LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
@@ -39,7 +41,6 @@ class Baseline(FastAlgorithm):
     """
 
     publishes = ()
-    logs_attempts = True
     growing_options = frozenset({"n_epochs"})
 
     def __init_subclass__(cls, **options: Any) -> None:  # its ``run`` may put some in the store
@@ -62,6 +63,11 @@ class Baseline(FastAlgorithm):
         self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self.rewards: dict[str, float | None] = {}
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
+
+    async def clear_leftovers(self, store: LightningStore) -> None:
+        """Have runners that start from now on not log what ``run`` logs of each attempt."""
+        if not _of_attempts.isEnabledFor(logging.DEBUG):
+            _of_attempts.addFilter(_drop)
 
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -93,6 +99,7 @@ class Baseline(FastAlgorithm):
                         place = {"epoch": epoch, "index": index}
                         group.create_task(self._run_one(sample, mode, place, slots))
         finally:
+            _of_attempts.removeFilter(_drop)
             rewards = [reward for reward in self.rewards.values() if reward is not None]
             mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
             numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
@@ -189,6 +196,10 @@ class Baseline(FastAlgorithm):
         if span.start_time is not None and span.end_time is not None:
             line += f" {span.end_time - span.start_time:.2f} seconds"
         return f"{line} {sorted(span.attributes)}"
+
+
+def _drop(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def _tasks(

@@ -15,6 +15,7 @@ of a second or so. Algorithm and runners meet only in the store, so they may run
 """
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import threading
@@ -24,7 +25,7 @@ import pytest
 
 from agl.errors import AlgorithmError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest, RolloutStatus
 
@@ -143,7 +144,7 @@ class StrategyContract:
         self, strategy: ExecutionStrategy, memory_store: LightningStore, in_order: bool
     ) -> None:
         """Where ``ask_to_stop`` says that the run will end, it does; else it ends at once."""
-        here, asked = os.getpid(), MultiprocessingEvent()
+        here, asked = os.getpid(), multiprocessing.Event()
 
         def ask() -> bool:
             asked.set()

@@ -275,13 +275,7 @@ def update_attempt(
 
 
 def expire(tables: Tables, now: float, listening_since: float = 0.0) -> int:
-    """End the attempts whose deadline has passed; how many those were.
-
-    Args:
-        tables: Of the store.
-        now: The time.
-        listening_since: See ``rules.overdue``.
-    """
+    """End the attempts whose deadline has passed; how many those were."""
     count = 0
     for rollout, stored in tables.overdue(now):
         verdict = rules.overdue(stored.attempt, rollout.config, now, listening_since)

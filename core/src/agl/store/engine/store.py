@@ -69,7 +69,6 @@ class EngineStore(ReadingStore):
         """Run an operation in a transaction (``run_all``), then give its effects to ``_publish``.
 
         Args:
-            operation: A function of the tables and the time.
             claimed_of: Finds the claims in its result, which go back if the caller is gone.
         """
 

@@ -21,7 +21,7 @@ from agl.env import (
 from agl.errors import AlgorithmError, ConfigError, StoreError
 from agl.execution.algorithm import run_algorithm
 from agl.execution.base import AT_WORK, AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.events import ExecutionEvent, MultiprocessingEvent
+from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
@@ -31,6 +31,7 @@ from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
 from agl_server.client import LightningStoreClient
+from agl_server.processes.events import MultiprocessingEvent
 from agl_server.processes.process import (
     WORKING,
     Tell,
