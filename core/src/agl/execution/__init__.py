@@ -1,3 +1,3 @@
-"""Where algorithm and runners are placed: the contract (``base``) and two strategies."""
+"""Where algorithm and runners are placed: the contract (``base``) and threads."""
 
 from agl.execution.base import ExecutionStrategy as ExecutionStrategy
