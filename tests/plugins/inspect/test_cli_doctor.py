@@ -237,7 +237,10 @@ def doctor(
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: str) -> tuple[object, dict[str, Any]]:
-        code, out, err = agl("doctor", "agl.yaml", *arguments, "--json")
+        given = list(arguments)
+        if any(one.startswith("algorithm.type=doctor_agents:") for one in arguments):
+            given.append(f"algorithm.url={llm.url}")  # another type drops the options
+        code, out, err = agl("doctor", "agl.yaml", *given, "--json")
         assert out or "--debug" not in err, err
         return code, json.loads(out) if out else err
 
