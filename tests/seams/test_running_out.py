@@ -75,7 +75,7 @@ def steps_of(metrics: Iterable[str]) -> list[int]:
 async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     store = agl.SqliteLightningStore(folder / "store.db")
     try:
-        runs = (await query_runs(store)).items
+        runs = await query_runs(store)
         trained = [
             item.key
             for part in await query_parts(store, lost=False)

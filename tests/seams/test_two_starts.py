@@ -18,6 +18,7 @@ from .scene import Scene
 
 SCRIPT = """
 import json, platform
+from agl_learning.ledger_documents import put_parts
 options = json.loads((HERE / "options.json").read_text())
 platform.node = lambda: options["host"]  # else a process that lives would be seen
 

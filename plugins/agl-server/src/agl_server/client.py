@@ -159,7 +159,7 @@ class LightningStoreClient(LightningStore):
             rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
             for number, rollout in enumerate(rollouts)
         ]
-        return await super().enqueue_many_rollouts(keyed)
+        return await self._post("/queues/rollouts/enqueue", {"rollouts": keyed}, _many_rollouts)
 
     async def get_many_span_sequence_ids(
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
