@@ -388,7 +388,8 @@ async def test_a_runner_puts_back_what_it_claimed_and_will_not_run() -> None:
     async with serving() as bench:
         token = await issue_token(bench.store, "runner")
         client = agl.LightningStoreClient(bench.server.address, token=token)
-        await give_back(client, await client.dequeue_many_rollouts(worker_id="w", limit=2))
+        for claimed in await client.dequeue_many_rollouts(worker_id="w", limit=2):
+            await give_back(client, claimed)
         await client.close()
         assert [one.status for one in await bench.store.query_rollouts()] == ["requeuing"] * 2
 

@@ -13,7 +13,7 @@ import pytest
 import agl
 from agl.execution.base import AT_WORK
 from agl.runner.claims import Claims
-from agl.utils.workers import worker_name
+from agl.utils.life_cycle import worker_name
 from agl_server.processes.process import run_as_process
 from agl_server.processes.reports import mark_lost
 from agl_server.processes.supervisor import RunnerDied

@@ -59,6 +59,13 @@ def test_core_does_not_grow() -> None:
     assert sum(lines) <= MOST_IN_THE_CORE
 
 
+def test_no_room_below_the_trainer_asks_for_the_lazy_names() -> None:
+    for path in AGL.rglob("*.py"):
+        if path.relative_to(AGL).parts[0] not in ("cli", "adapter.py", "__init__.py"):
+            asks = re.search(r"^\s*(import agl|from agl import .*)$", path.read_text("utf-8"), re.M)
+            assert asks is None, path
+
+
 def test_modules_are_short() -> None:
     sources = [path for root in DISTRIBUTIONS for path in root.glob("src/**/*.py")]
     long = {

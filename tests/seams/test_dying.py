@@ -13,7 +13,7 @@ import pytest
 import agl
 from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.store.give_back import give_back
-from agl.utils.workers import worker_name
+from agl.utils.life_cycle import worker_name
 from agl_server.processes.reports import Reports
 from agl_server.processes.supervisor import AllEnded, RunnerDied
 
@@ -358,15 +358,17 @@ class DiskOf(agl.InMemoryLightningStore):
 
 async def test_full_disk_keeps_only_the_claim_that_it_refused() -> None:
     store = DiskOf(refusals=1)
-    await give_back(store, await store.claimed_by("a", "b", "c"))
+    for claimed in await store.claimed_by("a", "b", "c"):
+        await give_back(store, claimed)
     assert sorted(await store.statuses()) == ["preparing", "requeuing", "requeuing"]
 
 
-async def test_store_that_is_away_is_not_asked_for_each_claim() -> None:
+async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
     store = DiskOf(refusals=1, error=StoreUnavailableError)
+    (claimed,) = await store.claimed_by("a")
     with pytest.raises(StoreUnavailableError):
-        await give_back(store, await store.claimed_by("a", "b", "c"))
-    assert await store.statuses() == ["preparing"] * 3
+        await give_back(store, claimed)
+    assert await store.statuses() == ["preparing"]
 
 
 async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(

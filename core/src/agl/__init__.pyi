@@ -132,8 +132,8 @@ from .types import (
     Worker as Worker,
     WorkerStatus as WorkerStatus,
 )
+from .utils.life_cycle import ParallelWorkerBase as ParallelWorkerBase
 from .utils.logs import setup_logging as setup_logging, setup_module_logging as setup_module_logging
-from .utils.workers import ParallelWorkerBase as ParallelWorkerBase
 
 __version__: str
 __all__: list[str]

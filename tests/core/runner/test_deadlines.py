@@ -13,7 +13,7 @@ import pytest
 
 import agl
 from agl.errors import RunnerStuckError, StoreUnavailableError
-from agl.utils.workers import worker_name
+from agl.utils.life_cycle import worker_name
 
 Store = agl.InMemoryLightningStore
 

@@ -11,12 +11,12 @@ from agl.errors import StoreError
 from agl.execution.events import ThreadingEvent
 from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
-from agl.store.engine import operations as ops
 from agl.store.give_back import give_back
 from agl_http import wire
 from agl_http.layers import GRANT
 from agl_http.tokens import ADMIN
 from agl_server.routes import StoreRoutes
+from agl_sqlite.writer import return_claims
 
 
 async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:
@@ -40,7 +40,8 @@ async def check_given_back(store: agl.LightningStore) -> None:
 
 
 async def test_one_that_was_cancelled_keeps_no_other(memory_store: agl.LightningStore) -> None:
-    await give_back(memory_store, await two_claimed(memory_store))
+    for claimed in await two_claimed(memory_store):
+        await give_back(memory_store, claimed)
     await check_given_back(memory_store)
 
 
@@ -55,7 +56,8 @@ async def test_one_that_the_store_refuses_keeps_no_other() -> None:
     for task in (1, 2):
         await store.enqueue_rollout(task)
     claimed = await store.dequeue_many_rollouts(limit=2)
-    await give_back(store, claimed)
+    for one in claimed:
+        await give_back(store, one)
     assert [rollout.status for rollout in await store.query_rollouts()] == [
         "preparing",
         "requeuing",
@@ -69,7 +71,7 @@ async def test_what_somebody_else_runs_by_now_is_left_alone(
     (first,) = await memory_store.dequeue_many_rollouts(worker_id="slow")
     await memory_store.update_rollout(first.rollout_id, status="requeuing")
     (second,) = await memory_store.dequeue_many_rollouts(worker_id="other")
-    await give_back(memory_store, [first])
+    await give_back(memory_store, first)
     rollout = await memory_store.get_rollout_by_id(first.rollout_id)
     assert isinstance(rollout, agl.AttemptedRollout)
     assert (rollout.status, rollout.attempt.attempt_id) == ("preparing", second.attempt.attempt_id)
@@ -125,7 +127,7 @@ async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(
         else agl.SqliteLightningStore(tmp_path / "agl.db")
     )
     claimed = await two_claimed(store)
-    await store._write(lambda tables, now: ops.return_claims(tables, now, claimed))
+    await store._write(lambda tables, now: return_claims(tables, now, claimed))
     await check_given_back(store)
     await store.close()
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.store import overdue
+from agl.store import watchdog
 from agl.types import Failure, Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages import sibling_advantages
@@ -79,7 +79,7 @@ class _Clock:
 def _always_the_same() -> Iterator[_Clock]:
     clock = _Clock()
     with (
-        mock.patch.object(overdue.StoreClock, "now", side_effect=clock.now),
+        mock.patch.object(watchdog.StoreClock, "now", side_effect=clock.now),
         mock.patch("agl_runs.store.time", SimpleNamespace(time=clock.now)),
         mock.patch.object(ids, "_random", random.Random(1)),
     ):

@@ -12,7 +12,7 @@ from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
 from agl.types import GradeResult, NamedResources, Resource, Rollout, RolloutMode, RolloutRawResult
-from agl.utils.workers import ParallelWorkerBase
+from agl.utils.life_cycle import ParallelWorkerBase
 
 T = TypeVar("T")
 

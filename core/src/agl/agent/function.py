@@ -54,10 +54,6 @@ class Slot:
 class Injector:
     """Reads a function's parameters once, and fills them for each rollout.
 
-    Args:
-        function: The agent function.
-        strip_proxy: See ``agl.rollout``.
-
     Raises:
         ConfigError: Nothing can fill a parameter, or there is none for the task.
     """

@@ -48,7 +48,7 @@ class Claims:
     async def give_back(self) -> None:
         """Put what was claimed and will not begin back into the queue; may be called again."""
         for attempt_id, rollout in list(self._waiting.items()):
-            await give_back(self._store, [rollout])
+            await give_back(self._store, rollout)
             self._waiting.pop(attempt_id, None)
 
     async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:

@@ -23,7 +23,7 @@ from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, NamedResources, Rollout, RolloutMode
 from agl.utils.checks import check_numbers
-from agl.utils.workers import worker_name
+from agl.utils.life_cycle import worker_name
 
 T = TypeVar("T")
 

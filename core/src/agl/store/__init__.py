@@ -1,6 +1,6 @@
-"""The store: its contract (``base``), its ``rules``, and the store in memory.
+"""The store: its contract (``base``), ``rules``, an ``engine``, and one in ``memory``.
 
-``memory`` is that one without a file; ``forwarding`` stands before another store.
+``forwarding`` stands before another store.
 """
 
 from agl.store.base import LightningStore as LightningStore

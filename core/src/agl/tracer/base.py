@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agl.errors import TracerError
 from agl.types import Attributes, Span, SpanCoreFields, StatusCode, TraceStatus
 from agl.types.spans import OK
-from agl.utils.workers import ParallelWorkerBase
+from agl.utils.life_cycle import ParallelWorkerBase
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -1,1 +1,1 @@
-"""Helpers that users call by name: span attributes (``otel``)."""
+"""What rooms share: text, JSON, checks, logs, secrets, span attributes, names of packages."""

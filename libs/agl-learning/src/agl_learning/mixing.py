@@ -58,7 +58,7 @@ def ran(rollout_id: str, attempt: Attempt, spans: Sequence[Span]) -> Ran | None:
         for span in spans
         if is_gateway_span(span)  # a client's own, as of AgentOps, is where the agent ran
     )
-    process = attempt.worker_id.rpartition("-")[0]  # see ``agl.utils.workers.worker_name``
+    process = attempt.worker_id.rpartition("-")[0]  # see ``agl.utils.life_cycle.worker_name``
     return Ran(rollout_id, process, attempt.start_time, attempt.end_time, calls)
 
 

@@ -17,10 +17,12 @@ from concurrent.futures import Future as SyncFuture
 from typing import Any
 
 from agl.errors import StoreDiskError
-from agl.store.engine import operations as ops
+from agl.store import rules
+from agl.store.engine import operations as ops, steps
 from agl.store.engine.operations import Outcome
-from agl.store.overdue import StoreClock
+from agl.store.engine.tables import Tables
 from agl.store.waiting import Effects
+from agl.store.watchdog import StoreClock
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
 from agl_sqlite.file import named
@@ -192,4 +194,11 @@ class SqliteWriter:
         result, error = outcome
         if job.claimed_of is not None and error is None and result:
             claimed = job.claimed_of(result)
-            self.submit(Job(lambda tables, now: ops.return_claims(tables, now, claimed)))
+            self.submit(Job(lambda tables, now: return_claims(tables, now, claimed)))
+
+
+def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout]) -> None:
+    """Put back what was claimed by a call that nobody waits for any more."""
+    for view in claimed:
+        if tables.latest_attempt(view.rollout_id) == view.attempt:
+            steps.requeue(tables, now, view.rollout_id, rules.CLAIM_ABANDONED)

@@ -261,7 +261,8 @@ class LightningStoreClient(LightningStore):
         with contextlib.suppress(AglError, TimeoutError):
             async with asyncio.timeout(2.0):
                 content, _ = await self._transport.post("/turn", {}, key=key, abandoned=True)
-                await give_back(self, _read(content, _turn).claimed)
+                for claimed in _read(content, _turn).claimed:
+                    await give_back(self, claimed)
 
     # --- requests
 

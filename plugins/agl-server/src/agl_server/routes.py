@@ -219,7 +219,8 @@ class StoreRoutes:
             )
             claimed, headers = found or (), {wire.WAIT_ENDED: end}
             if end == "gone":
-                await give_back(self.store, claimed)
+                for rollout in claimed:
+                    await give_back(self.store, rollout)
                 return None
         return self._grants.claims_json(await self._sendable(claimed)), 200, headers
 

@@ -137,13 +137,6 @@ def claim(
     return claimed
 
 
-def return_claims(tables: Tables, now: float, claimed: Sequence[AttemptedRollout]) -> None:
-    """Put back what was claimed by a call that nobody waits for any more."""
-    for view in claimed:
-        if tables.latest_attempt(view.rollout_id) == view.attempt:
-            steps.requeue(tables, now, view.rollout_id, rules.CLAIM_ABANDONED)
-
-
 def start_rollout(
     tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
 ) -> AttemptedRollout:

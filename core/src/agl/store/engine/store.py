@@ -14,9 +14,9 @@ from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
 from agl.store.operation import UNSET, Unset, given
-from agl.store.overdue import StoreClock, Watchdog
 from agl.store.packed_span import AnySpan
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
+from agl.store.watchdog import StoreClock, Watchdog
 from agl.types import (
     Attempt,
     AttemptedRollout,

@@ -15,7 +15,7 @@ from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
 from agl.store.retry import is_away
 from agl.types import Failure
-from agl.utils.workers import worker_name
+from agl.utils.life_cycle import worker_name
 from agl_server.processes.supervisor import AllEnded, Report, RunnerDied
 
 logger = logging.getLogger("agl.server")
