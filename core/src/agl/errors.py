@@ -134,6 +134,11 @@ class RunnerStuckError(RunnerCrashError):
     """An agent did not return at its deadline, and this runner shall be replaced."""
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether it says that the store is gone; one with a full disk may take the next record."""
+    return isinstance(error, StoreUnavailableError) and not isinstance(error, StoreDiskError)
+
+
 def install_line(*arguments: str) -> str:
     """How to install a package, after options of pip; ours from a clone.
 

@@ -11,8 +11,8 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.base import AttemptEnd
+from agl.store.documents import RETRY_SECONDS
 from agl.store.engine import operations as ops
-from agl.store.retry import RETRY_SECONDS
 from agl.types import EnqueueRolloutRequest, Span
 from agl_sqlite import SqliteLightningStore, writer
 from agl_sqlite.tables import SqliteTables

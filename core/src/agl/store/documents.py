@@ -23,6 +23,10 @@ FENCE: Final[ContextVar[Fence | None]] = ContextVar("agl_fence", default=None)
 """The fence of the current caller; a store raises a ``ReplacedError`` and writes nothing if the
 document's version is higher. A caller without a fence is never refused."""
 
+RETRY_SECONDS: Final[ContextVar[float]] = ContextVar("agl_store_retry_seconds", default=60.0)
+"""So long a call waits for a store whose disk is full, about as a client over HTTP asks again. A
+server sets 0 for what it answers, as its clients decide how long they wait."""
+
 
 class StoreDocuments:
     """What libraries and plugins keep in a store, apart from what agents and runners write.

@@ -4,9 +4,8 @@ import contextlib
 import logging
 from typing import Any
 
-from agl.errors import InvalidTransitionError, StoreError
+from agl.errors import InvalidTransitionError, StoreError, is_away
 from agl.store.base import LightningStore
-from agl.store.retry import is_away
 from agl.store.rules import CLAIM_ABANDONED, ENDED
 from agl.types import AttemptedRollout
 

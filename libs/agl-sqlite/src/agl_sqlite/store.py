@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
+from agl.store.documents import RETRY_SECONDS
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore
 from agl.store.queries import span_query
-from agl.store.retry import RETRY_SECONDS
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
 from agl_sqlite.file import SCHEMA_VERSION

@@ -136,8 +136,7 @@ def command(
 async def _serve(options: dict[str, Any], store_url: str | None) -> None:
     import asyncio
 
-    from agl.errors import ConfigError, NotAllowedError, RunError, StoreError
-    from agl.store.retry import is_away
+    from agl.errors import ConfigError, NotAllowedError, RunError, StoreError, is_away
     from agl_gateway.proxy import LLMProxy
     from agl_http.commands import stop_signal
 

@@ -18,7 +18,7 @@ from starlette.routing import compile_path
 
 from agl.errors import AglError
 from agl.store import documents
-from agl.store.retry import RETRY_SECONDS
+from agl.store.documents import RETRY_SECONDS
 from agl_http import wire
 from agl_http.layers import FENCE, GRANT, JSON, RECEIVED, ROUTE, App, Receive, Scope, Send, header
 from agl_server.answers import error_answer

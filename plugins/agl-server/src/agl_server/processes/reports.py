@@ -10,10 +10,10 @@ from agl.errors import (
     NotAllowedError,
     RunnerCrashError,
     StoreError,
+    is_away,
 )
 from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
-from agl.store.retry import is_away
 from agl.types import Failure
 from agl.utils.life_cycle import worker_name
 from agl_server.processes.supervisor import AllEnded, Report, RunnerDied

@@ -18,14 +18,13 @@ from agl.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl.errors import AlgorithmError, ConfigError, StoreError
+from agl.errors import AlgorithmError, ConfigError, StoreError, is_away
 from agl.execution.algorithm import run_algorithm
 from agl.execution.base import AT_WORK, AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from agl.execution.events import ExecutionEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
-from agl.store.retry import is_away
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
