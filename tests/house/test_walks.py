@@ -30,7 +30,7 @@ PACKAGES = {  # installed, or in this checkout
 }
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
-    r"|store/(overdue|packed_span|queries|retry|waiting)"
+    r"|store/(packed_span|queries|waiting|watchdog)"
     r"|agl_sqlite/(database|file|lookups|rows|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
