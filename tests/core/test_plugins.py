@@ -103,6 +103,7 @@ def test_missing_module_says_which_extra_brings_it(install: Any) -> None:
         "agl-x",
         {"agl_x_mod.py": "import no_such_engine.deep"},
         {"agl.algorithms": {"x": "agl_x_mod:X"}},
+        requires=["an-engine; extra == 'backend'"],
         extras=["backend"],
     )
     with pytest.raises(BrokenComponentError) as caught:

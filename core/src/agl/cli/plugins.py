@@ -5,14 +5,14 @@ import re
 import shutil
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
 import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.env import LightningEnvVar
-from agl.errors import AglError, ConfigError, UnknownComponentError, install_line
+from agl.errors import AglError, ConfigError, UnknownComponentError
 from agl.plugins import registry
 from agl.plugins.build import wrong_type
 from agl.plugins.hooks import HookManager, load_plugin
@@ -74,8 +74,9 @@ def _state(component: Component, same_name: list[Component], check: bool) -> tup
         try_component(component)
     except AglError as error:
         return "broken", str(error).removeprefix(f"{component}").lstrip(": ")
-    lacking = _lacking(component)
-    return ("needs extra" if lacking else "ok"), lacking
+    if lack := registry.lacking(component):
+        return "needs extra", f"needs {lack[0]}. Run: {lack[1]}"
+    return "ok", ""
 
 
 def try_component(component: Component) -> None:
@@ -94,25 +95,6 @@ def try_component(component: Component) -> None:
         declared = [name for name, method in methods if hasattr(method, "is_operation")]
         if lacking := [n for n in declared if getattr(target, n) is getattr(LightningStore, n)]:
             raise ConfigError(f"{component} has neither call() nor {', '.join(lacking)}")
-
-
-def _lacking(component: Component) -> str:
-    """What is not there of the extra that has the component's name, or is ``backend``."""
-    from packaging.requirements import Requirement
-
-    wanted = [*map(Requirement, requires(component.distribution) or [])]
-    for extra in (component.name, "backend"):
-        for one in wanted:
-            if one.marker is None or not one.marker.evaluate({"extra": extra}):
-                continue
-            try:
-                there = version(one.name)
-            except PackageNotFoundError:
-                there = "none"
-            if there == "none" or not one.specifier.contains(there, prereleases=True):
-                how = install_line(f"{component.distribution}[{extra}]")
-                return f"needs {one.name}{one.specifier}; there is {there}. Run: {how}"
-    return ""
 
 
 # --- the command

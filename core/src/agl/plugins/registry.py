@@ -165,12 +165,38 @@ def broken(component: Component, error: BaseException) -> BrokenComponentError:
     elif (top := missing.partition(".")[0]) == re.split(r"[.:]", component.target)[0]:
         how = install_line("--force-reinstall", component.distribution)
         cause = f"does not load: there is no module {missing!r}. Run: {how}"
-    elif (extra := _extra_with(component.distribution, top)) is not None:
-        wanted = f"{component.distribution}[{extra}]" if extra else component.distribution
-        cause = f"needs {top!r}, which is not installed. Run: {install_line(wanted)}"
+    elif (lack := lacking(component, top)) is not None:
+        cause = f"needs {top!r}, which is not installed. Run: {lack[1]}"
     else:
         cause = f"needs {top!r}, which is not installed, nor required by the plugin. Install it"
     return BrokenComponentError(f"{component} {cause}")
+
+
+def lacking(component: Component, module: str | None = None) -> tuple[str, str] | None:
+    """What a component needs and is not there, and how to install it; None if all is there.
+
+    Looked for in the extra of its name, in ``backend`` and, given a ``module`` that is missing, in
+    extras that name it and among what is always required.
+    """
+    from packaging.requirements import Requirement
+
+    of = Distribution.from_name(component.distribution)
+    own = [component.name, "backend"]
+    others = [] if module is None else [*(of.metadata.get_all("Provides-Extra") or []), ""]
+    for extra in (*own, *others):
+        for one in map(Requirement, of.requires or []):
+            if not (one.marker.evaluate({"extra": extra}) if one.marker else extra == ""):
+                continue
+            if (
+                extra not in (*own, "")
+                and one.name.replace("-", "_").lower() != str(module).lower()
+            ):
+                continue
+            there = next((each.version for each in distributions(name=one.name)), "none")
+            if there == "none" or not one.specifier.contains(there, prereleases=True):
+                wanted = f"{component.distribution}[{extra}]" if extra else component.distribution
+                return f"{one.name}{one.specifier}; there is {there}", install_line(wanted)
+    return None
 
 
 def load_public_name(name: str, own: Iterable[str]) -> Any:
@@ -220,24 +246,6 @@ def duplicate_cause(offers: list[Component]) -> str:
         "plugin": f", or leave both out: AGL_DISABLE_PLUGINS={one.name}",
     }.get(one.kind, f", or name the class itself, as {one.target!r}")
     return f"{one.kind} {one.name!r} is offered by {dists}. Uninstall one of them{another_way}"
-
-
-def _extra_with(distribution: str, module: str) -> str | None:
-    """The extra that brings a module: ``backend`` if there is one, else the one that names it.
-
-    Empty if something that the distribution requires is not installed; None if nothing is.
-    """
-    metadata = Distribution.from_name(distribution).metadata
-    if "backend" in (metadata.get_all("Provides-Extra") or []):
-        return "backend"
-    for line in metadata.get_all("Requires-Dist") or []:
-        name = re.split(r"[^\w.-]", line)[0]
-        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", line)
-        if extra and name.replace("-", "_").lower() == module.lower():
-            return extra[1]
-        if ";" not in line and not any(distributions(name=name)):
-            return ""
-    return None
 
 
 def _modified(path: str) -> float:
