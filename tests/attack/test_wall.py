@@ -264,7 +264,7 @@ async def test_a_killed_sandbox_costs_one_attempt() -> None:
     with runner.run_context(agent=attacks.agent, store=store):
         stay = await store.enqueue_rollout({"do": "stay", "mark": "m", "seconds": 300})
         running = asyncio.create_task(runner.iter())
-        while not runner._attempts.running():  # noqa: ASYNC110 (nothing tells it)
+        while not runner._attempts.running:  # noqa: ASYNC110 (nothing tells it)
             await asyncio.sleep(0.05)
         runner._sandbox._clean.process.kill()  # type: ignore
         await running
@@ -296,7 +296,7 @@ async def test_attempts_that_lose_their_sandbox_together_start_one_other(
         await store.enqueue_rollout(task)
     with runner.run_context(agent=attacks.agent, store=store):
         running = asyncio.create_task(runner.iter())
-        while len(runner._attempts.running()) < 4:  # noqa: ASYNC110 (nothing tells it)
+        while len(runner._attempts.running) < 4:  # noqa: ASYNC110 (nothing tells it)
             await asyncio.sleep(0.05)
         runner._sandbox._clean.process.kill()  # type: ignore
         await running
