@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agl.store.base import LightningStore
-from agl.store.engine.store import EngineStore
+from agl.store.engine.store import _FUNCTIONS, EngineStore
 from agl.store.memory import InMemoryLightningStore
 from agl_testing.store_contract import StoreContract
 
@@ -53,10 +53,10 @@ class TestBodiesOfTheContract(StoreContract):
     pass
 
 
-def test_operations_are_few_and_the_engine_has_a_method_for_each() -> None:
+def test_operations_are_few_and_the_engine_has_a_body_for_each() -> None:
     methods = {name: getattr(LightningStore, name) for name in dir(LightningStore)}
     assert {
         name for name, method in methods.items() if hasattr(method, "is_operation")
     } == OPERATIONS
     for name in OPERATIONS:
-        assert getattr(EngineStore, name) is not methods[name]
+        assert name in _FUNCTIONS or getattr(EngineStore, name) is not methods[name]

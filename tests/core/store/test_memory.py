@@ -1,6 +1,9 @@
 """The store in memory: in its own process, an input may be any object."""
 
+import asyncio
 import dataclasses
+import os
+import signal
 from enum import Enum
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 import agl
-from agl.errors import InvalidRecordError
+from agl.errors import InvalidRecordError, StoreUnavailableError
 from agl.store.memory_tables import MemoryTables
 from agl.store.table import Queue, SortedTable, Table, UndoLog
 from agl.types import Document
@@ -168,3 +171,23 @@ def test_changes_are_undone_whole(data: st.DataObject) -> None:
     for table, key, row in reversed(undo_log):
         table.put(key, row)
     assert look() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_is_refused(memory_store: agl.InMemoryLightningStore) -> None:
+    """It would work on a copy, which nobody else sees, or wait for a lock for ever."""
+    with memory_store._lock:
+        if (pid := os.fork()) == 0:
+            signal.alarm(20)
+            try:
+                asyncio.run(_refused(memory_store))
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+async def _refused(store: agl.LightningStore) -> None:
+    for call in (store.enqueue_rollout(1), store.query_rollouts()):
+        with pytest.raises(StoreUnavailableError, match=rf"process {os.getppid()}; this is"):
+            await call

@@ -142,7 +142,7 @@ def test_ended_attempts_have_no_deadline():
 def test_worker_with_an_open_attempt_stays_busy():
     worker = rules.worker_busy(Worker(worker_id="w"), attempt(), 1.0)
     other = attempt(attempt_id="at-2", rollout_id="ro-2")
-    after = rules.worker_after(worker, attempt("succeeded"), other, 2.0)
+    after = rules.worker_after(worker, "succeeded", other, 2.0)
     assert (after.status, after.current_attempt_id) == ("busy", "at-2")
     assert rules.worker_found_nothing(after, 3.0).status == "busy"
-    assert rules.worker_after(after, other, None, 4.0).status == "idle"
+    assert rules.worker_after(after, "succeeded", None, 4.0).status == "idle"

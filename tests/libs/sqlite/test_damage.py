@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
-from agl.types import Span
+from agl.types import Document, Span
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
@@ -102,3 +104,27 @@ def test_whatever_byte_is_changed_nothing_else_than_an_error_of_the_store_is_rai
         except StoreError:
             noticed += 1
     assert noticed > 0
+
+
+async def test_what_cannot_be_read_is_named_and_can_be_deleted(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    ids = [(await store.start_rollout({"words": n}, worker_id="w")).rollout_id for n in range(3)]
+    for rollout_id in ids[:2]:
+        await store.update_attempt(rollout_id, "latest", metadata={"by": rollout_id})
+    await store.put_documents([Document(kind="note", key=key, body=1) for key in "ab"])
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE rollout SET metadata = '[' WHERE n = 1")
+        connection.execute("UPDATE attempt SET metadata = '[' WHERE n = 2")
+        connection.execute("UPDATE document SET body = '{' WHERE key = 'b'")
+    store = SqliteLightningStore(path)
+    for rollout_id in ids[:2]:
+        with pytest.raises(DamagedRecordError, match=f"'{rollout_id}'.*delete_rollouts"):
+            await store.query_rollouts()
+        assert (await store.delete_rollouts([rollout_id]))["rollouts"] == 1
+    assert [one.rollout_id for one in await store.query_rollouts()] == ids[2:]
+    with pytest.raises(DamagedRecordError, match=r"document 'b' of kind 'note'.*delete_documents"):
+        await store.query_documents("note")
+    assert await store.delete_documents("note", ["b"]) == 1
+    assert [one.key for one in await store.query_documents("note")] == ["a"]
+    await store.close()

@@ -86,7 +86,7 @@ async def test_operation_that_is_refused_after_a_change_is_undone_alone(path):
     ids = (started.rollout_id, started.attempt.attempt_id)
 
     def refused(tables, now):
-        ops.update_attempt(tables, now, *ids, {"metadata": {"by": "refused"}})
+        ops.update_attempt(tables, now, *ids, metadata={"by": "refused"})
         raise UnknownRecordError("too late")
 
     results = await asyncio.gather(

@@ -358,6 +358,14 @@ async def test_a_pipelined_request_has_no_writer_of_the_one_before(server, store
     assert b"HTTP/1.1 201 " in answers
 
 
+@pytest.mark.parametrize("fence", ["x", "1 kind", "12345678901234567 run.starts r"])
+async def test_a_fence_that_cannot_be_read_lets_nothing_through(http, fence):
+    about = {"json": {"rollouts": [{"input": 1}]}, "headers": {"AGL-Fence": fence}}
+    answer = await ask(http, "POST", "queues/rollouts/enqueue", **about, expect=400)
+    assert "AGL-Fence" in answer["detail"]
+    assert (await ask(http, "GET", "statistics", expect=200))["total_rollouts"] == 0
+
+
 async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
     async def wait_for_work() -> list[dict]:
         request = {"json": {"wait_seconds": 5}, "headers": {"Idempotency-Key": "k"}, "expect": 200}

@@ -37,6 +37,7 @@ class InMemoryLightningStore(EngineStore):
         return self._run(operation)  # nothing is awaited, so no caller is gone
 
     def _run(self, operation: Callable[[Tables, float], T]) -> T:
+        self._check_process()
         with self._lock:
             [outcome], effects = operations.run_all(self._tables, [operation], self._clock.now)
         if outcome.error is not None:
@@ -45,6 +46,7 @@ class InMemoryLightningStore(EngineStore):
         return outcome.result
 
     async def _read(self, lookup: Callable[[Lookups], T]) -> T:
+        self._check_process()
         with self._lock:
             return lookup(self._tables)
 

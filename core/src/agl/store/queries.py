@@ -3,6 +3,7 @@
 ``make_query`` refuses what makes no sense; a store answers by the fields of ``Query``.
 """
 
+import math
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -150,6 +151,12 @@ def make_query(
     return Query(
         tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset, after
     )
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Refuse a time to wait that is no finite number; None is one without limit."""
+    if seconds is not None and not math.isfinite(seconds):
+        raise InvalidQueryError(f"{name} {seconds}: expected a finite number of seconds")
 
 
 def _where(field: str, kind: FilterKind, value: Any) -> tuple[Filter, ...]:

@@ -266,14 +266,14 @@ def worker_busy(worker: Worker, attempt: Attempt, now: float, *, claimed: bool =
     return worker.changed(**changes)
 
 
-def worker_after(worker: Worker, ended: Attempt, still_open: Attempt | None, now: float) -> Worker:
-    """When ``ended`` has ended, and ``still_open`` is the worker's newest attempt that goes on."""
-    if still_open is not None:
+def worker_after(worker: Worker, ended: AttemptStatus, other: Attempt | None, now: float) -> Worker:
+    """When an attempt has ended so, and ``other`` is the worker's newest attempt that goes on."""
+    if other is not None:
         return worker.changed(
-            current_rollout_id=still_open.rollout_id, current_attempt_id=still_open.attempt_id
+            current_rollout_id=other.rollout_id, current_attempt_id=other.attempt_id
         )
     changes: dict[str, Any] = {"current_rollout_id": None, "current_attempt_id": None}
-    if ended.status in ("timeout", "unresponsive"):
+    if ended in ("timeout", "unresponsive"):
         changes["status"] = "unknown"
     else:
         changes |= {"status": "idle", "last_idle_time": now}

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from agl.errors import AglError, InvalidRecordError
+from agl.store.packed_span import packed
 from agl.types import UNASSIGNED, Span
 from agl.utils.json_values import INT_BITS
 from agl.utils.text import clean
@@ -82,11 +83,16 @@ def storable(span: Span) -> Span:
         InvalidRecordError: Something else is wrong with it; see ``check_span``.
     """
     try:
-        check_span(span)
+        _check_all(span)
     except InvalidRecordError:
         span = Span.model_validate(_cleaned(span.model_dump()))
-        check_span(span)
+        _check_all(span)
     return span
+
+
+def _check_all(span: Span) -> None:
+    check_span(span)
+    packed(span)  # refuses what else a store could not pack: a text of a link, say
 
 
 def _cleaned(value: Any) -> Any:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from agl import errors
 from agl.store.base import AttemptEnd
-from agl.store.packed_span import PackedSpan
+from agl.store.packed_span import PackedSpan, packed
 from agl.types import Attempt, AttemptedRollout, Span
 from agl_http.tokens import Role
 
@@ -108,9 +108,8 @@ class SpanReceipt(BaseModel):
 
 
 def spans_json(spans: Sequence[Span | PackedSpan]) -> bytes:
-    """A JSON array of spans that ``check_span`` took."""
-    bodies = [s.body if isinstance(s, PackedSpan) else s.model_dump_json() for s in spans]
-    return f"[{','.join(bodies)}]".encode()
+    """A JSON array of spans that ``check_span`` took; an ``InvalidRecordError`` if JSON cannot."""
+    return f"[{','.join(packed(span).body for span in spans)}]".encode()
 
 
 def with_numbers(

@@ -109,10 +109,15 @@ def named(path: str, error: Exception, what: str = "nothing of this call was sto
     """The error of a call: what SQLite or JSON says in our words, and anything else as it is."""
     if isinstance(error, AglError) or not isinstance(error, sqlite3.Error | ValueError):
         return error
-    if isinstance(error, ValueError):
-        ours: Exception = DamagedRecordError(
-            f"store {path!r}: a record cannot be read; check the disk, and restore a copy of the "
-            f"file: {' '.join(str(error).split())[:200]}"
+    if isinstance(error, UnicodeEncodeError):
+        ours: Exception = InvalidRecordError(
+            f"store {path!r}: {error}; {what}. Expected ids of text that UTF-8 can hold"
+        )
+    elif isinstance(error, ValueError):
+        ours = DamagedRecordError(
+            f"store {path!r}: a record cannot be read: {' '.join(str(error).split())[:200]}. "
+            "Check the disk, and restore a copy of the file; or delete that one and read the "
+            "others: delete_rollouts and delete_documents do it by its id"
         )
     elif isinstance(error, sqlite3.DataError):
         # Longer than SQLITE_LIMIT_LENGTH, say; trying again would not help.

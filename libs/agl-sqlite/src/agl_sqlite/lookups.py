@@ -150,7 +150,7 @@ class SqliteLookups:
         conditions, values = ["kind = ?"], [kind]
         if key_in is not None:
             conditions.append("key IN (SELECT value FROM json_each(?))")
-            values.append(json_of(list(key_in), "keys"))
+            values.append(texts_json(key_in))
         if key_prefix:
             conditions.append("key BETWEEN ? AND ?")
             values += [key_prefix, key_prefix + chr(0x10FFFF)]
@@ -260,6 +260,11 @@ class SqliteLookups:
         return make_page(list(map(read, rows)), query, total=total.fetchone()[0])
 
 
+def texts_json(texts: Iterable[str]) -> str:
+    """JSON for ``json_each``, which cuts off texts at a NUL: those with one, nobody has stored."""
+    return json_of([text for text in texts if "\0" not in text], "what is looked for")
+
+
 def _of_attempts(rollout_id: str, attempt_id: str | None) -> tuple[str, list[Any]]:
     """Condition of spans, and its parameters."""
     number = number_of(rollout_id)
@@ -283,7 +288,7 @@ def _condition(one: Filter, column: str) -> tuple[str, list[Any]]:
         return f"instr({name}, ?) > 0", [one.value]
     if one.kind in ("below", "above"):
         return f"{name} {'<' if one.kind == 'below' else '>'} ?", [one.value]
-    values = json_of(list(one.value), f"the values of {one.field}")
+    values = texts_json(one.value)
     within = f"{name} IN (SELECT value FROM json_each(?))"
     if one.field != "rollout_id":
         return within, [values]

@@ -32,10 +32,14 @@ def rollout_of(row: Sequence[Any]) -> Rollout:
 def attempt_of(row: Sequence[Any]) -> Attempt:
     """From the columns of its fields."""
     values = dict(zip(ATTEMPT_FIELDS, row, strict=True))
-    values["metadata"] = _loaded(values["metadata"])
-    if values["error"] is not None:
-        values["error"] = Failure.model_validate_json(values["error"])
-    return Attempt(**values)
+    try:
+        values["metadata"] = _loaded(values["metadata"])
+        if values["error"] is not None:
+            values["error"] = Failure.model_validate_json(values["error"])
+        return Attempt(**values)
+    except ValueError as error:
+        of = f"attempt {values['attempt_id']!r} of rollout {values['rollout_id']!r}"
+        raise ValueError(f"{of}: {error}") from error
 
 
 def stored_attempt_of(row: Sequence[Any]) -> StoredAttempt:
@@ -53,9 +57,12 @@ def view_of(row: Sequence[Any]) -> Rollout:
 def document_of(row: Sequence[Any]) -> Document:
     """From the columns of ``documents``."""
     kind, key, body, version, rollout_id = row
-    return Document(
-        kind=kind, key=key, body=from_json(body), version=version, rollout_id=rollout_id
-    )
+    try:
+        return Document(
+            kind=kind, key=key, body=from_json(body), version=version, rollout_id=rollout_id
+        )
+    except ValueError as error:
+        raise ValueError(f"document {key!r} of kind {kind!r}: {error}") from error
 
 
 RESOURCES_COLUMNS: Final = "resources_id, create_time, update_time, version, body"

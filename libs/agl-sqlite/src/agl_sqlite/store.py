@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
-from agl.store.documents import RETRY_SECONDS
+from agl.store.documents import FENCE, RETRY_SECONDS
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore
@@ -75,7 +75,6 @@ class SqliteLightningStore(EngineStore):
                 f"SqliteLightningStore needs SQLite 3.37 or newer; this Python has "
                 f"{sqlite3.sqlite_version}. Use a newer Python"
             )
-        self._pid = os.getpid()
         self._database = Database(self.path, "FULL" if durability == "power" else "NORMAL")
         self._writer = SqliteWriter(self._database, self._clock, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
@@ -169,7 +168,8 @@ class SqliteLightningStore(EngineStore):
         self, limit: int, worker_id: str | None, key: str | None
     ) -> list[AttemptedRollout]:
         # First the queue: what has left it by then has its key, and a repetition finds that.
-        if not self._has_queued() and self._database.tables.has_nothing_for(worker_id, key):
+        is_idle = not self._has_queued() and self._database.tables.has_nothing_for(worker_id, key)
+        if is_idle and FENCE.get() is None:
             # Nothing to claim is nothing to write: hundreds of idle runners cost no commit.
             self._check_usable()
             return []
@@ -190,8 +190,4 @@ class SqliteLightningStore(EngineStore):
             raise StoreUnavailableError(
                 f"store {self.path!r}: closed; open it again with SqliteLightningStore"
             )
-        if os.getpid() != self._pid:
-            raise StoreUnavailableError(
-                f"store {self.path!r}: opened by process {self._pid}; this is process "
-                f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
-            )
+        self._check_process()

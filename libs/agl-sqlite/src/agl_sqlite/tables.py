@@ -12,7 +12,7 @@ from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_as_stored, json_of, json_or_none
 from agl_sqlite.ids import make_id, number_of
-from agl_sqlite.lookups import SQL
+from agl_sqlite.lookups import SQL, texts_json
 from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl_sqlite.write_behind import WriteBehind
 
@@ -319,10 +319,11 @@ class SqliteTables(WriteBehind):
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
-        rows = self._unwritten["insert_span"]
+        rows: dict[Any, tuple[Any, ...]] = {}
         for span in spans:
             given = span if isinstance(span, PackedSpan) else packed(span)
             rows[number, span.span_id] = (number, *given[2:-2])  # the others are its ids and marks
+        self._unwritten["insert_span"] |= rows  # all or, where one is refused, none
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
@@ -342,7 +343,7 @@ class SqliteTables(WriteBehind):
         )
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
-        values = kind, json_of(list(keys), "keys")
+        values = kind, texts_json(keys)
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:

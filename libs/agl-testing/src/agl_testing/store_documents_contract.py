@@ -118,8 +118,8 @@ class StoreDocumentsContract:
     ) -> None:
         """See ``Fence``: a store looks at it before it writes."""
         text: NamedResources = {"p": PromptTemplate(template="x", engine="f-string")}
-        fence = Document(kind="fence", key="é/1", body="a newer one has taken over")
-        token = FENCE.set(Fence("fence", "é/1", 1))
+        fence = Document(kind="a fence", key="é/1", body="a newer one has taken over")
+        token = FENCE.set(Fence("a fence", "é/1", 1))
         try:
             await store.enqueue_rollout(1)
             await store.put_documents([fence])
@@ -130,7 +130,7 @@ class StoreDocumentsContract:
                 lambda: store.start_rollout(2),
                 lambda: store.update_rollout(rollout.rollout_id, status="cancelled"),
                 lambda: store.put_documents([document("a")]),
-                lambda: store.delete_documents("fence", ["é/1"]),
+                lambda: store.delete_documents("a fence", ["é/1"]),
                 lambda: store.delete_rollouts([rollout.rollout_id]),
                 lambda: store.add_resources(text),
                 lambda: store.update_resources("rs-1", text),
@@ -143,6 +143,59 @@ class StoreDocumentsContract:
         assert not await store.query_resources()
         assert (await store.query_rollouts()).total == 2
         await store.put_documents([document("a")])
+
+    async def test_writer_that_another_one_has_replaced_claims_nothing(
+        self, store: LightningStore
+    ) -> None:
+        await store.put_documents([document("k", kind="a fence", version=2)])
+        token = FENCE.set(Fence("a fence", "k", 1))
+        try:
+            with pytest.raises(ReplacedError):
+                await store.dequeue_rollout()  # from an empty queue, too
+        finally:
+            FENCE.reset(token)
+
+    async def test_kind_and_key_are_text_without_nul(self, store: LightningStore) -> None:
+        await store.put_documents([document("a")])
+        for about in ({"key": "a\0b"}, {"kind": "note\0b"}, {"key": "\ud800"}, {"kind": "\ud800"}):
+            with pytest.raises(InvalidRecordError):
+                await store.put_documents([document("b"), document("a").model_copy(update=about)])
+        assert await store.delete_documents("note", ["a\0b"]) == 0
+        assert not await store.query_documents("note", key_in=["a\0b"])
+        assert [one.key for one in await store.query_documents("note")] == ["a"]
+
+    async def test_who_waits_for_a_rollout_that_is_deleted_is_woken(
+        self, store: LightningStore
+    ) -> None:
+        gone, other = [await store.start_rollout(n) for n in range(2)]
+        ids = [gone.rollout_id, other.rollout_id]
+        wait = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids))
+        alone = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids[:1]))
+        await asyncio.sleep(0.2)
+        await store.delete_rollouts(ids[:1])
+        assert await asyncio.wait_for(alone, 10.0) == []
+        assert not wait.done()
+        await store.update_attempt(other.rollout_id, "latest", status="succeeded")
+        found = await asyncio.wait_for(wait, 10.0)
+        assert [one.rollout_id for one in found] == ids[1:]
+
+    async def test_worker_of_a_rollout_that_is_deleted_is_released(
+        self, store: LightningStore
+    ) -> None:
+        first, second, other = [
+            await store.start_rollout(n, worker_id=name) for n, name in enumerate("wwv")
+        ]
+        await store.delete_rollouts([second.rollout_id])
+        worker = await store.get_worker_by_id("w")
+        assert worker is not None
+        assert (worker.status, worker.current_rollout_id) == ("busy", first.rollout_id)
+        await store.delete_rollouts([first.rollout_id])
+        worker = await store.get_worker_by_id("w")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("idle", None)
+        worker = await store.get_worker_by_id("v")
+        assert worker is not None
+        assert (worker.status, worker.current_rollout_id) == ("busy", other.rollout_id)
 
     async def test_rollouts_are_deleted_with_all_that_belongs_to_them(
         self, store: LightningStore

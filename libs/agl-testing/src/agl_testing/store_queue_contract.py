@@ -2,11 +2,17 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from agl.errors import InvalidTransitionError, UnknownRecordError
+from agl.errors import (
+    InvalidQueryError,
+    InvalidRecordError,
+    InvalidTransitionError,
+    UnknownRecordError,
+)
 from agl.store.base import LightningStore
 from agl.types import (
     AttemptedRollout,
@@ -328,3 +334,48 @@ class StoreQueueContract:
         assert attempt.error.boundary == "cancelled"
         second = await claim(store)
         assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
+
+    @pytest.mark.parametrize("bad", ["\ud800", "a\0b"])
+    async def test_ids_that_no_database_gives_back_are_refused(
+        self, store: LightningStore, bad: str
+    ) -> None:
+        started = await store.start_rollout("task")
+        queued = await store.enqueue_rollout("queued")
+        for write in (
+            lambda: store.enqueue_rollout(1, key=bad),
+            lambda: store.start_rollout(1, key=bad),
+            lambda: store.start_rollout(1, worker_id=bad),
+            lambda: store.start_attempt(started.rollout_id, bad),
+            lambda: store.start_attempt(started.rollout_id, key=bad),
+            lambda: store.dequeue_rollout(bad),
+            lambda: store.dequeue_many_rollouts(key=bad),
+            lambda: store.update_attempt(started.rollout_id, "latest", worker_id=bad),
+            lambda: store.update_resources(bad, {}),
+            lambda: store.update_worker(bad),
+        ):
+            with pytest.raises(InvalidRecordError):
+                await write()
+        for look in (
+            lambda: store.get_rollout_by_id(bad),
+            lambda: store.get_latest_attempt(bad),
+            lambda: store.query_spans(bad),
+            lambda: store.get_resources_by_id(bad),
+            lambda: store.get_worker_by_id(bad),
+            lambda: store.query_workers(worker_id_contains=bad),
+            lambda: store.wait_for_rollouts(rollout_ids=[bad]),
+        ):
+            with suppress(InvalidRecordError):
+                assert not await look()
+        assert len(await store.query_rollouts()) == 2
+        assert len(await store.query_attempts(started.rollout_id)) == 1
+        assert await claim(store) == await store.get_rollout_by_id(queued.rollout_id)
+
+    async def test_time_to_wait_is_a_finite_number(self, store: LightningStore) -> None:
+        nan = float("nan")
+        for wait in (
+            store.dequeue_rollout(wait_seconds=nan),
+            store.turn(wait_seconds=nan),
+            store.wait_for_rollouts(rollout_ids=[], timeout=nan),
+        ):
+            with pytest.raises(InvalidQueryError, match="finite"):
+                await asyncio.wait_for(wait, 10.0)

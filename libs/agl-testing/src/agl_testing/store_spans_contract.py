@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agl.errors import InvalidRecordError, UnknownRecordError
-from agl.store.base import LightningStore
+from agl.store.base import AttemptEnd, LightningStore
 from agl.types import (
     Event,
     Link,
@@ -121,6 +121,33 @@ class StoreSpansContract:
         with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*score"):
             await store.add_many_spans([span_of(started), bad])
         assert len(await store.query_spans(started.rollout_id)) == 0
+
+    @pytest.mark.parametrize(
+        "field", ["span_id", "trace_id", "parent_id", "schema_url", "link", "trace_state", "other"]
+    )
+    async def test_spans_with_text_that_utf_8_cannot_hold_are_refused(
+        self, store: LightningStore, field: str
+    ) -> None:
+        started = await store.start_rollout("task")
+        good, bad = span_of(started), span_of(started)
+        ids = {"trace_id": "a" * 32, "span_id": "b" * 16, "is_remote": False}
+        context = SpanContext.model_validate({**ids, "trace_state": {"a": "\ud800"}})
+        changes: dict[str, Any] = {
+            "schema_url": {"resource": bad.resource.model_copy(update={"schema_url": "\ud800"})},
+            "link": {"links": [Link(context=context)]},
+            "trace_state": {"context": context},
+        }
+        bad = bad.model_copy(update=changes.get(field, {field: "\ud800"}))
+        spans = [good, bad, span_of(started)]
+        with pytest.raises(InvalidRecordError):
+            await store.add_many_spans(spans)
+        about = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+        with pytest.raises(InvalidRecordError):
+            await store.turn(spans, finish=AttemptEnd(**about, status="succeeded"), limit=0)
+        assert (await store.query_spans(started.rollout_id)).total == 0
+        assert await status_of(store, started) == "preparing"
+        added = await store.add_many_spans([good])
+        assert [span.sequence_id for span in added] == [1]
 
     async def test_negative_number_is_refused_by_name(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agl.env import LightningEnvVar, resolve_str_env_var
-from agl.errors import AglError, StoreError, UnknownRecordError
+from agl.errors import AglError, InvalidRecordError, StoreError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.give_back import give_back
 from agl.store.operation import operation
 from agl.store.packed_span import AnySpan
-from agl.store.queries import check_statuses
+from agl.store.queries import check_seconds, check_statuses
 from agl.store.span_checks import check_span
 from agl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 from agl.utils.secrets import learn
@@ -146,6 +146,8 @@ class LightningStoreClient(LightningStore):
             if call.absent_is_404:
                 return None
             raise
+        except UnicodeEncodeError as error:  # of a path, or a query
+            raise InvalidRecordError(f"{operation}: {error}; no id has it") from None
 
     # --- putting work in, taking it out
 
@@ -177,6 +179,7 @@ class LightningStoreClient(LightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
+        check_seconds("timeout", timeout)
         end = float("inf") if timeout is None else time.monotonic() + timeout
         wanted = set(rollout_ids)
         while True:
@@ -206,6 +209,7 @@ class LightningStoreClient(LightningStore):
         key: str | None = None,
     ) -> Turn:
         """The same in one request, all or nothing; a wait that is longer goes on in others."""
+        check_seconds("wait_seconds", wait_seconds)
         for span in spans:
             if isinstance(span, Span):
                 check_span(span)  # here, where its fields can still be named

@@ -213,11 +213,15 @@ class Dispatch:
             return await self.app(scope, receive, send)
         route, ids = self._find(scope["method"], scope["path"])
         if route is not None:
-            if fence := _fence(header(scope, RECEIVED[FENCE]).decode("latin-1")):
-                given = documents.Fence(fence[2], unquote(fence[3]), int(fence[1]))
+            scope[ROUTE], said = route.path, header(scope, RECEIVED[FENCE]).decode("latin-1")
+            if fence := _fence(said):
+                given = documents.Fence(unquote(fence[2]), unquote(fence[3]), int(fence[1]))
                 documents.FENCE.set(given)
-            scope[ROUTE] = route.path
-            response = await self._answer(route, scope, receive, ids)
+            if said and not fence:  # whoever sends one must not write without it
+                why = f"{FENCE}: {said!r}: expected a version, a quoted kind and a quoted key"
+                response = error_answer(400, why, "ValidationError")
+            else:
+                response = await self._answer(route, scope, receive, ids)
         elif verbs := {one.verb for pattern, one in self._patterns if pattern.match(scope["path"])}:
             allowed = ", ".join(sorted(verbs))
             why = f"{scope['method']} is not for this path: send {allowed}"

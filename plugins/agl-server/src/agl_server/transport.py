@@ -136,7 +136,7 @@ class Transport:
         if abandoned:
             headers[ABANDONED] = "1"
         if (fence := STORE_FENCE.get()) is not None:
-            headers[FENCE] = f"{fence.version} {fence.kind} {quote(fence.key)}"
+            headers[FENCE] = f"{fence.version} {quote(fence.kind)} {quote(fence.key)}"
         content = body if isinstance(body, bytes) else encode(body)
         return await self._ask(_Request("POST", path, {}, content, headers, wait_seconds))
 

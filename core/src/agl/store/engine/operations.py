@@ -106,6 +106,7 @@ def new_rollout(
     status: Literal["queuing", "preparing"],
 ) -> Rollout:
     """A rollout as it was asked for."""
+    steps.check_ids(key=request.key)
     return Rollout(
         rollout_id=tables.new_id("ro"),
         input=request.input,
@@ -155,7 +156,11 @@ def start_rollout(
 
 
 def start_attempt(
-    tables: Tables, now: float, rollout_id: str, worker_id: str | None, key: str | None = None
+    tables: Tables,
+    now: float,
+    rollout_id: str,
+    worker_id: str | None = None,
+    key: str | None = None,
 ) -> AttemptedRollout:
     """Make another attempt."""
     for view in steps.made_by(tables, key):
@@ -217,7 +222,7 @@ def get_many_span_sequence_ids(
 # --- changing work
 
 
-def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[str, Any]) -> Rollout:
+def update_rollout(tables: Tables, now: float, rollout_id: str, **changes: Any) -> Rollout:
     """Change the fields of a rollout."""
     rollout = steps.find_rollout(tables, rollout_id)
     changes = copy_of_changes(changes)
@@ -241,13 +246,14 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, changes: dict[st
 
 
 def update_attempt(
-    tables: Tables, now: float, rollout_id: str, attempt_id: str, changes: dict[str, Any]
+    tables: Tables, now: float, rollout_id: str, attempt_id: str, **changes: Any
 ) -> Attempt:
     """Change the fields of an attempt, and what follows from that."""
     if attempt_id == "latest":
         latest = tables.latest_attempt(rollout_id)
         attempt_id = latest.attempt_id if latest is not None else attempt_id
     changes = copy_of_changes(changes)
+    steps.check_ids(worker_id=changes.get("worker_id"))
     status = changes.pop("status", None)
     rollout, stored = steps.find_attempt(tables, rollout_id, attempt_id, status)
     old = stored.attempt
@@ -319,9 +325,7 @@ def turn(
             steps.save_attempt(tables, now, rollout, old, stored._replace(attempt=attempt), current)
         else:
             added = add_many_spans(tables, now, spans)
-            changes: dict[str, Any] = {"status": finish.status}
-            if finish.error is not None:
-                changes["error"] = finish.error
-            attempt = update_attempt(tables, now, *ids, changes)
+            changes = {} if finish.error is None else {"error": finish.error}
+            attempt = update_attempt(tables, now, *ids, status=finish.status, **changes)
     claimed = claim(tables, now, limit, worker_id, key) if limit > 0 else []
     return Turn(added, attempt and copy_of_record(attempt), claimed)

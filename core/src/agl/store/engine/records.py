@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from agl.errors import ConflictError, ReplacedError
+from agl.store import rules
 from agl.store.documents import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
+from agl.store.queries import worker_query
 from agl.types import Document, NamedResources, ResourcesUpdate, Worker
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
@@ -30,6 +32,7 @@ def put_documents(tables: Tables, now: float, documents: Sequence[Document]) -> 
     versions: dict[tuple[str, str], int] = {}
     kept: list[Document] = []
     for one in documents:
+        steps.check_ids(kind=one.kind, key=one.key)
         place = one.kind, one.key
         if place not in versions:
             versions[place] = tables.document_version(*place)
@@ -50,6 +53,7 @@ def update_resources(
     tables: Tables, now: float, resources_id: str, resources: NamedResources
 ) -> ResourcesUpdate:
     """Replace or make a snapshot."""
+    steps.check_ids(resources_id=resources_id)
     old = tables.resources(resources_id)
     update = ResourcesUpdate(
         resources_id=resources_id,
@@ -62,7 +66,27 @@ def update_resources(
     return update
 
 
-def update_worker(tables: Tables, now: float, worker_id: str, changes: dict[str, Any]) -> Worker:
+def delete_documents(tables: Tables, now: float, kind: str, keys: Sequence[str]) -> int:
+    """Delete documents of a kind; how many were there."""
+    return tables.delete_documents(kind, keys)
+
+
+def delete_rollouts(
+    tables: Tables, now: float, rollout_ids: Sequence[str], only_count: bool = False
+) -> dict[str, int]:
+    """Delete rollouts, or count; who waits for one is woken, and who works on one is released."""
+    counts = tables.delete_rollouts(rollout_ids, only_count=only_count)
+    if not only_count:
+        tables.effects.ended += rollout_ids
+        gone = set(rollout_ids)
+        for worker in tables.query_workers(worker_query()):
+            if worker.current_rollout_id in gone:
+                still_open = tables.open_attempt_of(worker.worker_id)
+                tables.save_worker(rules.worker_after(worker, "failed", still_open, now))
+    return counts
+
+
+def update_worker(tables: Tables, now: float, worker_id: str, **changes: Any) -> Worker:
     """Note a heartbeat."""
     worker = steps.find_worker(tables, worker_id)
     worker = Worker.model_validate(

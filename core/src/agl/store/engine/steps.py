@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agl.errors import UnknownRecordError
+from agl.errors import InvalidRecordError, UnknownRecordError
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt, Tables, attempted
 from agl.store.packed_span import AnySpan, PackedSpan
@@ -19,6 +19,16 @@ from agl.types import (
 )
 from agl.utils.json_values import copy_of_record
 from agl.utils.rewards import get_reward_value, place_of_reward
+from agl.utils.text import clean
+
+
+def check_ids(**ids: str | None) -> None:
+    """Refuse ids that a database could not give back, or find: with a NUL or a lone surrogate."""
+    for name, one in ids.items():
+        if one is not None and ("\0" in one or clean(one) != one):
+            raise InvalidRecordError(
+                f"{name} {one!r}: expected text that UTF-8 can hold, without NUL; nothing is stored"
+            )
 
 
 def find_rollout(tables: Tables, rollout_id: str) -> Rollout:
@@ -47,6 +57,7 @@ def find_attempt(
 
 def find_worker(tables: Tables, worker_id: str) -> Worker:
     """The worker; one that is not stored yet is new."""
+    check_ids(worker_id=worker_id)
     return tables.worker(worker_id) or Worker(worker_id=worker_id)
 
 
@@ -54,6 +65,7 @@ def begin_attempt(
     tables: Tables, now: float, rollout: Rollout, worker_id: str | None, key: str | None
 ) -> AttemptedRollout:
     """Make the next attempt, which takes the rollout out of the queue; the worker is not told."""
+    check_ids(worker_id=worker_id, key=key)
     latest = None if rollout.status == "queuing" else tables.latest_attempt(rollout.rollout_id)
     # Numbers grow over a rollout's attempts, so that who sorts all its spans finds those of the
     # last attempt last.
@@ -171,7 +183,7 @@ def save_attempt(
 
 def _release(tables: Tables, now: float, worker_id: str, attempt: Attempt) -> None:
     worker, still_open = find_worker(tables, worker_id), tables.open_attempt_of(worker_id)
-    tables.save_worker(rules.worker_after(worker, attempt, still_open, now))
+    tables.save_worker(rules.worker_after(worker, attempt.status, still_open, now))
 
 
 # --- spans

@@ -1,40 +1,49 @@
 """A store made of ``Tables``: the asynchronous face, waiting, and the watchdog."""
 
 import asyncio
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import rules
 from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
 from agl.store.documents import FENCE
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
-from agl.store.operation import UNSET, Unset, given
+from agl.store.operation import given
 from agl.store.packed_span import AnySpan
+from agl.store.queries import check_seconds
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.store.watchdog import StoreClock, Watchdog
 from agl.types import (
-    Attempt,
     AttemptedRollout,
-    AttemptStatus,
-    Document,
     EnqueueRolloutRequest,
-    Failure,
-    NamedResources,
-    ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
-    RolloutStatus,
     Span,
-    Worker,
 )
 
 T = TypeVar("T")
+_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    function.__name__: function
+    for function in (
+        ops.start_attempt,
+        ops.get_many_span_sequence_ids,
+        ops.update_rollout,
+        ops.update_attempt,
+        records.update_resources,
+        records.update_worker,
+        records.put_documents,
+        records.delete_documents,
+        records.delete_rollouts,
+    )
+}
+"""What needs no more than to be run, by the name of its operation."""
 
 
 class EngineStore(ReadingStore):
@@ -46,7 +55,7 @@ class EngineStore(ReadingStore):
     """
 
     def __init__(self, *, scan_interval_seconds: float = 1.0) -> None:
-        if scan_interval_seconds <= 0:
+        if not scan_interval_seconds > 0:
             raise ConfigError(
                 f"{type(self).__name__}: scan_interval_seconds must be above 0, "
                 f"got {scan_interval_seconds!r}"
@@ -57,6 +66,7 @@ class EngineStore(ReadingStore):
         self._opened = time.monotonic()
         self._clock = StoreClock()
         self._closing = False
+        self._pid = os.getpid()
 
     # --- what a subclass fills in
 
@@ -79,6 +89,14 @@ class EngineStore(ReadingStore):
     @abstractmethod
     def _has_queued(self) -> bool:
         """Whether the queue holds something; from any thread, at once."""
+
+    def _check_process(self) -> None:
+        """Refuse to work in a fork, on a copy of the records, or on one file with its parent."""
+        if os.getpid() != self._pid:
+            raise StoreUnavailableError(
+                f"{type(self).__name__} was opened by process {self._pid}; this is process "
+                f"{os.getpid()}. Reach it over HTTP with agl.LightningStoreClient"
+            )
 
     def _publish(self, effects: Effects) -> None:
         """Wake who waits for this. Called from any thread, outside of any lock."""
@@ -114,6 +132,12 @@ class EngineStore(ReadingStore):
 
         return self._write(fenced, claimed_of)
 
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        if (function := _FUNCTIONS.get(operation)) is None:
+            return await super().call(operation, arguments)
+        arguments = given(**arguments)
+        return await self._change(lambda tables, now: function(tables, now, **arguments))
+
     # --- putting work in, taking it out
 
     async def enqueue_many_rollouts(
@@ -131,6 +155,7 @@ class EngineStore(ReadingStore):
         wait_seconds: float = 0.0,
         key: str | None = None,
     ) -> Sequence[AttemptedRollout]:
+        check_seconds("wait_seconds", wait_seconds)
         if limit <= 0:
             return []
         claimed = await self._claim(limit, worker_id, key)
@@ -177,13 +202,6 @@ class EngineStore(ReadingStore):
             lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
         )
 
-    async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
-    ) -> AttemptedRollout:
-        return await self._change(
-            lambda tables, now: ops.start_attempt(tables, now, rollout_id, worker_id, key)
-        )
-
     # --- a runner's whole turn
 
     async def turn(
@@ -197,6 +215,7 @@ class EngineStore(ReadingStore):
         key: str | None = None,
     ) -> Turn:
         """The same, all or nothing; waiting comes after it is stored."""
+        check_seconds("wait_seconds", wait_seconds)
         done = await self._change(
             lambda tables, now: ops.turn(tables, now, spans, finish, limit, worker_id, key),
             lambda done: done.claimed,
@@ -215,50 +234,10 @@ class EngineStore(ReadingStore):
         added = await self._change(lambda tables, now: ops.add_many_spans(tables, now, spans))
         return cast(list[Span], added)  # of packed ones only a server adds some, in a turn
 
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        return await self._change(
-            lambda tables, now: ops.get_many_span_sequence_ids(tables, now, rollout_attempt_ids)
-        )
-
-    # --- changing work
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: Any = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-    ) -> Rollout:
-        about = {"input": input, "mode": mode, "resources_id": resources_id}
-        changes = given(**about, status=status, config=config, metadata=metadata)
-        return await self._change(
-            lambda tables, now: ops.update_rollout(tables, now, rollout_id, changes)
-        )
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        error: Failure | Unset = UNSET,
-    ) -> Attempt:
-        about = {"status": status, "worker_id": worker_id, "metadata": metadata, "error": error}
-        changes = given(**about, last_heartbeat_time=last_heartbeat_time)
-        return await self._change(
-            lambda tables, now: ops.update_attempt(tables, now, rollout_id, attempt_id, changes)
-        )
-
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
+        check_seconds("timeout", timeout)
         wanted = list(rollout_ids)
         with self._end_waiters.ticket(wanted) as ticket:
             found = await self._read(lambda lookups: lookups.views(wanted))
@@ -269,33 +248,3 @@ class EngineStore(ReadingStore):
             if open_ids and not self._closing:
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
-
-    # --- resources, workers, documents
-
-    async def update_resources(
-        self, resources_id: str, resources: NamedResources
-    ) -> ResourcesUpdate:
-        return await self._change(
-            lambda tables, now: records.update_resources(tables, now, resources_id, resources)
-        )
-
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        changes = given(heartbeat_stats=heartbeat_stats)
-        return await self._change(
-            lambda tables, now: records.update_worker(tables, now, worker_id, changes)
-        )
-
-    async def put_documents(self, documents: Sequence[Document]) -> None:
-        await self._change(lambda tables, now: records.put_documents(tables, now, documents))
-
-    async def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
-        return await self._change(lambda tables, now: tables.delete_documents(kind, keys))
-
-    async def delete_rollouts(
-        self, rollout_ids: Sequence[str], *, only_count: bool = False
-    ) -> dict[str, int]:
-        return await self._change(
-            lambda tables, now: tables.delete_rollouts(rollout_ids, only_count=only_count)
-        )
