@@ -12,7 +12,8 @@ import pytest
 import agl
 from agl.errors import InvalidRecordError
 from agl.store.base import AttemptEnd
-from agl.types import Span
+from agl.store.span_checks import storable
+from agl.types import Link, Span, SpanContext
 from agl_server.client import without_token
 
 NUMBER = 10**5_000
@@ -138,3 +139,16 @@ async def test_a_task_with_these_words_is_no_number(tmp_path: Path) -> None:
     assert claimed is not None
     assert claimed.input == task
     await store.close()
+
+
+async def test_span_of_odd_texts_becomes_one_that_is_kept(store: agl.LightningStore) -> None:
+    started = await store.start_rollout("task")
+    ids = {"trace_id": "\ud800", "span_id": "b" * 16, "is_remote": False, "trace_state": {}}
+    odd = span(started, parent_id="\ud800").model_copy(
+        update={"links": [Link(context=SpanContext.model_validate(ids))], "mine": "\ud800"}
+    )
+    await store.add_many_spans([storable(odd), span(started)])
+    kept, _ = await store.query_spans(started.rollout_id)
+    assert (kept.parent_id, kept.links[0].context.trace_id) == ("\ufffd", "\ufffd")
+    with pytest.raises(InvalidRecordError, match="NUL"):
+        storable(span(started, span_id="a\0b"))

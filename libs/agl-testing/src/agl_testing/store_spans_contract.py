@@ -141,9 +141,10 @@ class StoreSpansContract:
         spans = [good, bad, span_of(started)]
         with pytest.raises(InvalidRecordError):
             await store.add_many_spans(spans)
-        about = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+        ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+        finish = AttemptEnd.model_validate({**ids, "status": "succeeded"})
         with pytest.raises(InvalidRecordError):
-            await store.turn(spans, finish=AttemptEnd(**about, status="succeeded"), limit=0)
+            await store.turn(spans, finish=finish, limit=0)
         assert (await store.query_spans(started.rollout_id)).total == 0
         assert await status_of(store, started) == "preparing"
         added = await store.add_many_spans([good])
