@@ -161,7 +161,7 @@ async def test_errors_come_back_as_themselves(client):
     with pytest.raises(StoreError, match="not JSON"):
         await client.enqueue_rollout(object())
     fields = Span.from_attributes(rollout_id=rollout.rollout_id, attributes={}).model_dump()
-    with pytest.raises(InvalidRecordError, match="cannot be stored: .*what JSON can hold"):
+    with pytest.raises(InvalidRecordError, match=r"cannot be stored: .*what JSON can hold"):
         await client.add_many_spans([Span(**fields, unknown=float("nan"))])
     assert (await client.statistics())["total_rollouts"] == 1
 
