@@ -88,8 +88,23 @@ agl.Trainer(algorithm=%s, strategy="shm").fit(agent, [1.0])
 
 
 def test_an_algorithm_runs(packages: Path) -> None:
-    done = run(packages, "-c", SCRIPT % ("", "runs_all"))
-    assert (done.returncode, done.stdout) == (0, "1.0 succeeded\n"), done.stderr
+    done = run(
+        packages,
+        "-c",
+        f"{SCRIPT % ('', 'runs_all')}".replace("agl.Tr", "result = agl.Tr")
+        + "print(result.rollouts, result)",
+    )
+    nothing = "agl-runs is not installed: nothing was written down of this run"
+    shown = f"1.0 succeeded\nNone RunResult: its rollouts were not counted\n{nothing}\n"
+    assert (done.returncode, done.stdout) == (0, shown), done.stderr
+    assert nothing in done.stderr
+
+
+@pytest.mark.parametrize("option", ["run_dir='/x'", "run='x'", "resume=True", "force=True"])
+def test_options_of_a_record_say_what_to_install(packages: Path, option: str) -> None:
+    done = run(packages, "-c", f"import agl; agl.Trainer(strategy='shm', {option})")
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(f"which is not installed. Run: {install_line('agl-runs')}")
 
 
 def test_trainer_without_an_algorithm_says_what_to_install(packages: Path) -> None:

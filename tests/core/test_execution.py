@@ -120,6 +120,17 @@ async def test_every_open_attempt_of_a_dead_runner_ends(memory_store: agl.Lightn
     assert (await store.query_attempts(bystander.rollout_id))[0].status == "preparing"
 
 
+async def test_what_else_a_dead_runner_had_is_marked_though_one_was_deleted(
+    memory_store: agl.LightningStore,
+) -> None:
+    name = worker_name(0, pid=1)
+    sibling, gone = [await memory_store.start_rollout(n, worker_id=name) for n in range(2)]
+    await memory_store.delete_rollouts([gone.rollout_id])
+    await mark_lost(memory_store, RunnerDied(0, 1, -9, "ended by SIGKILL", given_up=False))
+    (attempt,) = await memory_store.query_attempts(sibling.rollout_id)
+    assert attempt.status == "unresponsive"
+
+
 async def test_runner_that_the_store_does_not_know_left_nothing(
     memory_store: agl.LightningStore,
 ) -> None:

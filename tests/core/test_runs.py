@@ -179,12 +179,42 @@ def test_what_a_run_says_of_going_on_can_be_followed(options: dict[str, Any], fa
     asyncio.run(second.get_trainer().store.close())
 
 
+class OwnStore(agl.LightningStore):
+    """Of a third party, in memory, as it says by saying nothing."""
+
+    def __init__(self) -> None:
+        self._inner = agl.InMemoryLightningStore()
+
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        return await getattr(self._inner, operation)(**arguments)
+
+
 def test_run_that_is_in_memory_only_says_that_it_cannot_go_on() -> None:
     with pytest.raises(StoppedError, match=r"it cannot go on after this process.*run=\.\.\."):
         fit(StandInStore(agl.InMemoryLightningStore()), Toy(stops=True))
+    with pytest.raises(StoppedError, match="it cannot go on after this process"):
+        fit(OwnStore(), Toy(stops=True))
     with pytest.raises(AlgorithmError) as caught:
         fit(algorithm=Toy(fails=True))
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_baseline_names_a_rollout_that_is_gone_and_runs_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Deleting(StandInStore):
+        async def wait_for_rollouts(self, *, rollout_ids: Any, timeout: float | None = None) -> Any:
+            (one,) = await self._store.query_rollouts(rollout_id_in=rollout_ids)
+            if one.input == 1:
+                await self._store.delete_rollouts(rollout_ids)
+                return []
+            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+
+    caplog.set_level("INFO", "agl")
+    store = Deleting(agl.InMemoryLightningStore())
+    result = agl.Trainer(store=store, strategy="shm", algorithm="baseline").fit(agent, [0, 1, 2])
+    assert result.rollouts == {"succeeded": 2}
+    assert "was deleted, and counts for nothing" in caplog.text
 
 
 def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None:

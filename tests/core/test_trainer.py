@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import threading
 import time
 from typing import Any
@@ -18,6 +19,7 @@ from agl.errors import (
     UnknownComponentError,
 )
 from agl.plugins import registry
+from agl.recorder import NO_RECORD
 
 
 @agl.rollout
@@ -386,7 +388,7 @@ def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(
     )
     store = agl.InMemoryLightningStore()
     result = agl.Trainer(strategy="shm", store=store).dev(without_runs, [1, 2])
-    assert result == agl.RunResult()
+    assert (result.rollouts, result.warnings) == (None, [NO_RECORD])
     rollouts = asyncio.run(store.query_rollouts())
     assert [rollout.status for rollout in rollouts] == ["succeeded"] * 2
     with pytest.raises(MissingPluginError, match="recorder 'runs' lives in agl-runs"):
@@ -396,3 +398,17 @@ def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(
 @agl.rollout
 def without_runs(task: int) -> float:
     return 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        ("http://h:1", "LightningStoreClient('http://h:1')"),
+        ("runs/x.sqlite", "SqliteLightningStore('runs/x.sqlite')"),
+        ("x.db", "SqliteLightningStore('x.db')"),
+    ],
+)
+def test_place_in_the_place_of_a_store_names_the_store_for_it(given: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"store: {given!r} is no name of")) as said:
+        agl.Trainer(store=given)
+    assert right in str(said.value)

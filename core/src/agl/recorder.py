@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP = registry.GROUPS["recorder"]
+NO_RECORD = "agl-runs is not installed: nothing was written down of this run"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class Recorder:
             ConfigError: It does not.
             MissingPluginError: It needs agl-runs.
         """
-        if request.run_id is not None or request.resume or request.force:
+        has_folder = request.folder is not None and request.makes_folder
+        if request.run_id is not None or request.resume or request.force or has_folder:
             registry.load_only(GROUP)
 
     def default_store(self, request: RunRequest) -> "Given[LightningStore]":
@@ -126,7 +128,8 @@ class Recorder:
         Raises:
             ConfigError: The run cannot be begun or resumed; nothing was started.
         """
-        yield (run := Recording(request.folder))
+        said = RunResult(warnings=[NO_RECORD], summary=NO_RECORD)
+        yield (run := Recording(request.folder, result=said))
         if run.stopped is not None:
             raise run.stopped
 

@@ -1,5 +1,6 @@
 """What agents do to the loop, the threads and the records of a runner."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -205,3 +206,26 @@ def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_
     else:  # a process of its own is replaced
         assert "STUCK RunnerStuckError" in lines
         assert "works queuing None" in lines
+
+
+@pytest.mark.parametrize("then", ["returns", "emits", "waits"])
+async def test_deleting_a_rollout_under_way_drops_it_and_nothing_else(
+    then: str, run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    @agl.rollout
+    async def agent(task: str, rollout: agl.Rollout) -> float:
+        if task == "deleted":
+            await memory_store.delete_rollouts([rollout.rollout_id])
+            if then == "emits":
+                agl.emit_reward(1.0)
+            await asyncio.sleep(30 if then == "waits" else 0)
+        return 1.0
+
+    tasks = ["deleted", "sibling", "later"]
+    left = await run_all(agent, memory_store, tasks, concurrency=2, heartbeat_interval=0.1)
+    assert [(one.input, one.status) for one in left] == [
+        ("sibling", "succeeded"),
+        ("later", "succeeded"),
+    ]
+    said = [one.getMessage() for one in caplog.records if one.levelname != "INFO"]
+    assert ["was deleted while it ran" in line for line in said] == [True]

@@ -8,6 +8,7 @@ import pytest
 
 import agl
 from agl.emitter import reward_attributes
+from agl.errors import AlgorithmError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import EnqueueRolloutRequest, Failure
 from agl_learning.collect import Collector
@@ -245,3 +246,18 @@ async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone() -> Non
     for other in (await seeds(2), await seeds(1, step=2), await seeds(1, round=1)):
         assert not {*first} & {*other}
     assert await seeds(None) == [None] * 4
+
+
+async def test_rollouts_that_were_deleted_are_named() -> None:
+    store = agl.InMemoryLightningStore()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig(), patience_seconds=0.1)
+    resources = await store.add_resources({})
+    collecting = asyncio.create_task(
+        collector.collect(["a"], 2, "train", resources.resources_id, {})
+    )
+    while len(found := await store.query_rollouts()) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await store.delete_rollouts([found[0].rollout_id])
+    async with asyncio.timeout(4):
+        with pytest.raises(AlgorithmError, match=f"deleted .*: {found[0].rollout_id}. When"):
+            await collecting

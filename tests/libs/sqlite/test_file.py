@@ -141,13 +141,16 @@ def test_database_of_something_else_is_refused_and_unharmed(path):
     assert (path.read_bytes(), path.stat().st_mode) == before
 
 
-@pytest.mark.parametrize(("version", "made_by"), [(99, "a newer agl"), (1, "an older agl")])
-async def test_file_of_another_version_is_refused_and_unharmed(path, version, made_by):
+@pytest.mark.parametrize(
+    ("version", "made_by", "advice"),
+    [(99, "a newer agl", "Update agl"), (1, "an older agl", "Open it with the agl that made it")],
+)
+async def test_file_of_another_version_is_refused_and_unharmed(path, version, made_by, advice):
     await SqliteLightningStore(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
-    refused(path, f"made by {made_by} .schema {version}, .* 'agl export' there")
+    refused(path, f"made by {made_by} .schema {version}, .* {advice}")
     assert path.read_bytes() == before
 
 

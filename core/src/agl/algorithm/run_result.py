@@ -41,8 +41,8 @@ class RunResult:
     """The run as it ended, an ``agl_runs.records.Run``; None where its store keeps none."""
     folder: Path | None = None
     """Where the run has its files, if it wrote any."""
-    rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Rollout status -> how many."""
+    rollouts: Mapping[str, int] | None = None
+    """Rollout status -> how many; None where nobody has counted."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
     """Rollout id -> final reward of each succeeded rollout; a training has ``steps`` instead."""
     steps: list[float | None] = field(default_factory=list[float | None])
@@ -86,14 +86,16 @@ class RunResult:
 
     def __repr__(self) -> str:
         about = " ".join(filter(None, [self.run_id, self.algorithm, self.status]))
-        said = [f"{n} {status}" for status, n in self.rollouts.items()] or ["no rollouts"]
+        said = [f"{n} {status}" for status, n in (self.rollouts or {}).items()]
+        if not said:
+            said = ["its rollouts were not counted" if self.rollouts is None else "no rollouts"]
         if self.mean_reward is not None:
             said.append(f"mean reward {_shown(self.mean_reward)}")
         if self.held_out_after is not None:
             said.append(f"held-out {_shown(self.held_out[0][1])} -> {_shown(self.held_out_after)}")
         if self.trained is False:
             said.append("nothing trained")
-        return f"<RunResult {about or 'of a run elsewhere'}: {', '.join(said)}>"
+        return f"<{' '.join(filter(None, ['RunResult', about]))}: {', '.join(said)}>"
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1], *(f"failed: {failure}" for failure in self.failures[:3])]

@@ -20,6 +20,7 @@ from agl.errors import (
     PluginError,
     StoreError,
     TracerError,
+    UnknownRecordError,
 )
 from agl.plugins import registry
 from agl.plugins.hooks import HookCaller
@@ -98,6 +99,16 @@ class AttemptRunner:
         self.attempt_begun()
         try:
             return await self._run(rollout, claims)
+        except UnknownRecordError:
+            if await self.store.get_rollout_by_id(rollout.rollout_id) is not None:
+                raise
+            message = f"{name_of(rollout.attempt)} was deleted while it ran, and is dropped"
+            logger.warning("%s", message)
+            if self._gateways is not None:
+                await self._gateways.end(rollout, patient=False)
+            if _is_cancelled():
+                raise asyncio.CancelledError from None
+            return Outcome(error=RolloutCancelledError(message), boundary="cancelled"), None
         finally:
             del self.running[attempt_id]
 

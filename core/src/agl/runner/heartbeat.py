@@ -15,7 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from agl.errors import ConfigError, InvalidTransitionError
+from agl.errors import ConfigError, InvalidTransitionError, UnknownRecordError
 from agl.execution.coroutines import BackgroundCoroutine
 from agl.runner.agent_call import AgentCall
 from agl.store.base import UNSET, LightningStore
@@ -41,8 +41,8 @@ class Running:
 class Heartbeat:
     """Tells the store at intervals that a runner and its attempts are alive.
 
-    Attempts whose rollout was cancelled, or that ended in the store, are stopped when they are
-    coroutines.
+    Attempts whose rollout was cancelled or deleted, or that ended in the store, are stopped when
+    they are coroutines.
 
     Args:
         running: What runs at present, by attempt; read in another thread.
@@ -136,23 +136,27 @@ class Heartbeat:
         ids = list(running)
         for first in range(0, len(ids), MOST_AT_ONCE):
             some = ids[first : first + MOST_AT_ONCE]
-            for rollout in await self._store.query_rollouts(rollout_id_in=some):
-                await self._beat_of(running[rollout.rollout_id], rollout)
+            found = await self._store.query_rollouts(rollout_id_in=some)
+            stored = {rollout.rollout_id: rollout for rollout in found}
+            for rollout_id in some:
+                await self._beat_of(running[rollout_id], stored.get(rollout_id))
 
-    async def _beat_of(self, running: Running, stored: Rollout) -> None:
-        """Stop an attempt that has ended in the store; of any other, note that it is alive."""
+    async def _beat_of(self, running: Running, stored: Rollout | None) -> None:
+        """Stop an attempt that has ended or is gone; of any other, note that it is alive."""
+        call, attempt = running.call, running.rollout.attempt
+        if stored is None:
+            _stop(call)
+            return
         if not isinstance(stored, AttemptedRollout):
             return
-        call, attempt = running.call, running.rollout.attempt
         is_ours = stored.attempt.attempt_id == attempt.attempt_id
         ended = is_ours and stored.attempt.status not in (*OPEN, "unresponsive")
         if stored.status in ENDED or not is_ours or ended:
-            if call is not None and call.is_coroutine:
-                call.stop("cancelled")
+            _stop(call)
             return
         # An agent that makes no span for a while is running all the same.
         preparing = call is not None and stored.attempt.status == "preparing"
-        with contextlib.suppress(InvalidTransitionError):  # it has ended in the meantime
+        with contextlib.suppress(InvalidTransitionError, UnknownRecordError):  # it has ended
             await self._store.update_attempt(
                 attempt.rollout_id,
                 attempt.attempt_id,
@@ -172,6 +176,11 @@ class Heartbeat:
         if self._include_gpu:
             stats["gpus"] = gpu_stats()
         return stats
+
+
+def _stop(call: AgentCall | None) -> None:
+    if call is not None and call.is_coroutine:
+        call.stop("cancelled")
 
 
 def gpu_stats() -> list[dict[str, str]]:

@@ -19,6 +19,8 @@ class LightningStoreCapabilities(TypedDict, total=False):
     """Processes that get the object (by fork or pickle) see the same data."""
     otlp_traces: bool
     """``otlp_traces_endpoint`` takes OTLP."""
+    persistent: bool
+    """What it holds outlives the process that uses it, so a run in it can go on. Not in 0.3."""
 
 
 class LightningStoreStatistics(TypedDict, total=False):

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from agl.errors import (
+    AlgorithmError,
     ConfigError,
     InvalidTransitionError,
     StoppedError,
     StoreUnavailableError,
+    UnknownRecordError,
 )
 from agl.store.queries import PAGE
 from agl.store.rules import ENDED, QUEUED
@@ -323,6 +325,12 @@ class Collector:
             ended = await self._wait_for(rollout_ids, patience)
             if len(ended) == len(rollout_ids):
                 return {rollout.rollout_id: rollout for rollout in ended}, late
+            known = {rollout.rollout_id for rollout in await self._find(rollout_ids)}
+            if gone := [each for each in rollout_ids if each not in known]:
+                raise AlgorithmError(
+                    f"rollouts were deleted while the algorithm waited for them: {', '.join(gone)}"
+                    ". When the run goes on, their tasks run again"
+                )
             if until is not None and time.monotonic() >= until:
                 late |= await self._cancel(rollout_ids)
             elif len(ended) == done and time.monotonic() - began > patience / 2:
@@ -367,7 +375,7 @@ class Collector:
         return late
 
     async def _cancel_one(self, rollout_id: str) -> None:
-        with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
+        with contextlib.suppress(InvalidTransitionError, UnknownRecordError):  # it has ended
             await self._store.update_rollout(rollout_id, status="cancelled")
 
 

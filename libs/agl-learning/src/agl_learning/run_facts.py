@@ -101,7 +101,7 @@ class RunFacts:
             "took_longer": self.took_longer,
             "starts": len(self.run.generations) if self.run else None,
             "trained": result.trained,
-            "rollouts": dict(result.rollouts),
+            "rollouts": dict(result.rollouts or {}),
             "mean_reward": result.mean_reward,
             "held_out": [asdict(one) for one in self.held_out],
             "curve": self.curve,

@@ -137,8 +137,12 @@ class Baseline(FastAlgorithm):
             rollout = await store.enqueue_rollout(sample, mode=mode, metadata=place)
             task = without_private(sample)
             logger.debug("%s Enqueued in %s mode: %s", rollout.rollout_id, mode, task)
-            (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-            ended = await store.get_rollout_by_id(rollout.rollout_id) or ended
+            await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            ended = await store.get_rollout_by_id(rollout.rollout_id)
+            if ended is None:
+                self._num_shown += 1
+                said = self._num_shown, self._num_tasks, rollout.rollout_id
+                return logger.warning("%d/%d %s was deleted, and counts for nothing", *said)
             self._outages.append(await self._show(ended))
         except RunnerCrashError as error:  # what has ended is still shown
             self._no_runner = error

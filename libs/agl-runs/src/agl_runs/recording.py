@@ -271,9 +271,7 @@ def _innermost(store: LightningStore) -> LightningStore:
 
 
 def _is_kept(store: LightningStore) -> bool:
-    from agl.store.memory import InMemoryLightningStore
-
-    return not isinstance(_innermost(store), InMemoryLightningStore)
+    return _innermost(store).capabilities.get("persistent", False)
 
 
 def _placed(run: Run, store: LightningStore) -> Run:

@@ -48,11 +48,12 @@ def check_schema(connection: sqlite3.Connection, path: str) -> int:
             f"store {path!r}: an SQLite database, and no store of agl. Give the path of a new file"
         )
     if tables and version != SCHEMA_VERSION:
-        made_by = "a newer agl" if version > SCHEMA_VERSION else "an older agl"
+        made_by, advice = "a newer agl", "Update agl"
+        if version < SCHEMA_VERSION:
+            made_by, advice = "an older agl", "Open it with the agl that made it"
         raise StoreUnavailableError(
             f"store {path!r}: made by {made_by} (schema {version}, this one has {SCHEMA_VERSION}); "
-            "it was left as it is. Open it with the agl that made it, or give the path of a new "
-            "file; 'agl export' there and 'agl import' here take its rollouts along"
+            f"it was left as it is. {advice}, or give the path of a new file"
         )
     return tables
 

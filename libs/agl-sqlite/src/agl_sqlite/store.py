@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
+from agl.store.answers import LightningStoreCapabilities
 from agl.store.documents import FENCE, RETRY_SECONDS
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
@@ -82,6 +83,10 @@ class SqliteLightningStore(EngineStore):
         self._listening_since = self._clock.now()
         if self._database.has_deadlines:
             self._watchdog.start()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {**super().capabilities, "persistent": True}
 
     async def check_health(self) -> None:
         self._check_usable()

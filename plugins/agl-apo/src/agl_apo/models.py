@@ -38,8 +38,8 @@ class Models:
             self.client = client or AsyncOpenAI(base_url=base_url, api_key=api_key)
         except OpenAIError as error:
             raise ConfigError(
-                f"no client for the models that edit prompts: {error}. Give api_key (and "
-                "base_url), or set OPENAI_API_KEY"
+                f"no client for the models that edit prompts: {str(error).rstrip('.')}. Give "
+                "api_key (and base_url), or set OPENAI_API_KEY"
             ) from None
         self.temperature = temperature
         self._settings = self.client

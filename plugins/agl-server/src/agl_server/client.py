@@ -92,7 +92,8 @@ class LightningStoreClient(LightningStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         """Everything."""
-        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+        said = LightningStoreCapabilities(zero_copy=True, otlp_traces=True, persistent=True)
+        return {**super().capabilities, **said}
 
     def otlp_traces_endpoint(self) -> str:
         """Address for an OTLP/HTTP exporter, with the token in it.

@@ -202,8 +202,10 @@ class LightningStoreServer(ForwardingStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """Everything."""
-        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+        """Everything; ``persistent`` is as of the wrapped store."""
+        kept = self.target.capabilities.get("persistent", False)
+        said = LightningStoreCapabilities(zero_copy=True, otlp_traces=True, persistent=kept)
+        return {**super().capabilities, **said}
 
     def otlp_traces_endpoint(self) -> str:
         """Address for an OTLP/HTTP exporter, with the admin's token in it."""

@@ -119,9 +119,14 @@ class ServerTasks(Algorithm):
             resources_id=await self._publish(task),
             metadata={TASK: task.model_dump(mode="json")},
         )
-        (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
-        rollout = await store.get_rollout_by_id(ended.rollout_id) or ended
-        spans = await store.query_spans(ended.rollout_id, "latest")
+        await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+        rollout = await store.get_rollout_by_id(queued.rollout_id)
+        if rollout is None:
+            logger.warning(
+                "Task %s: its rollout %s was deleted", task.rollout_id, queued.rollout_id
+            )
+            return
+        spans = await store.query_spans(queued.rollout_id, "latest")
         report = report_of(rollout, spans, self.get_adapter().adapt)
         report.rollout_id = task.rollout_id
         if rollout.status != "succeeded":

@@ -83,8 +83,9 @@ def _figures(facts: RunFacts) -> Iterator[str]:
         yield _figure(f"{number(first)} → {number(last)}", "reward in training")
     elif facts.result.mean_reward is not None:
         yield _figure(number(facts.result.mean_reward), "mean reward")
-    rollouts = sum(facts.result.rollouts.values())
-    failed = rollouts - facts.result.rollouts.get("succeeded", 0)
+    counts = facts.result.rollouts or {}
+    rollouts = sum(counts.values())
+    failed = rollouts - counts.get("succeeded", 0)
     yield _figure(f"{rollouts:,}", f"rollouts, {failed:,} not succeeded")
     if facts.calls:
         yield _figure(f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
@@ -151,7 +152,7 @@ def _about(facts: RunFacts) -> Iterator[str]:
         "store": facts.store_path and near(facts.store_path),
         "best checkpoint": facts.best_checkpoint and near(facts.best_checkpoint),
         "newest checkpoint": facts.checkpoint and near(facts.checkpoint),
-        "rollouts": counts_text(result.rollouts),
+        "rollouts": counts_text(result.rollouts or {}),
         "tokens": tokens_text(facts),
     }
     if facts.run is not None:

@@ -70,7 +70,7 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "reward", "none: no succeeded rollout has a reward"
     if _curve(facts, WIDEST_CURVE):
         yield "curve", ""
-    yield "rollouts", counts_text(result.rollouts) or "none"
+    yield "rollouts", counts_text(result.rollouts or {}) or "none"
     if facts.calls:
         yield "calls", calls_text(facts)
     if tokens := tokens_text(facts):

@@ -10,11 +10,12 @@ from agl.errors import (
     NotAllowedError,
     RunnerCrashError,
     StoreError,
+    UnknownRecordError,
     is_away,
 )
 from agl.execution.events import ThreadingEvent
 from agl.store.base import LightningStore
-from agl.types import Failure
+from agl.types import AttemptedRollout, Failure
 from agl.utils.life_cycle import worker_name
 from agl_server.processes.supervisor import AllEnded, Report, RunnerDied
 
@@ -129,4 +130,14 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
             return
         seen.add(attempt_id)
         with contextlib.suppress(InvalidTransitionError):  # it ended in this very moment
-            await store.update_attempt(rollout_id, attempt_id, status="unresponsive", error=failure)
+            try:
+                await _mark(store, rollout_id, attempt_id, failure)
+            except UnknownRecordError:  # it was deleted, and the worker will name no other
+                for one in await store.query_rollouts(status_in=["preparing", "running"]):
+                    if isinstance(one, AttemptedRollout) and one.attempt.worker_id == name:
+                        with contextlib.suppress(InvalidTransitionError, UnknownRecordError):
+                            await _mark(store, one.rollout_id, one.attempt.attempt_id, failure)
+
+
+async def _mark(store: LightningStore, rollout_id: str, attempt_id: str, why: Failure) -> None:
+    await store.update_attempt(rollout_id, attempt_id, status="unresponsive", error=why)
