@@ -106,7 +106,8 @@ def new_rollout(
     status: Literal["queuing", "preparing"],
 ) -> Rollout:
     """A rollout as it was asked for."""
-    steps.check_ids(key=request.key)
+    if request.key is not None:
+        steps.check_ids(key=request.key)
     return Rollout(
         rollout_id=tables.new_id("ro"),
         input=request.input,
