@@ -163,7 +163,7 @@ def test_component_that_misses_a_module_when_built_says_what_to_install(install:
     """
     install(
         "agl-x", {"agl_x_mod.py": source}, {"agl.algorithms": {"x": "agl_x_mod:X"}},
-        extras=["backend"],
+        extras=["backend"], requires=["no-such-engine; extra == 'backend'"],
     )  # fmt: skip
     with pytest.raises(BrokenComponentError, match=r"f: algorithm 'x' .*'agl-x\[backend\]'"):
         build("x", where="f")

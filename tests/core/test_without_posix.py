@@ -6,6 +6,7 @@ from pathlib import Path
 
 SCRIPT = """
 import importlib, logging, os, pkgutil, signal, sys, types
+import filelock  # as its Windows half asks for Windows itself
 import agl
 
 names = [found.name for found in pkgutil.walk_packages(agl.__path__, "agl.")]
