@@ -95,9 +95,8 @@ def test_an_algorithm_runs(packages: Path) -> None:
         + "print(result.rollouts, result)",
     )
     nothing = "agl-runs is not installed: nothing was written down of this run"
-    shown = f"1.0 succeeded\nNone RunResult: its rollouts were not counted\n{nothing}\n"
+    shown = f"1.0 succeeded\nNone RunResult: rollouts not counted\n{nothing}\n"
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
-    assert nothing in done.stderr
 
 
 @pytest.mark.parametrize("option", ["run_dir='/x'", "run='x'", "resume=True", "force=True"])

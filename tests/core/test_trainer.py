@@ -404,7 +404,7 @@ def without_runs(task: int) -> float:
     ("given", "right"),
     [
         ("http://h:1", "LightningStoreClient('http://h:1')"),
-        ("runs/x.sqlite", "SqliteLightningStore('runs/x.sqlite')"),
+        ("runs/x", "SqliteLightningStore('runs/x')"),
         ("x.db", "SqliteLightningStore('x.db')"),
     ],
 )

@@ -128,8 +128,7 @@ class Recorder:
         Raises:
             ConfigError: The run cannot be begun or resumed; nothing was started.
         """
-        said = RunResult(warnings=[NO_RECORD], summary=NO_RECORD)
-        yield (run := Recording(request.folder, result=said))
+        yield (run := Recording(request.folder, result=RunResult(warnings=[NO_RECORD])))
         if run.stopped is not None:
             raise run.stopped
 

@@ -143,7 +143,7 @@ def test_database_of_something_else_is_refused_and_unharmed(path):
 
 @pytest.mark.parametrize(
     ("version", "made_by", "advice"),
-    [(99, "a newer agl", "Update agl"), (1, "an older agl", "Open it with the agl that made it")],
+    [(99, "a newer agl", "Update agl"), (1, "an older agl", "Give a new file; .* --as store")],
 )
 async def test_file_of_another_version_is_refused_and_unharmed(path, version, made_by, advice):
     await SqliteLightningStore(path).close()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ import pytest
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import LLM, Span, TraceStatus
+from agl.types import (
+    LLM,
+    Document,
+    Failure,
+    PromptTemplate,
+    RolloutConfig,
+    Span,
+    TraceStatus,
+)
 from agl_sqlite import SqliteLightningStore
 from agl_testing.otlp import request_of
 
@@ -645,3 +654,53 @@ def test_times_are_read_in_their_unit_and_the_start_is_kept(agl: Agl, unit: floa
     assert (span.start_time, span.end_time) == (1763800000.5, 1763800002)
     origin = stored.metadata["imported"]
     assert origin == {"id": "a", "from": "run.json", "start_time": 1763800000.5}
+
+
+def test_whole_store_comes_back_as_it_was(agl: Agl) -> None:
+    async def fill() -> None:
+        store = SqliteLightningStore("s.db")
+        for prompt in ("a", "b"):
+            await store.update_resources("rs-1", {"p": PromptTemplate(template=prompt)})
+        latest = await store.add_resources({"p": PromptTemplate(template="c")})
+        config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        rollout = await store.enqueue_rollout({"q": 1}, config=config, metadata={"run": "r"})
+        assert rollout.resources_id == latest.resources_id
+        error = Failure(boundary="agent", type="E", message="no")
+        for reward in (0.0, 1.0):
+            [claimed] = await store.dequeue_many_rollouts(worker_id="w")
+            owner = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+            await store.add_span(reward_span(reward).changed(**owner))
+            await store.update_attempt(*owner.values(), status="failed", error=error)
+        cancelled = await store.enqueue_rollout("c")
+        await store.update_rollout(cancelled.rollout_id, status="cancelled")
+        await store.enqueue_rollout("queued", key="k")
+        documents = [
+            Document(kind="ledger", key="a", body=[1], rollout_id=rollout.rollout_id),
+            Document(kind="run", key="r", body={"x": None}, version=3),
+        ]
+        await store.put_documents(documents)
+        await store.close()
+
+    asyncio.run(fill())
+    assert agl("export", "--as", "store", "--path", "s.db", "-o", "all.jsonl")[0] == 0
+    code, _, err = agl("import", "all.jsonl", "--path", "new.db")
+    assert (code, err) == (
+        0, "3 rollouts, 2 spans, 0 rewards, 2 snapshots of resources in new.db\n"
+    )  # fmt: skip
+    assert agl("export", "--as", "store", "--path", "new.db", "-o", "again.jsonl")[0] == 0
+    whole = Path("all.jsonl").read_text()
+    assert Path("again.jsonl").read_text() == whole
+    assert len(whole.splitlines()) == 1 + 2 + 3 + 2
+
+    async def use() -> None:
+        store = SqliteLightningStore("new.db")
+        assert (await store.enqueue_rollout("queued", key="k")).start_time < time.time()
+        assert (await store.query_rollouts()).total == 3
+        await store.enqueue_rollout("new")
+        assert [(await store.dequeue_rollout()).input for _ in range(2)] == ["queued", "new"]  # type: ignore
+        await store.close()
+
+    asyncio.run(use())
+    code, _, err = agl("import", "all.jsonl", "--path", "new.db")
+    assert code == 2
+    assert "goes into an empty one" in err

@@ -87,8 +87,7 @@ class RunResult:
     def __repr__(self) -> str:
         about = " ".join(filter(None, [self.run_id, self.algorithm, self.status]))
         said = [f"{n} {status}" for status, n in (self.rollouts or {}).items()]
-        if not said:
-            said = ["its rollouts were not counted" if self.rollouts is None else "no rollouts"]
+        said = said or ["rollouts not counted" if self.rollouts is None else "no rollouts"]
         if self.mean_reward is not None:
             said.append(f"mean reward {_shown(self.mean_reward)}")
         if self.held_out_after is not None:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from agl.agent.base import Runner
@@ -37,12 +36,6 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def _is_place(spec: str) -> bool:
-    """Whether it is an address or a file; ``app.db`` is neither where there is a module ``app``."""
-    is_file = spec.endswith((".db", ".sqlite", ".sqlite3"))
-    return "/" in spec or (is_file and not find_spec(spec.partition(".")[0] or "-"))
-
-
 def default_strategy() -> str:
     """``cs``, processes, which agl-server brings; without it ``shm``, threads."""
     return "cs" if "cs" in names_in("agl.strategies") else "shm"
@@ -74,13 +67,9 @@ def plan_part(
     """
     part = PARTS[name]
     wanted = {option: value for option, value in (said or {}).items() if value is not None}
-    if name == "store" and isinstance(spec, str) and _is_place(spec):
-        kinds = "LightningStoreClient", "client, server_address"
-        kinds = kinds if "://" in spec else ("SqliteLightningStore", "sqlite, path")
-        raise ConfigError(
-            f"{where or name}: {spec!r} is no name of a store. Give {kinds[0]}({spec!r}); in a "
-            f"file, {{type: {kinds[1]}: {spec!r}}}"
-        )
+    if name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
+        kind = "LightningStoreClient" if "://" in spec else "SqliteLightningStore"
+        raise ConfigError(f"{where or name}: {spec!r} is no name of a store; give {kind}({spec!r})")
     plan = plan_component(
         spec,
         group=part.group,

@@ -106,8 +106,6 @@ class AttemptRunner:
             logger.warning("%s", message)
             if self._gateways is not None:
                 await self._gateways.end(rollout, patient=False)
-            if _is_cancelled():
-                raise asyncio.CancelledError from None
             return Outcome(error=RolloutCancelledError(message), boundary="cancelled"), None
         finally:
             del self.running[attempt_id]

@@ -144,18 +144,17 @@ class Heartbeat:
     async def _beat_of(self, running: Running, stored: Rollout | None) -> None:
         """Stop an attempt that has ended or is gone; of any other, note that it is alive."""
         call, attempt = running.call, running.rollout.attempt
-        if stored is None:
-            _stop(call)
+        latest = stored.attempt if isinstance(stored, AttemptedRollout) else None
+        if stored is not None and latest is None:
             return
-        if not isinstance(stored, AttemptedRollout):
-            return
-        is_ours = stored.attempt.attempt_id == attempt.attempt_id
-        ended = is_ours and stored.attempt.status not in (*OPEN, "unresponsive")
-        if stored.status in ENDED or not is_ours or ended:
-            _stop(call)
+        is_ours = latest is not None and latest.attempt_id == attempt.attempt_id
+        status = latest.status if latest is not None and is_ours else None
+        if stored is None or stored.status in ENDED or status not in (*OPEN, "unresponsive"):
+            if call is not None and call.is_coroutine:
+                call.stop("cancelled")
             return
         # An agent that makes no span for a while is running all the same.
-        preparing = call is not None and stored.attempt.status == "preparing"
+        preparing = call is not None and status == "preparing"
         with contextlib.suppress(InvalidTransitionError, UnknownRecordError):  # it has ended
             await self._store.update_attempt(
                 attempt.rollout_id,
@@ -176,11 +175,6 @@ class Heartbeat:
         if self._include_gpu:
             stats["gpus"] = gpu_stats()
         return stats
-
-
-def _stop(call: AgentCall | None) -> None:
-    if call is not None and call.is_coroutine:
-        call.stop("cancelled")
 
 
 def gpu_stats() -> list[dict[str, str]]:

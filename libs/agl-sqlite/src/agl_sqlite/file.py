@@ -48,12 +48,15 @@ def check_schema(connection: sqlite3.Connection, path: str) -> int:
             f"store {path!r}: an SQLite database, and no store of agl. Give the path of a new file"
         )
     if tables and version != SCHEMA_VERSION:
-        made_by, advice = "a newer agl", "Update agl"
+        made_by, advice = "a newer agl", "Update agl, or give the path of a new file"
         if version < SCHEMA_VERSION:
-            made_by, advice = "an older agl", "Open it with the agl that made it"
+            made_by = "an older agl"
+            advice = (
+                "Give a new file; if that agl has 'agl export --as store', 'agl import' reads it"
+            )
         raise StoreUnavailableError(
             f"store {path!r}: made by {made_by} (schema {version}, this one has {SCHEMA_VERSION}); "
-            f"it was left as it is. {advice}, or give the path of a new file"
+            f"it was left as it is. {advice}"
         )
     return tables
 

@@ -132,6 +132,10 @@ class SqliteLightningStore(EngineStore):
             return self._submit_once(job)
         return self._retry(lambda: self._submit_once(job))
 
+    async def restore(self, operation: Callable[[SqliteTables, float], T]) -> T:
+        """Put what another file held into the tables as it was; open the store anew afterwards."""
+        return await self._write(operation)
+
     async def _submit_once(self, job: Job) -> Any:
         self._check_usable()
         future = job.bind_to_running_loop()

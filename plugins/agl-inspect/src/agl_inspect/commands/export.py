@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import click
 
@@ -23,9 +23,11 @@ from agl_inspect.exchange.records import (
     pairs_of,
     records_of,
 )
+from agl_inspect.exchange.whole import write_store
 from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.calls.matching import compile_match
 from agl_learning.credit import CreditRule
+from agl_learning.file_store import FileStore
 from agl_learning.stores import each_rollout, open_store, store_options
 from agl_learning.tasks import digest
 
@@ -34,7 +36,11 @@ PROGRESS_SECONDS = 2.0
 
 @click.command("export")
 @click.option(
-    "--as", "form", required=True, type=click.Choice(get_args(Format)), help="What to write."
+    "--as",
+    "form",
+    required=True,
+    type=click.Choice([*get_args(Format), "store"]),
+    help="What to write; store is all that a file holds, for agl import.",
 )
 @click.option(
     "-o",
@@ -62,7 +68,7 @@ PROGRESS_SECONDS = 2.0
     help="dpo: rewards of a pair differ by more than this.",
 )
 def command(
-    form: Format,
+    form: Format | Literal["store"],
     out: Path | None,
     path: Path | None,
     url: str | None,
@@ -75,8 +81,19 @@ def command(
 ) -> None:
     """Write training rows, triplets, messages, fine-tuning samples or preference pairs.
 
-    Only rollouts that succeeded are used, and of each the last attempt that did.
+    Only rollouts that succeeded are used, and of each the last attempt that did. A whole store has
+    all.
     """
+    if form == "store":
+        if any(given is not None for given in (url, mode, agent_match, min_reward)):
+            raise click.UsageError("--as store writes all of a file: it takes --path and -o only")
+        if out is not None and out.suffix != ".jsonl":
+            raise click.UsageError(f"{out}: --as store writes JSON lines; give a .jsonl file")
+        store = open_store(path, None)
+        assert isinstance(store, FileStore)
+        with open_writer(out, {}) as write:
+            read_and_close(store, lambda _: write_store(store, write))
+        return
     if form == "dpo" and min_reward is not None:
         raise click.UsageError("--min-reward has no meaning for dpo; use --min-gap")
     options = Options(

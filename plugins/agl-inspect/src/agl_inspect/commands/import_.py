@@ -9,6 +9,7 @@ from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
 from agl_inspect.exchange.incoming import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
+from agl_inspect.exchange.whole import is_store, read_store
 from agl_learning.stores import open_store
 from agl_sqlite import SqliteLightningStore
 
@@ -34,7 +35,8 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
 
     A FILE is JSON with rollouts, resources and rewards (.json, or .jsonl with one of them per
     line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
-    skipped, so an import may be repeated.
+    skipped, so an import may be repeated. What agl export --as store wrote goes into a new file,
+    as it was.
     """
     for file in files:
         if not file.is_file():
@@ -67,6 +69,10 @@ async def _import(store: LightningStore, files: tuple[Path, ...]) -> Imported:
             said = time.monotonic()
             note(f"{done.rollouts} rollouts, {done.spans} spans")
 
+    for whole in filter(is_store, files):
+        if len(files) > 1 or not isinstance(store, SqliteLightningStore):
+            raise click.UsageError(f"{whole}: a whole store goes alone into a new --path FILE")
+        return await read_store(store, whole, progress)
     importer = Importer(store, progress)
     await importer.look()
     for path in files:

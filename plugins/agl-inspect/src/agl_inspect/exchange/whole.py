@@ -1,0 +1,150 @@
+"""A whole store as JSON lines, and back: ids, statuses, spans and documents as they were.
+
+The first line is ``{"store": 1}``. Each other line has a snapshot of resources, a rollout with its
+key, attempts and spans, or a document. Workers are left out: they are processes of then.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agl.errors import ConfigError
+from agl.store import rules
+from agl.store.engine.tables import StoredAttempt
+from agl.store.queries import PAGE, each_record
+from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Span
+from agl.utils.rewards import place_of_reward
+from agl_inspect.exchange.incoming import AT_ONCE, Imported
+from agl_inspect.exchange.recorded import each_line, parse
+from agl_inspect.exchange.writers import Write
+from agl_learning.file_store import FileStore
+from agl_learning.stores import each_rollout
+from agl_sqlite import SqliteLightningStore
+from agl_sqlite.ids import number_of
+from agl_sqlite.tables import SqliteTables
+
+FORMAT = 1
+
+
+async def write_store(store: FileStore, write: Write) -> None:
+    """Write all that a store holds, rollout by rollout."""
+    write({"store": FORMAT})
+    async for update in each_record(store.query_resources, sort_by="update_time"):
+        write({"resources": update.model_dump(mode="json")})
+    async for rollout in each_rollout(store):
+        rollout_id = rollout.rollout_id
+        about = number_of(rollout_id), rollout_id
+        sql = "SELECT key FROM rollout WHERE n = ? AND rollout_id = ?"
+        key = await store.ask(
+            lambda found, sql=sql, about=about: found.execute(sql, about).fetchone()
+        )
+        attempts = await store.query_attempts(rollout_id)
+        spans = await store.query_spans(rollout_id)
+        write(
+            {
+                "rollout": rollout.model_dump(mode="json", exclude={"attempt"}),
+                "key": _text(key[0]) if key else None,
+                "attempts": [one.model_dump(mode="json") for one in attempts],
+                "spans": [one.model_dump(mode="json") for one in spans],
+            }
+        )
+    sql = "SELECT DISTINCT kind FROM document ORDER BY kind"
+    for (kind,) in await store.ask(lambda found: found.execute(sql).fetchall()):
+        after = None
+        while page := await store.query_documents(_text(kind), after=after, limit=PAGE):
+            for document in page:
+                write({"document": document.model_dump(mode="json", exclude={"expect"})})
+            after = page[-1].key
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def is_store(path: Path) -> bool:
+    """Whether the file is a whole store."""
+    try:
+        number, line = next(each_line(path))
+        return "store" in parse(line, f"{path}, line {number}")
+    except (ConfigError, StopIteration):
+        return False
+
+
+async def read_store(
+    store: SqliteLightningStore, path: Path, progress: Callable[[Imported], None]
+) -> Imported:
+    """Put a whole store into an empty one; the file is checked before anything is written.
+
+    Raises:
+        ConfigError: The store is not empty, or a line is wrong.
+    """
+    counts = await store.statistics()
+    if counts.get("total_rollouts") or counts.get("total_resources"):
+        raise ConfigError(f"{path}: a whole store goes into an empty one; give a new --path")
+    for _ in _lines(path):
+        pass
+    done, lines = Imported(), _lines(path)
+    while some := list(itertools.islice(lines, AT_ONCE)):
+        await asyncio.gather(*(store.restore(line.put) for line in some))
+        done.resources += sum(isinstance(line.record, ResourcesUpdate) for line in some)
+        done.rollouts += sum(isinstance(line.record, Rollout) for line in some)
+        done.spans += sum(len(line.spans) for line in some)
+        progress(done)
+    return done
+
+
+@dataclass
+class _Line:
+    record: ResourcesUpdate | Rollout | Document
+    key: str | None
+    attempts: list[Attempt]
+    spans: list[Span]
+
+    def put(self, tables: SqliteTables, now: float) -> None:
+        """Put it into tables that do not have it."""
+        record = self.record
+        if isinstance(record, Document):
+            return tables.save_document(record)
+        if isinstance(record, ResourcesUpdate):
+            for version in sorted({1, record.version}):  # a new snapshot is one of version 1
+                tables.save_resources(record.changed(version=version))
+            return None
+        tables.insert_rollout(record, self.key)
+        for attempt in self.attempts:
+            own = [span for span in self.spans if span.attempt_id == attempt.attempt_id]
+            last = max((span.sequence_id for span in own), default=0)
+            place = max(map(place_of_reward, own), default=0)
+            deadline = rules.deadline(attempt, record.config)
+            stored = StoredAttempt(attempt, last + 1, place)
+            tables.insert_attempt(stored, deadline)
+            tables.save_attempt(stored, deadline)
+            tables.insert_spans(attempt.attempt_id, own)
+        return None
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    for number, line in each_line(path):
+        where = f"{path}, line {number}"
+        values = parse(line, where)
+        if (version := values.get("store")) is not None:
+            if version != FORMAT:
+                raise ConfigError(f"{where}: format {version} of a newer agl. Update agl")
+            continue
+        kinds = {"resources": ResourcesUpdate, "rollout": Rollout, "document": Document}
+        kind = next((kind for kind in kinds if kind in values), None)
+        if kind is None:
+            raise ConfigError(f"{where}: expected one of the keys {', '.join(kinds)}")
+        try:
+            yield _Line(
+                kinds[kind].model_validate(values[kind]),
+                values.get("key"),
+                [Attempt.model_validate(one) for one in values.get("attempts", ())],
+                [Span.model_validate(one) for one in values.get("spans", ())],
+            )
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {kind} cannot be read: {error}") from None
