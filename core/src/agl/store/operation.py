@@ -42,16 +42,17 @@ class _Store(Protocol):
 
 def operation(method: F) -> F:
     """Let a method hand its name and what it is given, by name, to ``call``."""
-    signature = inspect.signature(method)
+    _, *parameters = inspect.signature(method).parameters.values()
+    places = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    required = {one.name for one in parameters if one.default is one.empty}
+    known = {one.name for one in parameters}
 
     @functools.wraps(method)
     async def call(self: _Store, *args: Any, **kwargs: Any) -> Any:
-        try:
-            arguments = dict(signature.bind(self, *args, **kwargs).arguments)
-        except TypeError:
-            method(self, *args, **kwargs)  # Python names the method
-            raise
-        del arguments["self"]
+        arguments = dict(zip(places, args, strict=False)) | kwargs
+        is_whole = len(arguments) == len(args) + len(kwargs)
+        if not (is_whole and required <= arguments.keys() <= known):
+            await method(self, *args, **kwargs)  # a TypeError, in Python's words
         return await self.call(method.__name__, arguments)
 
     vars(call)["is_operation"] = True
