@@ -4,9 +4,14 @@ import asyncio
 import random
 from typing import Any
 
+import pytest
+
 import agl
+from agl.errors import ConfigError
 from agl_apo import GEPA
 from agl_apo.history import read_histories
+from agl_apo.models import Models
+from agl_apo.options import PromptOptions
 from agl_testing.echo_llm import EchoLLM
 
 RESOURCES = {
@@ -147,3 +152,9 @@ def test_gepa_improves_several_prompts_too(fit, tmp_path) -> None:
         "Lists rooms better.",
         "Plan {request} better.",
     }
+
+
+def test_a_missing_key_is_named_in_whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"no client.*[^.]\. Give api_key"):
+        Models(PromptOptions(), 1.0)

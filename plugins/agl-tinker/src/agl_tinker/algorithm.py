@@ -346,7 +346,7 @@ def _load_tokenizer(options: Tinker, sampler: Any) -> Any:
     except Exception as error:
         raise ConfigError(
             f"{options.title}: the tokenizer of {options.base_model!r} cannot render a "
-            f"conversation: {error}. Give one with a chat template as 'tokenizer' (a "
-            "folder, a name, an object)"
+            f"conversation: {str(error).rstrip('.')}. Give one with a chat template as "
+            "'tokenizer' (a folder, a name, an object)"
         ) from None
     return tokenizer

@@ -78,8 +78,8 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
         record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:  # of a damaged file or without torchao they have no common base
         raise ConfigError(
-            f"{STATE} of {this} cannot be read with {optimizer=}: {error}. If the file is damaged, "
-            "remove the folder, and the run goes on from the checkpoint before it"
+            f"{STATE} of {this} cannot be read with {optimizer=}: {str(error).rstrip('.')}. If the "
+            "file is damaged, remove the folder, and the run goes on from the checkpoint before it"
         ) from error
     if (kind := record.get("optimizer_kind", "adamw")) != optimizer:
         raise ConfigError(f"{this} was made with optimizer={kind!r}; give that, not {optimizer!r}")
