@@ -11,8 +11,8 @@ AGL = ROOT / "core/src/agl"
 DISTRIBUTIONS = [
     path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
 ]
-ROOMS, LINES = 20, 400
-MOST_IN_THE_CORE = 16_637
+ROOMS, LINES = 17, 400
+MOST_IN_THE_CORE = 13_014
 """Lines, to come down to 12,500. It only goes down."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""

@@ -107,21 +107,29 @@ class Trainer(TrainerLegacy, _Trainer):
             from agentlightning.tracer.agentops import AgentOpsTracer
 
             tracer = AgentOpsTracer
-        super().__init__(
-            algorithm=algorithm,
-            n_runners=one_of("Trainer", n_runners=n_runners, n_workers=n_workers),
-            max_rollouts=one_of("Trainer", max_rollouts=max_rollouts, max_tasks=max_tasks),
-            initial_resources=initial_resources,
-            tracer=tracer,
-            adapter=adapter,
-            store=store,
-            runner=runner,
-            strategy=_by_its_name(strategy),
-            port=port,
-            llm_proxy=llm_proxy,
-            hooks=hooks,
-            **agls,
-        )
+        try:
+            super().__init__(
+                algorithm=algorithm,
+                n_runners=one_of("Trainer", n_runners=n_runners, n_workers=n_workers),
+                max_rollouts=one_of("Trainer", max_rollouts=max_rollouts, max_tasks=max_tasks),
+                initial_resources=initial_resources,
+                tracer=tracer,
+                adapter=adapter,
+                store=store,
+                runner=runner,
+                strategy=_by_its_name(strategy),
+                port=port,
+                llm_proxy=llm_proxy,
+                hooks=hooks,
+                **agls,
+            )
+        except ConfigError as error:
+            if port is not None and f"server_port is {port}" in str(error):
+                raise ConfigError(
+                    f"Trainer: port={port} is a store server's, and this strategy has none; leave "
+                    "the port out, or use strategy='cs'"
+                ) from None
+            raise
         asked_for = getattr(self.algorithm, "default_adapter", "triplet")
         self._adapter_is_ours = self.adapter is None and asked_for == "triplet"
         if self._adapter_is_ours:
@@ -149,17 +157,6 @@ class Trainer(TrainerLegacy, _Trainer):
                     name,
                 )
         return super()._run(agent, algorithm, datasets)
-
-    def _build_strategy(self, spec: Any, n_runners: int | None, port: int | None) -> Any:
-        try:
-            return super()._build_strategy(spec, n_runners, port)
-        except ConfigError as error:
-            if port is not None and str(error).startswith("strategy.server_port: unknown key"):
-                raise ConfigError(
-                    f"Trainer: port={port} is a store server's, and this strategy has none; leave "
-                    "the port out, or use strategy='cs'"
-                ) from None
-            raise
 
     @property
     def n_workers(self) -> int:
