@@ -1,6 +1,8 @@
 """A facade that makes a store of 0.3 safe to use from every thread."""
 
 import asyncio
+import functools
+import inspect
 import math
 import threading
 import time
@@ -11,6 +13,7 @@ from agentlightning._names import rest
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
+from agl.store.queries import check_seconds
 
 _LOOK_AGAIN_SECONDS = 0.05
 _CLAIM = frozenset({"limit", "worker_id", "key"})
@@ -62,6 +65,8 @@ class LightningStoreThreaded(ForwardingStore):
         """Call a method of the store as it may be called."""
         if not self._guarded:
             return await super().call(operation, arguments)
+        for name in ("wait_seconds", "timeout"):
+            check_seconds(name, arguments.get(name))
         if operation == "wait_for_rollouts":
             return await self._wait(**arguments)
         end = time.monotonic() + arguments.pop("wait_seconds", 0.0)
@@ -97,10 +102,12 @@ class LightningStoreThreaded(ForwardingStore):
     async def _alone(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the store in its thread, when no other call is under way."""
         home = self._home()
+        named = dict(arguments)
+        placed = [named.pop(name) for name in _required_of(operation)]
 
         async def call() -> Any:
             async with self._one_at_a_time:
-                return await getattr(self._store, operation)(**arguments)
+                return await getattr(self._store, operation)(*placed, **named)
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 
@@ -117,6 +124,17 @@ class LightningStoreThreaded(ForwardingStore):
                     target=_run, args=(self._loop,), name="agl-store", daemon=True
                 ).start()
             return self._loop
+
+
+@functools.cache
+def _required_of(operation: str) -> list[str]:
+    """The arguments that 0.3 gave by position: a store's author may have other names for them."""
+    _, *parameters = inspect.signature(getattr(LightningStore, operation)).parameters.values()
+    return [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
 
 
 def guarded(store: LightningStore) -> LightningStore:
