@@ -111,6 +111,6 @@ def test_core_alone_brings_nothing_heavy(clean: Path) -> None:
     listed = json.loads(run(clean / "python", "-m", "pip", "list", "--format=json").stdout)
     names = {entry["name"].lower() for entry in listed}
     ours = {name for name in names if name.startswith("agl-")}
-    assert ours == {"agl-bestprompt", "agl-core", "agl-runs"}
+    assert ours == {"agl-bestprompt", "agl-core", "agl-runs", "agl-sqlite"}
     assert not names & {"fastapi", "uvicorn", "aiohttp", "httptools", "opentelemetry-proto"}
     assert not names & {"torch", "litellm", "openai", "agentops", "transformers", "ray"}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 
 import pytest
 
@@ -151,4 +152,4 @@ async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it(cal
     monitor = RewardMonitor()
     monitor.on_run_start(Algorithm(None), store)
     found = [one.reward for one in await monitor._said("run-1", 1)]
-    assert found == [1.0, 1.0, None, None]
+    assert Counter(found) == {1.0: 2, None: 2}

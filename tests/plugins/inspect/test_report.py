@@ -164,7 +164,7 @@ def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
     with caplog.at_level("INFO", "agl"):
         result = trainer.dev(agent, ["works"])
     assert dict(result.rollouts) == {"succeeded": 1}
-    assert "hook plugin 'learning': run_summary raised StoreError" in caplog.text
+    assert "run_summary raised StoreError: the ledger cannot be read" in caplog.text
     assert "1 succeeded" in capsys.readouterr().err
 
 

@@ -16,6 +16,7 @@ from tests.digests import digests
 import agl
 from agl.emitter import reward_attributes
 from agl.types import Span
+from agl_runs.replay import replay as replay_step
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.slow
 AGENT = """
 import agl
 from openai import AsyncOpenAI
-from agl_runs.replay import replay
 
 @agl.rollout
 async def agent(task, llm: agl.LLM) -> float:
@@ -252,7 +252,7 @@ def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
     )
     store = agl.SqliteLightningStore("out/store.db")
     trainer = agl.Trainer(algorithm=algorithm, store=store, run_dir="out", strategy="shm")
-    found = replay(trainer, agent, 3)
+    found = replay_step(trainer, agent, 3)
     asyncio.run(store.close())
     assert found.notes == []
     assert found.first_difference is None

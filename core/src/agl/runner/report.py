@@ -29,7 +29,7 @@ from agl.types import (
     SpanCoreFields,
 )
 from agl.types.records import Boundary
-from agl.utils.json_values import parse_json
+from agl.utils.json_values import copy_of, parse_json
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, shorten
 
@@ -167,7 +167,7 @@ def _read(result: Any, attempt: Attempt) -> ReadResult:
 def _artefact(result: Any) -> Artefact:
     try:
         text = json.dumps(to_jsonable_python(result), allow_nan=False)
-        parse_json(text)
+        copy_of(parse_json(text))  # a message around it, and a span, go deeper
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise AgentResultError(
             f"the agent returned {_describe(result)} for its grader; expected what JSON can hold, "
