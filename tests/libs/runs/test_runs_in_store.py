@@ -131,14 +131,16 @@ async def test_run_is_deleted_with_its_rollouts(memory_store) -> None:
         await memory_store.start_rollout(1, metadata={"run": of}) for of in ("other", "run-1")
     ]
     note = Document(kind="note", key="a", body=1, rollout_id=held.rollout_id)
-    await memory_store.put_documents([note])
+    marks = [Document(kind="ledger.lost", key=of, body={"run_id": of}) for of in ("other", "run-1")]
+    await memory_store.put_documents([note, *marks])
     await end_run(memory_store, "run-1", 1, "finished")
-    expected = {"resources": 0, "rollouts": 1, "attempts": 1, "documents": 1, "spans": 0}
+    expected = {"resources": 0, "rollouts": 1, "attempts": 1, "documents": 2, "spans": 0}
     assert await delete_run(memory_store, "run-1", only_count=True) == expected
     assert await delete_run(memory_store, "run-1") == expected
     assert [run.run_id for run in await query_runs(memory_store)] == ["other"]
     assert [one.rollout_id for one in await memory_store.query_rollouts()] == [other.rollout_id]
     assert not await memory_store.query_documents("note")
+    assert [one.key for one in await memory_store.query_documents("ledger.lost")] == ["other"]
     assert (await begin_run(memory_store, start_of())).generations[-1].number == 1
 
 

@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import reprlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REPR = reprlib.Repr()  # goes six levels deep: Python's own fails on what an agent may return
+_REPR.maxstring = _REPR.maxother = 80
 MAX_ARTEFACT_BYTES = 16 * 1024 * 1024
 """Of the JSON of what an agent returns for its grader."""
 
@@ -217,7 +220,7 @@ def _from_readable(span: "ReadableSpan", ids: dict[str, str]) -> Span:
 
 def _describe(value: Any) -> str:
     hint = "; did you forget await?" if inspect.iscoroutine(value) else ""
-    return f"{shorten(clean(repr(value)))} ({type(value).__qualname__}){hint}"
+    return f"{shorten(clean(_REPR.repr(value)))} ({type(value).__qualname__}){hint}"
 
 
 class AttemptStore(StandInStore):

@@ -26,6 +26,7 @@ from agl_learning.types import LedgerPart
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import FILE
 from agl_runs.rollouts import cancel_leftovers
+from agl_runs.store import RUN_ID
 from agl_sqlite.lockfile import HeldError, LockFile
 
 if TYPE_CHECKING:
@@ -261,4 +262,5 @@ async def mark_lost(store: LightningStore, run: str, is_lost: Callable[[LedgerPa
             changed.append(part.model_copy(update={"lost": lost}))
     await put_parts(store, changed)
     if changed:
-        await store.put_documents([Document(kind=LOST, key=run, body=time.time())])
+        body = {RUN_ID: run, "time": time.time()}
+        await store.put_documents([Document(kind=LOST, key=run, body=body)])

@@ -18,7 +18,7 @@ from agl_runs.records import Run, RunOutcome, RunStart
 KIND: Final = "run"
 _STARTS: Final = "run.starts"
 RUN_ID: Final = "run_id"
-OF_RUNS: Final = ("prompts",)
+OF_RUNS: Final = ("prompts", "ledger.lost")
 """Kinds of documents whose bodies name their run as ``run_id``, and which are deleted with it."""
 
 

@@ -1,7 +1,7 @@
 """What a store answers out of ``Lookups``: the part of the contract that changes nothing."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from agl.errors import InvalidQueryError
@@ -61,27 +61,9 @@ class ReadingStore(LightningStore):
         query = span_query(**filters)
         return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
 
-    async def query_documents(
-        self,
-        kind: str,
-        *,
-        key_in: Sequence[str] | None = None,
-        key_prefix: str = "",
-        rollout_id_in: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = -1,
-    ) -> PaginatedResult[Document]:
-        make_query("documents", limit=limit)
-        return await self._read(
-            lambda lookups: lookups.query_documents(
-                kind,
-                key_in=key_in,
-                key_prefix=key_prefix,
-                rollout_id_in=rollout_id_in,
-                after=after,
-                limit=limit,
-            )
-        )
+    async def query_documents(self, kind: str, **filters: Any) -> PaginatedResult[Document]:
+        make_query("documents", limit=filters.get("limit", -1))
+        return await self._read(lambda lookups: lookups.query_documents(kind, **filters))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return await self._look_up(lambda lookups: lookups.resources(resources_id))
