@@ -84,7 +84,8 @@ class Scene:
         """Exit code, results and standard error; nothing of it may be left."""
         process = self.start(body)
         code = process.wait(timeout=250)
-        assert self.left() == []
+        left = self.left()
+        assert not left, [(one, one.status(), one.cmdline()) for one in left]
         lines = self.output.read_text().splitlines()
         results = [line.split()[1:] for line in lines if line.startswith("RESULT")]
         return code, results, self.errors.read_text()

@@ -164,7 +164,9 @@ def test_an_adapter_is_trained_while_another_one_over_the_same_weights_answers(t
             assert all(now[name].equal(one) for name, one in model.state_dict().items())
             return measured
 
+    # Copies that answer alike cancel each other's gradient; so many hardly all do.
     options = {"model": build_deeper_model, "lora_rank": 2, "kl_coefficient": 0.01}
+    options["group_size"] = 8
     algorithm, store = train(Slow, reward, steps=3, **options)
     assert len(behind) == 3
     assert min(behind) > 0, behind
@@ -173,7 +175,7 @@ def test_an_adapter_is_trained_while_another_one_over_the_same_weights_answers(t
     assert lines[0]["logprob_gap"] < 1e-5
     assert lines[0]["version_lag/max"] == 0
     assert max(line["version_lag/max"] for line in lines) == 1
-    assert asyncio.run(steps_of(store)) == dict.fromkeys(range(1, 4), OF_A_STEP)
+    assert asyncio.run(steps_of(store)) == dict.fromkeys(range(1, 4), GROUPS * 8)
     asyncio.run(check_books(store, algorithm.summary))
     last = Path(algorithm.summary["checkpoint"])
     assert (last / "adapter_model.safetensors").is_file()

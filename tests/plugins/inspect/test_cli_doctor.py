@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from agl.types import Failure
+from agl_inspect.doctor import trial as doctor_trial
 from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
 from agl_learning.types import ExclusionReason
 from agl_testing.echo_llm import EchoLLM
@@ -235,6 +236,8 @@ def doctor(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    # On a busy machine every agent keeps the loop for a second.
+    monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 60.0)
 
     def run(*arguments: str) -> tuple[object, dict[str, Any]]:
         given = list(arguments)
@@ -522,8 +525,9 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
     [(1, "QueuesAll", "note"), (8, "QueuesAll", "warning"), (1, "Serves", "note")],
 )
 def test_agent_that_blocks_the_loop_is_found(
-    doctor: Doctor, concurrency: int, algorithm: str, level: str
+    doctor: Doctor, concurrency: int, algorithm: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 1.0)
     given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
     code, diagnosis = doctor(*given, f"algorithm.type=doctor_agents:{algorithm}")
     assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})

@@ -48,11 +48,12 @@ def kill_descendants(root: psutil.Process, *, itself: bool = False) -> None:
         root: Whose.
         itself: Whether it is killed, too.
     """
+    # Kept from look to look: the descendants of a killed one are somebody else's children.
+    family: dict[psutil.Process, None] = {root: None} if itself else {}
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
-        family: list[psutil.Process] = [root] if itself else []
         with contextlib.suppress(psutil.NoSuchProcess):
-            family += root.children(recursive=True)
+            family |= dict.fromkeys(root.children(recursive=True))
         living = [one for one in family if status_of(one) not in (None, psutil.STATUS_ZOMBIE)]
         if not living:
             return
