@@ -51,18 +51,23 @@ async def ask(client: AsyncOpenAI, prompt: str) -> str:
 
 async def apo_algorithm(store: agl.LightningStore) -> str:
     """Try each prompt once, and publish the one with the best reward."""
-    best, best_reward = PROMPTS[0], -1.0
+    rewards: dict[str, float] = {}
     for prompt in PROMPTS:
         resources: agl.NamedResources = {"prompt_template": agl.PromptTemplate(template=prompt)}
         update = await store.add_resources(resources)
         rollout = await store.enqueue_rollout(
             QUESTION, mode="train", resources_id=update.resources_id
         )
-        [ended] = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        reward = agl.find_final_reward(await store.query_spans(ended.rollout_id, "latest"))
-        print(f"{ended.status}, reward {reward}: {prompt}", flush=True)
-        if reward is not None and reward > best_reward:
-            best, best_reward = prompt, reward
+        ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        if not ended:
+            raise RuntimeError(f"rollout {rollout.rollout_id} was deleted before it had ended")
+        reward = agl.find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+        print(f"{ended[0].status}, reward {reward}: {prompt}", flush=True)
+        if reward is not None:
+            rewards[prompt] = reward
+    if not rewards:
+        raise RuntimeError("no rollout got a reward, so no prompt is the best")
+    best = max(rewards, key=rewards.__getitem__)
     await store.add_resources({"prompt_template": agl.PromptTemplate(template=best)})
     print(f"best prompt: {best}", flush=True)
     return best

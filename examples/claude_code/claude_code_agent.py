@@ -123,8 +123,10 @@ class Collect(agl.Algorithm):
             if number:
                 await asyncio.sleep(self.cooldown_seconds)
             rollout = await store.enqueue_rollout(task, "train")
-            (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-            await self._write(task["instance_id"], ended, store)
+            ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            if not ended:
+                raise RuntimeError(f"rollout {rollout.rollout_id} was deleted before it had ended")
+            await self._write(task["instance_id"], ended[0], store)
 
     async def _write(
         self, instance_id: str, rollout: agl.Rollout, store: agl.LightningStore

@@ -404,7 +404,7 @@ def test_each_wrong_key_is_refused_in_one_line(
 
 
 def test_two_numbers_of_runners_are_refused(project: Path) -> None:
-    with pytest.raises(ConfigError, match=r"n_runners is 2, and the strategy given says 3"):
+    with pytest.raises(ConfigError, match="runners=2, and the strategy given has n_runners=3"):
         check(project, "runners=2", "strategy={type: cs, n_runners: 3}")
 
 

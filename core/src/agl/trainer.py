@@ -119,7 +119,7 @@ class Trainer:
             None if algorithm is None else plan_part("algorithm", algorithm).build()
         )
         self.tracer: Tracer = plan_part("tracer", tracer).build()
-        wanted = {"n_runners": n_runners, "server_port": port}
+        wanted = {"n_runners": n_runners, "port": port}
         self.strategy: ExecutionStrategy = plan_part("strategy", strategy, said=wanted).build()
         if not isinstance(run, RunRequest):
             run = RunRequest(run, resume, None if run_dir is None else Path(run_dir), force)

@@ -124,7 +124,7 @@ async def test_end_of_what_was_not_begun_is_refused(memory_store) -> None:
         await end_run(memory_store, "run-1", 2, "finished")
 
 
-async def test_run_is_deleted_with_its_rollouts(memory_store) -> None:
+async def test_run_is_deleted_with_its_rollouts(memory_store, monkeypatch) -> None:
     await begin_run(memory_store, start_of())
     await begin_run(memory_store, start_of("other"))
     other, held = [
@@ -132,14 +132,26 @@ async def test_run_is_deleted_with_its_rollouts(memory_store) -> None:
     ]
     note = Document(kind="note", key="a", body=1, rollout_id=held.rollout_id)
     marks = [Document(kind="ledger.lost", key=of, body={"run_id": of}) for of in ("other", "run-1")]
-    await memory_store.put_documents([note, *marks])
+    prompts = [Document(kind="prompts", key=k, body={"run_id": "run-1"}) for k in "abc"]
+    await memory_store.put_documents([note, *marks, *prompts])
     await end_run(memory_store, "run-1", 1, "finished")
-    expected = {"resources": 0, "rollouts": 1, "attempts": 1, "documents": 2, "spans": 0}
+    expected = {"resources": 0, "rollouts": 1, "attempts": 1, "documents": 5, "spans": 0}
+    query, sizes = memory_store.query_documents, []
+
+    async def counted(kind: str, **asked: Any) -> Any:
+        found = await query(kind, **asked)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr("agl_runs.store.PAGE", 2)
+    monkeypatch.setattr(memory_store, "query_documents", counted)
     assert await delete_run(memory_store, "run-1", only_count=True) == expected
     assert await delete_run(memory_store, "run-1") == expected
+    assert max(sizes) == 2
     assert [run.run_id for run in await query_runs(memory_store)] == ["other"]
     assert [one.rollout_id for one in await memory_store.query_rollouts()] == [other.rollout_id]
     assert not await memory_store.query_documents("note")
+    assert not await memory_store.query_documents("prompts")
     assert [one.key for one in await memory_store.query_documents("ledger.lost")] == ["other"]
     assert (await begin_run(memory_store, start_of())).generations[-1].number == 1
 

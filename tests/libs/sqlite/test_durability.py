@@ -16,18 +16,10 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.engine import operations as ops
-from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 from agl_sqlite import SqliteLightningStore, database, writer
 from agl_sqlite.tables import SqliteTables
-
-
-def span_of(rollout, **attributes):
-    return Span.from_attributes(
-        attributes=attributes or {"i": 1},
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        name="step",
-    )
+from agl_testing.store_steps import span_of
 
 
 async def test_everything_is_there_after_reopening(path):

@@ -13,18 +13,10 @@ from agl.errors import (
 from agl.store.base import AttemptEnd
 from agl.store.documents import RETRY_SECONDS
 from agl.store.engine import operations as ops
-from agl.types import EnqueueRolloutRequest, Span
+from agl.types import EnqueueRolloutRequest
 from agl_sqlite import SqliteLightningStore, writer
 from agl_sqlite.tables import SqliteTables
-
-
-def span_of(rollout, **attributes):
-    return Span.from_attributes(
-        attributes=attributes or {"i": 1},
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        name="step",
-    )
+from agl_testing.store_steps import span_of
 
 
 async def test_failing_operation_fails_alone(path):

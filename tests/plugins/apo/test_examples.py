@@ -1,9 +1,11 @@
 """The scripts of ``examples/apo`` against a scripted model."""
 
+import asyncio
 import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import agl
 from agl_testing.echo_llm import EchoLLM
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "apo"
@@ -152,6 +155,22 @@ def test_custom_algorithm_runs_in_the_trainer(llm, tmp_path) -> None:
     output = run("apo_custom_algorithm_trainer.py", llm=llm, cwd=tmp_path)
     assert output.count("succeeded, reward") == 3
     assert "best prompt: You are a friendly teacher" in output
+
+
+@pytest.mark.parametrize("end", ["deleted", "cancelled"])
+async def test_custom_algorithm_says_that_nothing_came_of_its_rollouts(end: str) -> None:
+    store = agl.InMemoryLightningStore()
+    script = runpy.run_path(str(EXAMPLE / "apo_custom_algorithm.py"))
+    running = asyncio.create_task(script["apo_algorithm"](store))
+    while not running.done():
+        for one in await store.query_rollouts(status_in=["queuing"]):
+            if end == "deleted":
+                await store.delete_rollouts([one.rollout_id])
+            else:
+                await store.update_rollout(one.rollout_id, status="cancelled")
+        await asyncio.sleep(0)
+    message = "was deleted before" if end == "deleted" else "no rollout got a reward"
+    assert message in str(running.exception())
 
 
 @pytest.mark.slow

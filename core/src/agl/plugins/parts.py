@@ -36,6 +36,10 @@ PARTS: Mapping[str, Part] = {
 }
 
 
+OPTIONS: Mapping[str, str] = {"port": "server_port", "runners": "n_runners"}
+"""What a user writes -> the option of a part, if that has another name."""
+
+
 def default_strategy() -> str:
     """``cs``, processes, which agl-server brings; without it ``shm``, threads."""
     return "cs" if "cs" in names_in("agl.strategies") else "shm"
@@ -57,8 +61,8 @@ def plan_part(
         spec: How the part is given; None takes its default.
         where: What error messages begin with; the part's name if left out.
         said_by: Who says what is in ``said``, for messages.
-        said: Options that the part gets, and in which it must not say something else. None says
-            nothing.
+        said: Options that the part gets, as the user wrote them, see ``OPTIONS``; the part must not
+            say something else. None says nothing.
         optional: Options that the part gets unless it says something else.
 
     Raises:
@@ -66,7 +70,8 @@ def plan_part(
         PluginError: A component is unknown or does not load.
     """
     part = PARTS[name]
-    wanted = {option: value for option, value in (said or {}).items() if value is not None}
+    said = {word: value for word, value in (said or {}).items() if value is not None}
+    wanted = {OPTIONS.get(word, word): value for word, value in said.items()}
     if name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
         kind = "LightningStoreClient" if "://" in spec else "SqliteLightningStore"
         raise ConfigError(f"{where or name}: {spec!r} is no name of a store; give {kind}({spec!r})")
@@ -79,12 +84,13 @@ def plan_part(
         where=where or name,
     )
     is_class = inspect.isclass(plan.target)
-    for option, value in wanted.items():
+    for word, option in zip(said, wanted, strict=True):
         chosen = plan.options.get(option) if is_class else getattr(plan.target, option, None)
-        if chosen != value:
+        if chosen != said[word]:
+            has = f"no {option}" if chosen is None else f"{option}={chosen}"
             raise ConfigError(
-                f"{said_by}: {option} is {value}, and the {name} given says "
-                f"{chosen or 'nothing of it'}; say it in one place"
+                f"{said_by}: {word}={said[word]}, and the {name} given has {has}; leave {word} "
+                f"out, or give another {name}"
             )
     return plan
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from agl.errors import ConflictError, InvalidTransitionError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl.store.documents import Fence
-from agl.store.queries import each_record
+from agl.store.queries import PAGE, each_record
 from agl.types import Document
 from agl_runs import records
 from agl_runs.records import Run, RunOutcome, RunStart
@@ -18,8 +18,10 @@ from agl_runs.records import Run, RunOutcome, RunStart
 KIND: Final = "run"
 _STARTS: Final = "run.starts"
 RUN_ID: Final = "run_id"
-OF_RUNS: Final = ("prompts", "ledger.lost")
-"""Kinds of documents whose bodies name their run as ``run_id``, and which are deleted with it."""
+_PROMPTS: Final = "prompts"
+"""Kind of documents whose bodies name their run as ``run_id``, and which are deleted with it."""
+_LOST: Final = "ledger.lost"
+"""Kind of documents whose keys are the ids of runs, and which are deleted with them."""
 
 
 def fence_of(run_id: str, generation: int) -> Fence:
@@ -155,14 +157,16 @@ async def delete_run(
         )
     ids = [one.rollout_id async for one in each_record(store.query_rollouts, run=run_id)]
     counts = await store.delete_rollouts(ids, only_count=only_count)
-    for kind in OF_RUNS:
-        found = await store.query_documents(kind)
-        keys = [one.key for one in found if one.body.get(RUN_ID) == run_id]
+    after = None
+    while page := await store.query_documents(_PROMPTS, after=after, limit=PAGE):
+        keys = [one.key for one in page if one.body.get(RUN_ID) == run_id]
         counts["documents"] += len(keys)
         if not only_count:
-            await store.delete_documents(kind, keys)
+            await store.delete_documents(_PROMPTS, keys)
+        after = page[-1].key
+    counts["documents"] += len(await store.query_documents(_LOST, key_in=[run_id]))
     if not only_count:
-        for kind in (_STARTS, KIND):
+        for kind in (_LOST, _STARTS, KIND):
             await store.delete_documents(kind, [run_id])
     return counts
 

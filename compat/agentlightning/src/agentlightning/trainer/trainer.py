@@ -21,7 +21,6 @@ from agl import (
 )
 from agl.algorithm.adapter import TraceAdapter, TraceToTripletBase
 from agl.algorithm.run_result import RunResult
-from agl.errors import ConfigError
 from agl.plugins.parts import plan_part
 from agl.trainer import Datasets
 from agl.types import Dataset
@@ -107,29 +106,21 @@ class Trainer(TrainerLegacy, _Trainer):
             from agentlightning.tracer.agentops import AgentOpsTracer
 
             tracer = AgentOpsTracer
-        try:
-            super().__init__(
-                algorithm=algorithm,
-                n_runners=one_of("Trainer", n_runners=n_runners, n_workers=n_workers),
-                max_rollouts=one_of("Trainer", max_rollouts=max_rollouts, max_tasks=max_tasks),
-                initial_resources=initial_resources,
-                tracer=tracer,
-                adapter=adapter,
-                store=store,
-                runner=runner,
-                strategy=_by_its_name(strategy),
-                port=port,
-                llm_proxy=llm_proxy,
-                hooks=hooks,
-                **agls,
-            )
-        except ConfigError as error:
-            if port is not None and f"server_port is {port}" in str(error):
-                raise ConfigError(
-                    f"Trainer: port={port} is a store server's, and this strategy has none; leave "
-                    "the port out, or use strategy='cs'"
-                ) from None
-            raise
+        super().__init__(
+            algorithm=algorithm,
+            n_runners=one_of("Trainer", n_runners=n_runners, n_workers=n_workers),
+            max_rollouts=one_of("Trainer", max_rollouts=max_rollouts, max_tasks=max_tasks),
+            initial_resources=initial_resources,
+            tracer=tracer,
+            adapter=adapter,
+            store=store,
+            runner=runner,
+            strategy=_by_its_name(strategy),
+            port=port,
+            llm_proxy=llm_proxy,
+            hooks=hooks,
+            **agls,
+        )
         asked_for = getattr(self.algorithm, "default_adapter", "triplet")
         self._adapter_is_ours = self.adapter is None and asked_for == "triplet"
         if self._adapter_is_ours:

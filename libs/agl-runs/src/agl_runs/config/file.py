@@ -286,7 +286,7 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     plans["tracer"] = plan("tracer", config.tracer)
     plans["store"] = plan("store", config.store, default="sqlite", path=str(run_dir / STORE))
     check_numbers(said_by, whole=True, optional=True, least=1, runners=config.runners)
-    plans["strategy"] = plan("strategy", config.strategy, said={"n_runners": config.runners})
+    plans["strategy"] = plan("strategy", config.strategy, said={"runners": config.runners})
     if config.gateway is not None:
         plans["gateway"] = plan("gateway", config.gateway)
     said = {"concurrency": config.concurrency, "max_rollouts": config.max_rollouts}
