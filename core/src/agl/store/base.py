@@ -113,14 +113,7 @@ class LightningStore(StoreReads, StoreDocuments):
         key: str | None = None,
     ) -> Rollout:
         """Queue one task; see ``enqueue_many_rollouts``, and ``EnqueueRolloutRequest`` for all."""
-        request = EnqueueRolloutRequest(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            key=key,
-        )
+        request = request_of(input, mode, resources_id, config, metadata, key)
         return (await self.enqueue_many_rollouts([request]))[0]
 
     @operation
@@ -362,3 +355,16 @@ class LightningStore(StoreReads, StoreDocuments):
     ) -> Worker:
         """Note a heartbeat; an unknown worker is made."""
         ...
+
+
+def request_of(
+    input: TaskInput,
+    mode: RolloutMode | None,
+    resources_id: str | None,
+    config: RolloutConfig | None,
+    metadata: dict[str, Any] | None,
+    key: str | None,
+) -> EnqueueRolloutRequest:
+    """What ``enqueue_rollout`` and ``start_rollout`` are given."""
+    about: Any = {"input": input, "mode": mode, "resources_id": resources_id, "config": config}
+    return EnqueueRolloutRequest(**about, metadata=metadata, key=key)

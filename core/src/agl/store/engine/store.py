@@ -5,45 +5,39 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import rules
-from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn
+from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn, request_of
 from agl.store.documents import FENCE
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
-from agl.store.operation import given
+from agl.store.operation import UNSET, Unset, given
 from agl.store.packed_span import AnySpan
 from agl.store.queries import check_seconds
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.store.watchdog import StoreClock, Watchdog
 from agl.types import (
+    Attempt,
     AttemptedRollout,
+    AttemptStatus,
+    Document,
     EnqueueRolloutRequest,
+    Failure,
+    NamedResources,
+    ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutStatus,
     Span,
+    Worker,
 )
 
 T = TypeVar("T")
-_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    function.__name__: function
-    for function in (
-        ops.start_attempt,
-        ops.get_many_span_sequence_ids,
-        ops.update_rollout,
-        ops.update_attempt,
-        records.update_resources,
-        records.update_worker,
-        records.put_documents,
-        records.delete_documents,
-        records.delete_rollouts,
-    )
-}
-"""What needs no more than to be run, by the name of its operation."""
+P = ParamSpec("P")
 
 
 class EngineStore(ReadingStore):
@@ -132,20 +126,20 @@ class EngineStore(ReadingStore):
 
         return self._write(fenced, claimed_of)
 
-    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        if (function := _FUNCTIONS.get(operation)) is None:
-            return await super().call(operation, arguments)
-        arguments = given(**arguments)
-        return await self._change(lambda tables, now: function(tables, now, **arguments))
+    def _apply(
+        self,
+        operation: Callable[Concatenate[Tables, float, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Awaitable[T]:
+        return self._change(lambda tables, now: operation(tables, now, *args, **kwargs))
 
     # --- putting work in, taking it out
 
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        return await self._change(
-            lambda tables, now: ops.enqueue_many_rollouts(tables, now, rollouts)
-        )
+        return await self._apply(ops.enqueue_many_rollouts, rollouts)
 
     async def dequeue_many_rollouts(
         self,
@@ -190,17 +184,13 @@ class EngineStore(ReadingStore):
         *,
         key: str | None = None,
     ) -> AttemptedRollout:
-        request = EnqueueRolloutRequest(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            key=key,
-        )
-        return await self._change(
-            lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
-        )
+        request = request_of(input, mode, resources_id, config, metadata, key)
+        return await self._apply(ops.start_rollout, request, worker_id)
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
+    ) -> AttemptedRollout:
+        return await self._apply(ops.start_attempt, rollout_id, worker_id, key)
 
     # --- a runner's whole turn
 
@@ -231,8 +221,43 @@ class EngineStore(ReadingStore):
     # --- spans
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        added = await self._change(lambda tables, now: ops.add_many_spans(tables, now, spans))
+        added = await self._apply(ops.add_many_spans, spans)
         return cast(list[Span], added)  # of packed ones only a server adds some, in a turn
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        return await self._apply(ops.get_many_span_sequence_ids, rollout_attempt_ids)
+
+    # --- changing work
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: Any = UNSET,
+        mode: RolloutMode | None | Unset = UNSET,
+        resources_id: str | None | Unset = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+    ) -> Rollout:
+        about = given(input=input, mode=mode, resources_id=resources_id, status=status)
+        about |= given(config=config, metadata=metadata)
+        return await self._apply(ops.update_rollout, rollout_id, **about)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"],
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | None | Unset = UNSET,
+        error: Failure | Unset = UNSET,
+    ) -> Attempt:
+        about = given(status=status, worker_id=worker_id, metadata=metadata, error=error)
+        about |= given(last_heartbeat_time=last_heartbeat_time)
+        return await self._apply(ops.update_attempt, rollout_id, attempt_id, **about)
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
@@ -248,3 +273,27 @@ class EngineStore(ReadingStore):
             if open_ids and not self._closing:
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
+
+    # --- resources, workers and documents
+
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources
+    ) -> ResourcesUpdate:
+        return await self._apply(records.update_resources, resources_id, resources)
+
+    async def update_worker(
+        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
+    ) -> Worker:
+        about = given(heartbeat_stats=heartbeat_stats)
+        return await self._apply(records.update_worker, worker_id, **about)
+
+    async def put_documents(self, documents: Sequence[Document]) -> None:
+        await self._apply(records.put_documents, documents)
+
+    async def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        return await self._apply(records.delete_documents, kind, keys)
+
+    async def delete_rollouts(
+        self, rollout_ids: Sequence[str], *, only_count: bool = False
+    ) -> dict[str, int]:
+        return await self._apply(records.delete_rollouts, rollout_ids, only_count)
