@@ -328,74 +328,18 @@ async def test_a_repeated_turn_with_a_key_claims_once(http, store):
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_a_long_trace_is_read_in_pieces_between_which_others_have_a_turn(store, http):
+async def test_a_long_trace_is_answered_whole(store, http):
     rollout = await store.start_rollout(1)
     ids = {"rollout_id": rollout.rollout_id}
     for _ in range(4):
         await store.add_many_spans([make_span(rollout, text="x" * 10_000) for _ in range(100)])
     expected = json.loads((await store.query_spans(**ids)).model_dump_json())
-    turns, is_read = 0, False
-
-    async def others() -> None:
-        nonlocal turns
-        while not is_read:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(others())
-    await asyncio.sleep(0)
-    pieces = await store.query_spans_json(**ids)
-    is_read = True
-    await counting
-    assert json.loads(b"".join(pieces)) == expected
-    assert max(map(len, pieces)) < 400_000
-    assert turns >= 12
     body = json.dumps(ids).encode()
     for _ in range(2):  # on one connection, which stays
         async with http.post("/v1/agl/spans/search", data=body, headers=JSON) as response:
-            assert response.headers["content-length"] == str(sum(map(len, pieces)))
             assert await response.json() == expected
+            assert int(response.headers["content-length"]) > 4_000_000
             assert "connection" not in response.headers
-
-
-@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_a_trace_that_is_deleted_while_it_is_read_is_unknown(store, monkeypatch):
-    rollout = await store.start_rollout(1)
-    await store.add_many_spans([make_span(rollout) for _ in range(100)])
-    read, reads = store._read, []
-
-    async def deleting(lookup):
-        reads.append(await read(lookup))
-        if len(reads) == 2:
-            await store.delete_rollouts([rollout.rollout_id])
-        return reads[-1]
-
-    monkeypatch.setattr(store, "_read", deleting)
-    with pytest.raises(UnknownRecordError, match="deleted while"):
-        await store.query_spans_json(rollout_id=rollout.rollout_id)
-
-
-@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"limit": 7, "offset": 590},
-        {"sort_order": "desc", "limit": 3},
-        {"sort_by": "name", "name_contains": "9"},
-        {"attempt_id": "latest", "sort_by": None},
-        {"span_id": "none"},
-    ],
-)
-async def test_json_of_spans_is_that_of_the_records(store, query):
-    rollout = await store.start_rollout(1)
-    for start in (0, 300):  # more than are read at once
-        spans = [make_span(rollout, i=i) for i in range(start, start + 300)]
-        await store.add_many_spans(
-            [s.model_copy(update={"name": f"n{n}"}) for n, s in enumerate(spans)]
-        )
-    pieces = await store.query_spans_json(rollout_id=rollout.rollout_id, **query)
-    page = await store.query_spans(rollout.rollout_id, **query)
-    assert json.loads(b"".join(pieces)) == json.loads(page.model_dump_json())
 
 
 @pytest.mark.parametrize("count", [0, 1, 120])

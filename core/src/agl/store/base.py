@@ -50,9 +50,6 @@ class LightningStore(StoreReads, StoreDocuments):
     A store writes the methods that are an ``@operation``; all others are made of those, and a store
     may have faster ones of its own.
 
-    A store that has records in JSON may have a method ``NAME_json`` beside an operation: the same
-    arguments, and the JSON of the answer, whole or in pieces, or None. A server asks that one.
-
     A store may leave methods out that nobody calls; each raises a ``NotSupportedError``.
     """
 

@@ -2,12 +2,11 @@
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
-from agl.errors import UnknownRecordError
 from agl.store.base import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import span_of
@@ -23,8 +22,6 @@ from agl_sqlite.rows import (
     attempt_of,
     document_of,
     resources_of,
-    rollout_json,
-    spans_json,
     stored_attempt_of,
     view_of,
     worker_of,
@@ -83,11 +80,6 @@ class SqliteLookups:
         found = (self.one("rollout_view", number_of(one), one) for one in rollout_ids)
         return [view_of(row) for row in found if row is not None]
 
-    def rollout_json(self, rollout_id: str) -> bytes | None:
-        """The JSON of the one in ``views``."""
-        row = self.one("rollout_view", number_of(rollout_id), rollout_id)
-        return None if row is None else rollout_json(row)
-
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         return self._page(view_of, "rollouts_page", "rollout r", query, "r.{}", ("r.n",))
 
@@ -109,25 +101,8 @@ class SqliteLookups:
     def query_spans(
         self, rollout_id: str, attempt_id: str | None, query: Query
     ) -> PaginatedResult[Span]:
-        page = self.span_keys(rollout_id, attempt_id, query)
-        return make_page([span_of(*row) for row in self._spans(page)], query, total=page.total)
-
-    def spans_json(self, keys: Sequence[int]) -> bytes:
-        """The JSON of spans, with commas between them."""
-        return spans_json(self._spans(keys))
-
-    def _spans(self, keys: Iterable[int]) -> Iterator[tuple[bytes, int]]:
-        for key in keys:
-            row = self.one("span", key)
-            if row is None:
-                raise UnknownRecordError("a rollout was deleted while its spans were read")
-            yield row
-
-    def span_keys(
-        self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[int]:
-        """The places of a page of spans, for ``spans_json``."""
-        return self._page(
+        # First the keys: what is sorted has no bodies then.
+        keys = self._page(
             itemgetter(0),
             "span_keys",
             "rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a",
@@ -136,6 +111,8 @@ class SqliteLookups:
             ("t.a", "s.k"),
             _of_attempts(rollout_id, attempt_id),
         )
+        spans = [span_of(*self.one("span", key)) for key in keys]
+        return make_page(spans, query, total=keys.total)
 
     def query_documents(
         self,

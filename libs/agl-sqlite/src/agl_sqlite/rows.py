@@ -1,11 +1,9 @@
-"""Rows of the SQLite store as records and as answers in JSON, and records as rows."""
+"""Rows of the SQLite store as records, and records as rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
-from msgspec import Raw
 from pydantic_core import from_json
 
 from agl.store.engine.tables import StoredAttempt, attempted
@@ -14,8 +12,6 @@ from agl.utils.json_values import json_or_none
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
-_BODIES: Final = ("input", "config", "metadata", "error")
-"""Columns of JSON."""
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
@@ -100,34 +96,3 @@ def _config(text: bytes) -> RolloutConfig:
 
 def _loaded(text: str | bytes | None) -> Any:
     return None if text is None else from_json(text)
-
-
-# --- answers in JSON, for which no record is made: numbers and texts are spelled as in the file,
-# and what a part of a span left out is left out
-
-_encode = msgspec.json.Encoder().encode
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_raw = msgspec.json.Decoder(Raw).decode
-
-
-def rollout_json(row: Sequence[Any]) -> bytes:
-    """A rollout, and its attempt if it has one, from the columns of ``rollout_view``."""
-    rollout = dict(zip(ROLLOUT_FIELDS, row, strict=False))
-    attempt = dict(zip(ATTEMPT_FIELDS, row[len(ROLLOUT_FIELDS) :], strict=True))
-    try:
-        for record in (rollout, attempt):
-            record |= {name: _raw(record[name]) for name in _BODIES if record.get(name) is not None}
-    except msgspec.DecodeError as error:
-        raise ValueError(f"rollout {row[0]!r}: {error}") from error
-    if attempt["attempt_id"] is not None:
-        rollout["attempt"] = attempt
-    return _encode(rollout)
-
-
-def spans_json(rows: Iterable[tuple[bytes, int]]) -> bytes:
-    """Spans, with commas between them, from their bodies and numbers."""
-    try:
-        spans = [{**_decode_fields(body), "sequence_id": number} for body, number in rows]
-    except msgspec.DecodeError as error:
-        raise ValueError(f"a span: {error}") from error
-    return _encode(spans)[1:-1]

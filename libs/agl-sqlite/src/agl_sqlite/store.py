@@ -6,7 +6,6 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
@@ -15,7 +14,6 @@ from agl.store.documents import FENCE, RETRY_SECONDS
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore
-from agl.store.queries import span_query
 from agl.types import AttemptedRollout
 from agl_sqlite.database import Database
 from agl_sqlite.file import SCHEMA_VERSION
@@ -26,8 +24,6 @@ from agl_sqlite.writer import Job, SqliteWriter
 T = TypeVar("T")
 
 _LONGEST_PAUSE = 1.0
-_SPANS_AT_ONCE = 32
-"""Other threads run between two reads: a trace may be long."""
 
 
 class SqliteLightningStore(EngineStore):
@@ -100,25 +96,6 @@ class SqliteLightningStore(EngineStore):
         if self._shutdown.alive:
             await super().close()
             await asyncio.to_thread(self._shutdown)
-
-    # --- answers in JSON, made of what is stored without a record in between
-
-    async def get_rollout_by_id_json(self, rollout_id: str) -> bytes | None:
-        """See ``LightningStore``."""
-        return await self._read(lambda lookups: lookups.rollout_json(rollout_id))
-
-    async def query_spans_json(self, **arguments: Any) -> list[bytes]:
-        """See ``LightningStore``."""
-        ids = arguments.pop("rollout_id"), arguments.pop("attempt_id", None)
-        query = span_query(**arguments)
-        page = await self._read(lambda lookups: lookups.span_keys(*ids, query))
-        pieces = [b'{"items":[']
-        for begin in range(0, len(page), _SPANS_AT_ONCE):
-            keys = page.items[begin : begin + _SPANS_AT_ONCE]
-            text = await self._read(partial(SqliteLookups.spans_json, keys=keys))
-            pieces += [b",", text] if begin else [text]
-        end = b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, page.total)
-        return [*pieces, end]
 
     # --- how operations run
 

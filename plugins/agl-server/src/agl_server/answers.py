@@ -13,7 +13,7 @@ from agl.utils.text import clean
 from agl_http import wire
 from agl_http.layers import Receive, Scope, Send
 
-RECORDS_AT_ONCE = 50
+RECORDS_AT_ONCE = 10
 """Of a page, written in one go."""
 PIECE_BYTES = 2**18
 """A longer answer is sent in pieces."""
@@ -70,6 +70,8 @@ async def record_json(
     adapter: TypeAdapter[Any], record: Any, show: Callable[[Any], Any] | None
 ) -> bytes | list[bytes]:
     """JSON of what ``show`` leaves; a page in pieces, so that others get a turn in between."""
+    if record is None:
+        return b"null"
     show = show or (lambda record: record)
     if not isinstance(record, PaginatedResult):
         return dumped(adapter, show(record))

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -212,20 +212,3 @@ _CALLS: Final = (
 )
 CALLS: Final = {call.name: call for call in _CALLS}
 """By the operation's name, in the order in which paths are tried."""
-
-
-def json_method(
-    store: object, name: str
-) -> Callable[..., Coroutine[Any, Any, bytes | list[bytes] | None]] | None:
-    """The store's method that answers an operation in JSON: see ``LightningStore``.
-
-    None where it has none, or where a subclass of the one that has it answers in its own way.
-    """
-    if name in getattr(store, "__dict__", ()):  # as tests and wrappers put it there
-        return None
-    for kind in type(store).__mro__:
-        if f"{name}_json" in vars(kind):
-            return getattr(store, f"{name}_json")
-        if name in vars(kind) or "call" in vars(kind):
-            return None
-    return None

@@ -33,7 +33,7 @@ from agl_http.roles import visible
 from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
 from agl_server.answers import Answer, json_answer, record_json
-from agl_server.calls import CALLS, AnyRollout, Call, json_method
+from agl_server.calls import CALLS, AnyRollout, Call
 from agl_server.dispatch import Route
 from agl_server.grants import Grants
 
@@ -61,8 +61,6 @@ class StoreRoutes:
 
     def __init__(self, store: LightningStore, tokens: Tokens | None = None) -> None:
         self.store, self._grants = store, Grants(store, tokens)
-        found = {name: json_method(store, name) for name in CALLS}
-        self._in_json = {name: method for name, method in found.items() if method is not None}
         self.requests = metrics.RequestMetrics()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
@@ -122,15 +120,11 @@ class StoreRoutes:
         arguments, name = ids | call.arguments(body), call.name
         await self._grants.check(request, name, arguments)
         show = visible if self._grants.is_reader(request) and name != "query_spans" else None
-        if show is None and name in self._in_json:
-            content = await self._in_json[name](**arguments)
-        else:
-            record = await getattr(self.store, name)(**arguments)
-            content = None if record is None else await record_json(call.answer, record, show)
-        if content is None and call.absent_is_404:
+        record = await getattr(self.store, name)(**arguments)
+        if record is None and call.absent_is_404:
             ((name, value),) = ids.items()
             raise UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
-        return Answer(content or b"null", call.status)
+        return Answer(await record_json(call.answer, record, show), call.status)
 
     # --- what is not an operation
 
