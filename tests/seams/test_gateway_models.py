@@ -81,7 +81,7 @@ def judged_agent(statuses):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
+async def test_the_judge_of_a_running_pause_controlway_answers_before_during_and_after(
     judge, store, tmp_path, fails
 ):
     proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)], store=store)
@@ -179,7 +179,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     for _ in range(2):  # verl may say it again, after it has begun once more
         await run.answer(Backend(judge.url, "policy"))
     bare = proxy.as_resource(model="policy")
-    forced = proxy._models.backends.of("policy")[0].forced["train"]
+    forced = proxy._models.backends.of("policy")[0].forced_parameters["train"]
     assert forced == {**WHOLE_SOFTMAX, "temperature": 1.0, "top_p": 0.9, "top_k": 20}
     assert [await ask(bare, name) for name in ("policy", "judge")] == [200, 200]
     await run.end()

@@ -7,9 +7,9 @@ import pytest
 import agl
 from agl.semconv import ModelCallAttributes as Key
 from agl_adapters import TraceToRows
-from agl_gateway import kept
+from agl_gateway import response_history
 from agl_gateway.errors import RefusedError
-from agl_gateway.kept import Kept
+from agl_gateway.response_history import ResponseHistory
 from agl_testing.echo_llm import RawReply
 
 openai = pytest.importorskip("openai")
@@ -117,8 +117,8 @@ async def test_nothing_is_kept_for_calls_of_no_attempt(bench) -> None:
 
 
 def test_the_oldest_of_an_attempt_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MAX_BYTES", 3 * (kept.OVERHEAD + 10))
-    responses = Kept()
+    monkeypatch.setattr(response_history, "MAX_BYTES", 3 * (response_history.OVERHEAD + 10))
+    responses = ResponseHistory()
     for number in range(4):
         before = str(number - 1) if number == 3 else None
         responses.keep("a", str(number), before, ["12345678"[:6]])
@@ -134,8 +134,8 @@ def test_the_oldest_of_an_attempt_go_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_attempt_that_is_silent_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MAX_BYTES_OF_ALL", 2 * (kept.OVERHEAD + 10))
-    responses = Kept()
+    monkeypatch.setattr(response_history, "MAX_BYTES_OF_ALL", 2 * (response_history.OVERHEAD + 10))
+    responses = ResponseHistory()
     for attempt in ("a", "b"):
         responses.keep(attempt, "r", None, ["123456"])
     responses.items("a", "r")
@@ -150,7 +150,7 @@ def test_the_attempt_that_is_silent_for_longest_goes_first(monkeypatch: pytest.M
 
 async def test_what_an_attempt_has_is_forgotten_when_it_ends(bench, client) -> None:
     await client.responses.create(model="echo", input="one")
-    attempts = bench.proxy._app._kept._attempts
+    attempts = bench.proxy._app._history._attempts
     assert list(attempts) == [bench.rollout.attempt.attempt_id]
     assert (await bench.post({}, path="end"))[0] == 200
     assert not attempts

@@ -37,10 +37,10 @@ async def test_the_other_choices_have_token_ids_of_their_own(bench) -> None:
 
 
 async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench) -> None:
+    from agl_gateway.asgi import Reply
     from agl_gateway.dialect import Exchange
     from agl_gateway.forward import relay
     from agl_gateway.records import CallRecord, Origin
-    from agl_gateway.wire import Reply
 
     stream = (
         b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

@@ -247,14 +247,14 @@ async def test_a_pause_that_lasts_too_long_ends_in_503(bench) -> None:
 
 async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(bench) -> None:
     await bench.proxy.pause()
-    gate, entered = bench.proxy._controls.gate, asyncio.Event()
-    loop, wait = asyncio.get_running_loop(), gate._wait_for_resume
+    pause_control, entered = bench.proxy._call_limits.pause_control, asyncio.Event()
+    loop, wait = asyncio.get_running_loop(), pause_control._wait_for_resume
 
     async def waits(model: str) -> None:
         loop.call_soon_threadsafe(entered.set)
         await wait(model)
 
-    gate._wait_for_resume = waits
+    pause_control._wait_for_resume = waits
     call = asyncio.create_task(bench.post(bench.ask()))
     await entered.wait()
     call.cancel()

@@ -17,14 +17,14 @@ class Address:
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self._kept: socket.socket | None = None
+        self._reserved: socket.socket | None = None
 
     def url(self) -> str:
         """How others reach it; a free port is chosen now, and kept from others until ``bind``."""
         if not self.port:
-            self._kept = bind(self.host, 0, listen=False)
-            self.port = self._kept.getsockname()[1]
-            weakref.finalize(self, self._kept.close)
+            self._reserved = bind(self.host, 0, listen=False)
+            self.port = self._reserved.getsockname()[1]
+            weakref.finalize(self, self._reserved.close)
         host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -35,9 +35,9 @@ class Address:
             ConfigError: The port is in use.
         """
         sock = bind(self.host, self.port)
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
         return sock
 
 

@@ -16,21 +16,21 @@ import msgspec
 from agl.errors import StoreUnavailableError
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
+from agl_gateway.asgi import JSON, Interruptible, Reply, Tracker, read_body
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
-from agl_gateway.controls import Controls
+from agl_gateway.call_limits import CallLimits
 from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.dialects.completions import Completions
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
-from agl_gateway.kept import Kept, KeptForCall
 from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import CallRecord, Origin
+from agl_gateway.response_history import AttemptHistory, ResponseHistory
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.upstream import Opens
-from agl_gateway.wire import JSON, Interruptible, Reply, Tracker, read_body
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
 from agl_http.tokens import token_in
@@ -67,7 +67,7 @@ class _Request:
 class GatewayApp:
     """Serves model calls in every dialect, and the list of models."""
 
-    controls: Controls
+    call_limits: CallLimits
     """What every call passes; they know the backends."""
     upstream: Opens
     """What answers calls."""
@@ -95,7 +95,7 @@ class GatewayApp:
     def __post_init__(self) -> None:
         self._authorization = f"Bearer {self.api_key}".encode() if self.api_key else b""
         self._attempts = Attempts(self.get_store)
-        self._kept = Kept()
+        self._history = ResponseHistory()
         self._handlers: dict[str, tuple[str, Callable[[_Request], Awaitable[None]]]] = {
             "models": ("GET", self._list_models),
             "end": ("POST", self._end_attempt),
@@ -226,7 +226,7 @@ class GatewayApp:
     async def _list_models(self, request: _Request) -> None:
         data = [
             {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-            for name in self.controls.backends().names
+            for name in self.call_limits.backends().names
         ]
         await request.reply.whole(200, dumps({"object": "list", "data": data}))
 
@@ -242,7 +242,7 @@ class GatewayApp:
                 400, "which attempt? POST /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/end"
             )
         await self._attempts.end(origin.rollout_id, origin.attempt_id)
-        self._kept.forget(origin.attempt_id)
+        self._history.forget(origin.attempt_id)
         await self.recorder.end(origin.attempt_id)
         said = {
             "serving_seconds": time.monotonic() - self.serving_since,
@@ -288,7 +288,7 @@ class GatewayApp:
             # Called before the last byte goes out: who has an answer and then flushes, finds it.
             if record.end(error, kind):
                 if entered is not None:
-                    self.controls.after(record, entered)
+                    self.call_limits.after(record, entered)
                 if origin.rollout_id and dialect.operation:
                     self.recorder.add(record)
 
@@ -299,7 +299,7 @@ class GatewayApp:
                 except StoreUnavailableError as error:
                     store_away = error
             body = await read_body(request.receive, self.max_body_bytes)
-            exchange = dialect.read(body, KeptForCall(self._kept, origin.attempt_id))
+            exchange = dialect.read(body, AttemptHistory(self._history, origin.attempt_id))
             exchange.shown = self.shown
             record.request = exchange.request
             if store_away is not None:
@@ -316,7 +316,7 @@ class GatewayApp:
                     attempt.calls.add(interruptible)
                 await self.recorder.room()
                 numbers = None if attempt is None else attempt.numbers
-                await self.controls.before(record, exchange, numbers)
+                await self.call_limits.before(record, exchange, numbers)
                 entered = exchange
                 answer = await self.upstream.open(
                     Tries(
@@ -368,7 +368,7 @@ class GatewayApp:
                 attempt.calls.discard(interruptible)
 
     def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
-        backends = self.controls.backends()
+        backends = self.call_limits.backends()
         if isinstance(model, str):
             backend = backends.choose(model, origin.attempt_id or None, tried)
             if backend is not None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from agl.errors import AglError, StoreUnavailableError
 from agl.store.base import LightningStore
+from agl_gateway.asgi import Interruptible
 from agl_gateway.errors import RefusedError
 from agl_gateway.seeds import Calls
-from agl_gateway.wire import Interruptible
 from agl_http.tokens import read_token
 
 LOOK_AGAIN_SECONDS = 5.0

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agl_gateway.budget import Price
-from agl_gateway.forced import ForcedParameters
+from agl_gateway.forced_parameters import ForcedParameters
 from agl_gateway.providers import provider_of
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -23,7 +23,7 @@ class Backend:
     url: str
     """Where chat completions are posted."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    forced: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
+    forced_parameters: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
     """Parameters that calls get whatever the agent says, by mode of the rollout."""
     price: Price | None = None
     send_seed: bool = False
@@ -42,7 +42,7 @@ class Backend:
     @property
     def settings(self) -> tuple[Any, ...]:
         """What is asked of every call, whichever replica answers it."""
-        return self.forced, self.price, self.send_seed, self.max_tokens
+        return self.forced_parameters, self.price, self.send_seed, self.max_tokens
 
     @property
     def key(self) -> str:

@@ -14,7 +14,7 @@ from agl.utils.secrets import is_secret, learn
 from agl_gateway import providers
 from agl_gateway.backend import OPENAI_URL, Backend
 from agl_gateway.budget import checked_price
-from agl_gateway.forced import checked_forced
+from agl_gateway.forced_parameters import check_forced_parameters
 from agl_gateway.providers import provider_of, require_litellm
 
 PREFIXES = ("hosted_vllm/", "openai/")
@@ -127,7 +127,7 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
             learn(str(value))
     settings: dict[str, Any] = {
         "model_name": str(name),
-        "forced": checked_forced(entry.get("forced_parameters"), where),
+        "forced_parameters": check_forced_parameters(entry.get("forced_parameters"), where),
         "price": checked_price(entry.get("price"), where),
         "send_seed": _flag(entry, "send_seed", where),
         "max_tokens": _limit(entry.get("max_tokens"), where),

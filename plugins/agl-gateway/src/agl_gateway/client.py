@@ -39,7 +39,7 @@ DRIFT = 0.001
 """So much faster one clock may be than another."""
 NOT_OFFERED = (404, 405)
 """Answers of a gateway that stores at once, as 0.3's does, and cannot be asked for it."""
-_OTHER_CLOCK = (0, False)
+_CLOCK_CHANGED = (0, False)
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 """Waits while nobody listens: a gateway that restarts in good order has lost nothing."""
 
@@ -63,7 +63,7 @@ class HttpGatewayClient(GatewayClient):
         """Attempt id -> address of a gateway -> gateway."""
         self._silent: set[str] = set()
         """Addresses where calls were not stored when asked for; they are not asked again."""
-        self._ahead: dict[str, tuple[float, float, float]] = {}
+        self._clock_offsets: dict[str, tuple[float, float, float]] = {}
         """Name of a gateway -> seconds that its clock is ahead of ours, at least and at most; and
         when that was so."""
 
@@ -123,15 +123,15 @@ class HttpGatewayClient(GatewayClient):
     ) -> tuple[int, bool] | None:
         """What a gateway says of its calls and these spans; None if it cannot be asked."""
         for _ in range(2):  # again if it came back meanwhile on a host with another clock
-            for _ in range(0 if gateway.name in self._ahead else NUM_LOOKS):
+            for _ in range(0 if gateway.name in self._clock_offsets else NUM_LOOKS):
                 if await self._flush(gateway, []) is None:
                     return None
-            least, most, _ = self._ahead[gateway.name]
+            least, most, _ = self._clock_offsets[gateway.name]
             begin, now, end = time.monotonic(), time.time(), time.monotonic()
             ago = [max(now - (span.end_time or now), 0.0) for span in spans] + [0.0] * at_end
             ended = [end + most - seconds for seconds in ago]
             told = await self._flush(gateway, ended, most - least + end - begin)
-            if told != _OTHER_CLOCK:
+            if told != _CLOCK_CHANGED:
                 return told
         raise GatewayError("its clock is another one in each answer; give each gateway an address")
 
@@ -139,7 +139,7 @@ class HttpGatewayClient(GatewayClient):
         self, gateway: _Gateway, ended: list[float], slack: float = 0.0
     ) -> tuple[int, bool] | None:
         begin = time.monotonic()
-        known = self._ahead.get(gateway.name, (-math.inf, math.inf, begin))
+        known = self._clock_offsets.get(gateway.name, (-math.inf, math.inf, begin))
         body = {"ended": ended, "slack": slack}
         status, text = await _post(gateway, "flush", FLUSH_SECONDS, body)
         if status not in (200, *NOT_OFFERED):
@@ -153,11 +153,11 @@ class HttpGatewayClient(GatewayClient):
         if least <= 0 <= most:
             least = most = 0.0  # it read between our two looks: it is the same clock
         drift = DRIFT * (begin - known[2])
-        ahead = (max(least, known[0] - drift), min(most, known[1] + drift), begin)
-        if ahead[0] > ahead[1]:
-            self._ahead.pop(gateway.name, None)
-            return _OTHER_CLOCK
-        self._ahead[gateway.name] = ahead
+        offset = (max(least, known[0] - drift), min(most, known[1] + drift), begin)
+        if offset[0] > offset[1]:
+            self._clock_offsets.pop(gateway.name, None)
+            return _CLOCK_CHANGED
+        self._clock_offsets[gateway.name] = offset
         return said["before"], said["in_order"]
 
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:

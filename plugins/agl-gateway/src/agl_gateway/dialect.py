@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
-from agl_gateway.kept import NOTHING, KeptForCall
+from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 EXTENSIONS = {
     "return_token_ids": "return_token_ids",
@@ -146,12 +146,12 @@ class Dialect:
     path = "chat/completions"
     """Where the backend takes what ``Exchange.body_for`` makes, under its ``api_base``."""
 
-    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Exchange:
+    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Exchange:
         """Take a request apart.
 
         Args:
             body: As it came.
-            kept: What it may go on from, in an API that knows such a thing.
+            history: What it may go on from, in an API that knows such a thing.
 
         Raises:
             RefusedError: It is none.

@@ -17,10 +17,10 @@ from agl.types import LLM, ProxyLLM
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import learn
 from agl_gateway.address import Address
+from agl_gateway.asgi import Tracker
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
 from agl_gateway.models import Models
-from agl_gateway.wire import Tracker
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
 from agl_http.tokens import tokens_of
@@ -28,9 +28,9 @@ from agl_http.tokens import tokens_of
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_gateway.app import GatewayApp
-    from agl_gateway.controls import Controls
-    from agl_gateway.gate import Gate
-    from agl_gateway.tape import Replay
+    from agl_gateway.call_limits import CallLimits
+    from agl_gateway.pause import PauseControl
+    from agl_gateway.recording import Replay
     from agl_gateway.upstream import Opens
 
 logger = logging.getLogger("agl.gateway")
@@ -175,10 +175,10 @@ class LLMProxy(Gateway):
         self._has_recorded = False
         self._replay: Replay | None = None
         if replay is not None:
-            from agl_gateway import tape
+            from agl_gateway import recording
 
-            self._replay = tape.Replay(Path(replay))
-        self._controls: Controls | None = None
+            self._replay = recording.Replay(Path(replay))
+        self._call_limits: CallLimits | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
         self._serving_since: float | None = None
@@ -232,8 +232,8 @@ class LLMProxy(Gateway):
                 "LLMProxy has no store to record calls in; pass store=, or call set_store first"
             )
         from agl_gateway.app import GatewayApp
-        from agl_gateway.controls import Controls
-        from agl_gateway.gate import Gate
+        from agl_gateway.call_limits import CallLimits
+        from agl_gateway.pause import PauseControl
 
         sock = self.address.bind()
         try:
@@ -241,9 +241,9 @@ class LLMProxy(Gateway):
         except ConfigError:
             sock.close()
             raise
-        gate = Gate(self._max_pause_seconds)
+        pauses = PauseControl(self._max_pause_seconds)
         app = GatewayApp(
-            Controls(lambda: self._models.backends, gate, self._budgets, self._present_store),
+            CallLimits(lambda: self._models.backends, pauses, self._budgets, self._present_store),
             upstream,
             self._present_store,
             self.callbacks,
@@ -257,7 +257,7 @@ class LLMProxy(Gateway):
         )
         server = ServerThread(app, self.host, sock=sock)
         self.address.port = await asyncio.to_thread(server.start)
-        self._app, self._server, self._controls = app, server, app.controls
+        self._app, self._server, self._call_limits = app, server, app.call_limits
         self._serving_since = app.serving_since
         logger.info("LLM proxy on %s", self.address.url())
 
@@ -284,13 +284,13 @@ class LLMProxy(Gateway):
             await self._inside(self._app.recorder.flush())
 
     async def pause(self, model: str | None = None, *, refuse: bool = False) -> None:
-        await self._inside(self._running_gate(model).pause(model, refuse))
+        await self._inside(self._pause_control(model).pause(model, refuse))
 
     async def resume(self, model: str | None = None) -> None:
-        await self._inside(self._running_gate(model).resume(model))
+        await self._inside(self._pause_control(model).resume(model))
 
     async def drain(self, model: str | None = None) -> None:
-        await self._inside(self._running_gate(model).drain(model))
+        await self._inside(self._pause_control(model).drain(model))
 
     def spent_budget(self) -> str | None:
         return self._budgets.spent
@@ -301,11 +301,11 @@ class LLMProxy(Gateway):
 
         Since the last start.
         """
-        return {} if self._controls is None else dict(self._controls.overridden)
+        return {} if self._call_limits is None else dict(self._call_limits.overridden)
 
     @property
     def num_unattributed(self) -> int:
-        return 0 if self._controls is None else self._controls.num_unattributed
+        return 0 if self._call_limits is None else self._call_limits.num_unattributed
 
     async def replay_stopped(self) -> str:
         """Return when a replay has stopped because a request differs; what the difference is."""
@@ -369,24 +369,24 @@ class LLMProxy(Gateway):
 
         if self._record is None:
             return Upstream()
-        from agl_gateway.tape import Recording
+        from agl_gateway.recording import Recording
 
         recording = Recording(Upstream(), Path(self._record), resume=self._has_recorded)
         self._has_recorded = True
         return recording
 
-    def _running_gate(self, model: str | None) -> "Gate":
+    def _pause_control(self, model: str | None) -> "PauseControl":
         """What holds calls back.
 
         Raises:
             ConfigError: The proxy does not run, or the model is not served.
         """
-        if self._controls is None or not self.is_running():
+        if self._call_limits is None or not self.is_running():
             raise ConfigError("LLMProxy does not run; await start() first")
         if model is not None and model not in self.model_names:
             names = ", ".join(self.model_names) or "none"
             raise ConfigError(f"LLMProxy: model {model!r} is not served; served models: {names}")
-        return self._controls.gate
+        return self._call_limits.pause_control
 
     async def _inside(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something in the event loop of the running proxy."""

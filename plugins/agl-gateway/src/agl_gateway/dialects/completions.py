@@ -6,7 +6,7 @@ from msgspec import Raw
 
 from agl_gateway.dialect import Dialect, Exchange, read_request
 from agl_gateway.errors import RefusedError
-from agl_gateway.kept import NOTHING, KeptForCall
+from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 
 class CompletionExchange(Exchange):
@@ -26,7 +26,7 @@ class Completions(Dialect):
     operation = "text_completion"
     path = "completions"
 
-    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Exchange:
+    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Exchange:
         fields = read_request(body)
         if "prompt" not in fields:
             raise RefusedError(400, "the request has no 'prompt'; expected a text or token ids")

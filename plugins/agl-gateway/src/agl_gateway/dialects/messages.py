@@ -5,7 +5,7 @@ from typing import Any
 from agl_gateway.dialects.messages_answer import MessageStream, error_body
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import RefusedError
-from agl_gateway.kept import NOTHING, KeptForCall
+from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 from agl_learning.dialects.fields import Fields
 from agl_learning.dialects.messages import conversation
 
@@ -20,7 +20,7 @@ SCHEMA_NAME = "answer"
 class Messages(TranslatedDialect):
     """Anthropic's messages."""
 
-    def translate(self, request: Fields, kept: KeptForCall) -> Translated:
+    def translate(self, request: Fields, history: AttemptHistory) -> Translated:
         return Translated(to_chat(request), MessageStream())
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
@@ -32,7 +32,7 @@ class CountTokens(Messages):
 
     operation = ""
 
-    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Translated:
+    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Translated:
         raise RefusedError(
             404,
             "the gateway counts no tokens before a call, since chat completions offer no such "

@@ -7,7 +7,7 @@ import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, shorten
-from agl_gateway.kept import NOTHING, KeptForCall
+from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 from agl_learning.dialects.fields import FieldError, Fields
 
 
@@ -193,22 +193,22 @@ class Translated(Exchange):
 class TranslatedDialect(Dialect):
     """An API of which every call is answered by a chat completion, and that is recorded."""
 
-    def read(self, body: bytes, kept: KeptForCall = NOTHING) -> Exchange:
+    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Exchange:
         try:
             request = msgspec.json.decode(body)
         except NOT_JSON as error:
             raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
         try:
-            return self.translate(Fields(request), kept)
+            return self.translate(Fields(request), history)
         except FieldError as error:
             raise RefusedError(400, str(error)) from None
 
-    def translate(self, request: Fields, kept: KeptForCall) -> Exchange:
+    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
         """The call of a request.
 
         Args:
             request: As it came.
-            kept: What it may go on from.
+            history: What it may go on from.
 
         Raises:
             FieldError: A field is wrong, or cannot be translated.

@@ -9,7 +9,7 @@ RETRY_SECONDS = 1
 """What a refused client is told to wait."""
 
 
-class Gate:
+class PauseControl:
     """Every call passes it on its way in and on its way out. Lives in one event loop.
 
     Each model has its own state, so that a frozen model answers while the one that is trained

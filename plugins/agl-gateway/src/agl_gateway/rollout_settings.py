@@ -10,7 +10,7 @@ from agl_learning.seeds import SEED
 MAX_KNOWN = 65536
 
 
-class Known(NamedTuple):
+class RolloutSettings(NamedTuple):
     """Of a rollout."""
 
     mode: str | None = None
@@ -28,16 +28,16 @@ class Rollouts:
 
     def __init__(self, get_store: Callable[[], LightningStore]) -> None:
         self._get_store = get_store
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, RolloutSettings] = OrderedDict()
 
-    async def of(self, rollout_id: str) -> Known:
+    async def of(self, rollout_id: str) -> RolloutSettings:
         """Mode and seed of a rollout; of one that is not there, nothing."""
         if rollout_id not in self._known:
             rollout = await self._get_store().get_rollout_by_id(rollout_id)
-            known = Known()
+            known = RolloutSettings()
             if rollout is not None:
                 seed = (rollout.metadata or {}).get(SEED)
-                known = Known(rollout.mode, seed if type(seed) is int else None)
+                known = RolloutSettings(rollout.mode, seed if type(seed) is int else None)
             self._known[rollout_id] = known
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)

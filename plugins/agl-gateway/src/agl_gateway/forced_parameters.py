@@ -29,7 +29,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Values by which an agent asks for nothing; of the others: null, 0, false and what is empty."""
 
 
-def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) -> dict[str, Any]:
+def force_parameters(
+    exchange: Exchange, parameters: ForcedParameters, mode: str | None
+) -> dict[str, Any]:
     """Set the fields of a call that are forced in this mode; the record has them too.
 
     Returns:
@@ -52,7 +54,7 @@ def force(exchange: Exchange, parameters: ForcedParameters, mode: str | None) ->
     return asked
 
 
-def limit(exchange: Exchange, max_tokens: int) -> bool:
+def limit_tokens(exchange: Exchange, max_tokens: int) -> bool:
     """Set the limit of an answer that has none; whether it had none."""
     fields = exchange.fields
     for name in ("max_tokens", "max_completion_tokens"):
@@ -68,7 +70,7 @@ def _changes(name: str, wish: Any) -> bool:
     return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
 
 
-def checked_forced(parameters: object, where: str) -> ForcedParameters:
+def check_forced_parameters(parameters: object, where: str) -> ForcedParameters:
     """Forced parameters out of a model list.
 
     Raises:

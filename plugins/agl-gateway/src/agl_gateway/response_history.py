@@ -26,16 +26,16 @@ class _Response:
 
 
 @dataclass(slots=True, eq=False)
-class _OfAttempt:
+class _AttemptResponses:
     responses: OrderedDict[str, _Response] = field(default_factory=OrderedDict[str, _Response])
     size: int = 0
 
 
-class Kept:
+class ResponseHistory:
     """What every attempt may go on from; lives as long as its gateway."""
 
     def __init__(self) -> None:
-        self._attempts: OrderedDict[str, _OfAttempt] = OrderedDict()
+        self._attempts: OrderedDict[str, _AttemptResponses] = OrderedDict()
         self._size = 0
 
     def forget(self, attempt_id: str) -> None:
@@ -49,8 +49,8 @@ class Kept:
         Raises:
             RefusedError: They are not all kept.
         """
-        kept = self._attempts.get(attempt_id)
-        response = kept.responses.get(response_id) if kept else None
+        attempt = self._attempts.get(attempt_id)
+        response = attempt.responses.get(response_id) if attempt else None
         if response is None:
             raise _unknown(attempt_id, response_id)
         pieces: list[bytes] = []
@@ -73,29 +73,29 @@ class Kept:
             before: Id of the response that it went on from.
             items: What its request added to that, and its answer.
         """
-        kept = self._attempts.setdefault(attempt_id, _OfAttempt())
+        attempt = self._attempts.setdefault(attempt_id, _AttemptResponses())
         self._attempts.move_to_end(attempt_id)
-        parent = None if before is None else kept.responses.get(before)
-        if response_id in kept.responses:
-            self._drop(kept, response_id)
+        parent = None if before is None else attempt.responses.get(before)
+        if response_id in attempt.responses:
+            self._drop(attempt, response_id)
             return
         if before is not None and parent is None:
             return  # it went while this one was being answered
         response = _Response(parent, msgspec.json.encode(items))
-        kept.responses[response_id] = response
-        self._grow(kept, _size(response))
-        while kept.size > MAX_BYTES:
-            self._drop(kept, next(iter(kept.responses)))
+        attempt.responses[response_id] = response
+        self._grow(attempt, _size(response))
+        while attempt.size > MAX_BYTES:
+            self._drop(attempt, next(iter(attempt.responses)))
         while self._size > MAX_BYTES_OF_ALL:
             self.forget(next(iter(self._attempts)))
 
-    def _drop(self, kept: _OfAttempt, response_id: str) -> None:
-        response = kept.responses.pop(response_id)
-        self._grow(kept, -_size(response))
+    def _drop(self, attempt: _AttemptResponses, response_id: str) -> None:
+        response = attempt.responses.pop(response_id)
+        self._grow(attempt, -_size(response))
         response.items = None
 
-    def _grow(self, kept: _OfAttempt, size: int) -> None:
-        kept.size += size
+    def _grow(self, attempt: _AttemptResponses, size: int) -> None:
+        attempt.size += size
         self._size += size
 
 
@@ -115,24 +115,24 @@ def _unknown(attempt_id: str, response_id: str) -> RefusedError:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptForCall:
+class AttemptHistory:
     """What a call may go on from, and what may go on from it.
 
     Args:
-        kept: That of all attempts.
+        history: That of all attempts.
         attempt_id: Whose the call is; empty for that of nobody, for which nothing is kept.
     """
 
-    kept: Kept
+    history: ResponseHistory
     attempt_id: str
 
     def items(self, response_id: str) -> list[Any]:
-        """See ``Kept``."""
-        return self.kept.items(self.attempt_id, response_id)
+        """See ``ResponseHistory``."""
+        return self.history.items(self.attempt_id, response_id)
 
     def keep(self, response_id: str, before: str | None, items: Sequence[Any]) -> None:
-        """See ``Kept``."""
-        self.kept.keep(self.attempt_id, response_id, before, items)
+        """See ``ResponseHistory``."""
+        self.history.keep(self.attempt_id, response_id, before, items)
 
 
-NOTHING = KeptForCall(Kept(), "")
+NO_HISTORY = AttemptHistory(ResponseHistory(), "")

@@ -1,4 +1,4 @@
-"""What every model call passes: forced parameters, seeds, the gate, and the budgets."""
+"""What every model call passes: forced parameters, seeds, pauses, and the budgets."""
 
 import logging
 from collections import Counter
@@ -11,21 +11,21 @@ from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
-from agl_gateway.forced import force, limit
-from agl_gateway.gate import Gate
+from agl_gateway.forced_parameters import force_parameters, limit_tokens
+from agl_gateway.pause import PauseControl
 from agl_gateway.records import CallRecord
-from agl_gateway.rollouts import Known, Rollouts
+from agl_gateway.rollout_settings import Rollouts, RolloutSettings
 from agl_gateway.seeds import Calls, give_seed
 
 logger = logging.getLogger("agl.gateway")
 
 
-class Controls:
+class CallLimits:
     """Looks at every model call before it goes to a backend, and after it has ended.
 
     Args:
         backends: Those of this moment.
-        gate: Holds calls back.
+        pause_control: Holds calls back.
         budgets: Refuses calls over a limit.
         get_store: The store of this moment; it knows mode and seed of a rollout.
     """
@@ -33,12 +33,12 @@ class Controls:
     def __init__(
         self,
         backends: Callable[[], Backends],
-        gate: Gate,
+        pause_control: PauseControl,
         budgets: Budgets,
         get_store: Callable[[], LightningStore],
     ) -> None:
         self.backends = backends
-        self.gate = gate
+        self.pause_control = pause_control
         self._budgets = budgets
         self._rollouts = Rollouts(get_store)
         self._prices: dict[str, Price | None] = {}
@@ -63,22 +63,23 @@ class Controls:
         self.num_unattributed += not record.origin.rollout_id
         backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
-        if backend.max_tokens is not None and limit(exchange, backend.max_tokens):
+        if backend.max_tokens is not None and limit_tokens(exchange, backend.max_tokens):
             record.request = exchange.request
-        if backend.forced or backend.send_seed:
+        if backend.forced_parameters or backend.send_seed:
             known = await self._known(record.origin.rollout_id)
-            asked = force(exchange, backend.forced, known.mode) if backend.forced else {}
+            forced = backend.forced_parameters
+            asked = force_parameters(exchange, forced, known.mode) if forced else {}
             if backend.send_seed and known.seed is not None and numbers is not None:
                 record.number = give_seed(exchange, known.seed, numbers)
             record.request = exchange.request
             if asked:
                 record.overridden = list(asked)
                 self._tell(model, asked, exchange)
-        await self.gate.enter(model)
+        await self.pause_control.enter(model)
         try:
             self._budgets.admit(record.origin.attempt_id)
         except RefusedError:
-            self.gate.leave(model)
+            self.pause_control.leave(model)
             raise
 
     def _tell(self, model: str, asked: Mapping[str, Any], exchange: Exchange) -> None:
@@ -96,9 +97,9 @@ class Controls:
                     given,
                 )
 
-    async def _known(self, rollout_id: str) -> Known:
+    async def _known(self, rollout_id: str) -> RolloutSettings:
         try:
-            return await self._rollouts.of(rollout_id) if rollout_id else Known()
+            return await self._rollouts.of(rollout_id) if rollout_id else RolloutSettings()
         except StoreUnavailableError as error:
             raise RefusedError(
                 503,
@@ -109,7 +110,7 @@ class Controls:
     def after(self, record: CallRecord, exchange: Exchange) -> None:
         """Once per call that came past ``before``, just before the agent gets the last byte."""
         model = exchange.model
-        self.gate.leave(model)
+        self.pause_control.leave(model)
         if self._budgets.counts_usage:
             # The model may have left the list by now.
             price = self._prices.get(model)
