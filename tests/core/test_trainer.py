@@ -19,7 +19,7 @@ from agl.errors import (
     UnknownComponentError,
 )
 from agl.plugins import registry
-from agl.recorder import NO_RECORD
+from agl.plugins.recorder import NO_RECORD
 
 
 @agl.rollout

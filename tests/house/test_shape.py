@@ -11,7 +11,7 @@ AGL = ROOT / "core/src/agl"
 DISTRIBUTIONS = [
     path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
 ]
-ROOMS, LINES = 17, 400
+ROOMS, LINES = 16, 400
 MOST_IN_THE_CORE = 12_999
 """Lines, to come down to 12,500. It only goes down."""
 TOO_LONG: set[str] = set()

@@ -18,7 +18,7 @@ async def line():
     """Runs an algorithm, with its default adapter, and one runner beside it."""
     import agl
     from agl.algorithm.adapter import Adapter
-    from agl.execution.events import ThreadingEvent
+    from agl.execution.base import ThreadingEvent
     from agl.plugins.build import build_component
 
     store = agl.InMemoryLightningStore()

@@ -5,7 +5,7 @@ import contextlib
 from typing import Any
 
 import agl
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl.types import RolloutConfig
 from agl_learning.collect import Collector
 from agl_learning.collected import Collected

@@ -18,7 +18,7 @@ import pytest
 
 import agentlightning
 import agl
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import ExecutionEvent
 from agl.types import Attributes, Span
 from agl_testing.echo_llm import EchoLLM, RawReply
 

@@ -13,7 +13,7 @@ import pytest
 
 import agl
 from agl.errors import StoreError, StoreUnavailableError
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl.types import RolloutConfig
 from agl_http.server import ServerThread, bind
 from agl_server.server import LightningStoreServer

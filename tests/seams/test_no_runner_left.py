@@ -10,7 +10,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, RunnerCrashError
 from agl.execution.algorithm import run_algorithm
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 
 from .scene import Scene
 

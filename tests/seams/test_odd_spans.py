@@ -13,7 +13,7 @@ import pytest
 
 import agl
 from agl.emitter import reward_attributes
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl_learning.accounts import why_nothing
 from agl_learning.collect import Collector

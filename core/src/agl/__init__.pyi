@@ -67,9 +67,9 @@ from .env import (
     resolve_str_env_var as resolve_str_env_var,
 )
 from .errors import AglError as AglError
-from .execution.base import ExecutionStrategy as ExecutionStrategy
-from .execution.events import (
+from .execution.base import (
     ExecutionEvent as ExecutionEvent,
+    ExecutionStrategy as ExecutionStrategy,
     ThreadingEvent as ThreadingEvent,
 )
 from .execution.shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy

@@ -16,14 +16,13 @@ from agl.algorithm.base import Algorithm, FastAlgorithm, RunContext
 from agl.algorithm.gateway import Gateway
 from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError, StoppedError
-from agl.execution.base import ExecutionStrategy
+from agl.execution.base import ExecutionEvent, ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
-from agl.execution.events import ExecutionEvent
 from agl.execution.signals import GracefulShutdown
 from agl.plugins.build import Given, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.plugins.parts import adapter_maker, plan_part
-from agl.recorder import Recording, RunRequest, find_recorder
+from agl.plugins.recorder import Recording, RunRequest, find_recorder
 from agl.runner.sandbox import grader_of
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer

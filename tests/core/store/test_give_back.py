@@ -8,7 +8,7 @@ import pytest
 
 import agl
 from agl.errors import StoreError
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
 from agl.store.give_back import give_back

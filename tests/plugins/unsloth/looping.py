@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 
 import agl
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl_learning.fine_tuning import FineTuning
 from agl_learning.selection import select_best
 from agl_learning.versions import Served, Version

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from agl.errors import ConfigError
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
 from agl.types import GradeResult, NamedResources, Resource, Rollout, RolloutMode, RolloutRawResult

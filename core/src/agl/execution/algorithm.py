@@ -7,9 +7,8 @@ import threading
 from collections.abc import Sequence
 
 from agl.errors import RunnerCrashError
-from agl.execution.base import AlgorithmBundle
+from agl.execution.base import AlgorithmBundle, ExecutionEvent
 from agl.execution.coroutines import UnaskedCancellationError
-from agl.execution.events import ExecutionEvent
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.types import Rollout

@@ -1,11 +1,10 @@
-"""The contract of an execution strategy."""
+"""The contract of an execution strategy, and its stop signals."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-
-from agl.execution.events import ExecutionEvent
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +12,21 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from agl.store.base import LightningStore
+
+
+class ExecutionEvent(Protocol):
+    """A flag that says "stop"."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set or ``timeout`` seconds have passed; whether it is set."""
+        ...
+
+
+class ThreadingEvent(threading.Event):
+    """A flag within one process."""
 
 
 AT_WORK: ContextVar[Callable[[], None] | None] = ContextVar("agl_at_work", default=None)

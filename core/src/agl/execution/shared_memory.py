@@ -8,9 +8,8 @@ from typing import Literal
 
 from agl.errors import AlgorithmError, ConfigError, RunnerCrashError
 from agl.execution.algorithm import run_algorithm
-from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle, ThreadingEvent
 from agl.execution.coroutines import BackgroundCoroutine
-from agl.execution.events import ThreadingEvent
 from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
 

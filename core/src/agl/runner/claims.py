@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from agl.execution.base import AT_WORK
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import AT_WORK, ExecutionEvent
 from agl.store.base import AttemptEnd, LightningStore, Turn
 from agl.store.give_back import give_back
 from agl.types import AttemptedRollout, Span

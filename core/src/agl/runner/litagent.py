@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 from agl.agent.base import LitAgent, Runner
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError, RunnerStuckError
-from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.execution.base import ExecutionEvent, ThreadingEvent
 from agl.plugins.build import build_component
 from agl.plugins.hooks import HookCaller
 from agl.runner.attempt import AttemptRunner

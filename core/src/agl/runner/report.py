@@ -226,8 +226,7 @@ def _describe(value: Any) -> str:
 class AttemptStore(StandInStore):
     """The store as the tracer of one attempt sees it; it also stores the end of the attempt.
 
-    Spans go to the store in order with the model calls of the attempt. Once ``is_holding`` they are
-    kept, to go with the final status.
+    Spans go to the store in order with the model calls of the attempt.
 
     Args:
         place: See ``GatewayClient.wait_for_earlier_calls``.
@@ -242,6 +241,8 @@ class AttemptStore(StandInStore):
         super().__init__(store)
         self._attempt = rollout.attempt
         self._place = place
+        self.is_holding = False
+        """Whether the agent has ended, so that new spans wait here for the final status."""
         self._held: list[Span] = []
         """Those that are to be stored yet, in their order."""
         self.received: list[Span] = []

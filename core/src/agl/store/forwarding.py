@@ -44,9 +44,6 @@ class ForwardingStore(LightningStore, ABC):
 class StandInStore(ForwardingStore):
     """Is to its user the store itself, with whatever that has beyond the contract, also pickled."""
 
-    is_holding = False
-    """Whether it keeps new spans here for now, so that nobody waits for them to be added."""
-
     def __init__(self, store: LightningStore) -> None:
         self._store = store
 

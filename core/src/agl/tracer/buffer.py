@@ -9,7 +9,6 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from agl.errors import TracerError
-from agl.store.forwarding import StandInStore
 from agl.store.span_checks import add_accepted, storable
 from agl.tracer.base import SpanTarget
 from agl.tracer.routing import new_trace_id, untraced_context
@@ -143,11 +142,7 @@ class SpanBuffer:
         what = f"rollout {self._target.rollout_id!r}, attempt {self._target.attempt_id!r}"
         while self._ended or self._pending:
             self._error = None  # a write that failed in the background is tried once more
-            is_held = isinstance(self._target.store, StandInStore) and self._target.store.is_holding
-            if is_held and len(self._ended) + len(self._pending) <= BATCH_SIZE:
-                await self._write()  # keeps them in memory, and never suspends
-            else:
-                await asyncio.shield(self._start_writing())
+            await asyncio.shield(self._start_writing())
             if self._error is not None:
                 raise TracerError(
                     f"{what}: {len(self._pending)} of {len(self._spans)} spans could not be "

@@ -1,7 +1,7 @@
 """What JSON may hold: reading it, writing it, and copying its values."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
 
@@ -30,17 +30,8 @@ def copy_of_record(record: R) -> R:
 
     So it is handed out: what its reader changes in these stays the reader's.
     """
-    return _with_free(record, copy_of)
-
-
-def copy_as_stored(record: R) -> R:
-    """The same, and what is no JSON in these becomes what JSON makes of it."""
-    return _with_free(record, lambda value: from_json(to_json(value)))
-
-
-def _with_free(record: R, change: Callable[[Any], Any]) -> R:
     fields = record.__dict__
-    changes = {name: change(fields[name]) for name in _FREE if fields.get(name) is not None}
+    changes = {name: copy_of(fields[name]) for name in _FREE if fields.get(name) is not None}
     return record.changed(**changes) if changes else record
 
 

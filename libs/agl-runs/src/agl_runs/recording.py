@@ -21,7 +21,7 @@ from agl.errors import (
     RunError,
 )
 from agl.plugins.build import Given
-from agl.recorder import Recorder, Recording, RunRequest
+from agl.plugins.recorder import Recorder, Recording, RunRequest
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
 from agl.types import Dataset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
-from agl.recorder import RunRequest
+from agl.plugins.recorder import RunRequest
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
 from agl_runs.store import query_runs

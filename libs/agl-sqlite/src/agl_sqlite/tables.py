@@ -6,11 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal, cast
 
+from pydantic_core import from_json, to_json
+
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
-from agl.utils.json_values import copy_as_stored, json_of, json_or_none
+from agl.utils.json_values import json_of, json_or_none
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL, texts_json
 from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
@@ -159,7 +161,7 @@ class SqliteTables(WriteBehind):
         )
         self._keep("insert_rollout", number, row)
         if self._is_whole_queue or rollout.status == "preparing":
-            rollout = copy_as_stored(rollout)
+            rollout = _as_stored(rollout)
             self._keep_place(rollout)
             self._remember(rollout)
 
@@ -188,7 +190,7 @@ class SqliteTables(WriteBehind):
             number_of(rollout.rollout_id),
         )
         self.connection.execute(SQL["edit_rollout"], row)
-        rollout = copy_as_stored(rollout)
+        rollout = _as_stored(rollout)
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
@@ -385,3 +387,11 @@ class SqliteTables(WriteBehind):
         row = row_of_worker(worker)  # a refused one changes nothing
         self._workers[worker.worker_id] = worker
         self._keep("save_worker", worker.worker_id, row)
+
+
+def _as_stored(rollout: Rollout) -> Rollout:
+    """A copy with what JSON makes of its input and its metadata."""
+    values = {name: getattr(rollout, name) for name in ("input", "metadata")}
+    return rollout.changed(
+        **{name: from_json(to_json(value)) for name, value in values.items() if value is not None}
+    )

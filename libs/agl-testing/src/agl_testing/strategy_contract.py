@@ -24,8 +24,7 @@ from collections.abc import Sequence
 import pytest
 
 from agl.errors import AlgorithmError, RunnerCrashError
-from agl.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest, RolloutStatus
 

@@ -21,7 +21,7 @@ from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.env import LightningEnvVar, resolve_int_env_var
 from agl.errors import AglError, ConfigError
-from agl.execution.events import ExecutionEvent, ThreadingEvent
+from agl.execution.base import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
 from agl.plugins.schema import schema_of

@@ -13,7 +13,7 @@ from agl.errors import (
     UnknownRecordError,
     is_away,
 )
-from agl.execution.events import ThreadingEvent
+from agl.execution.base import ThreadingEvent
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Failure
 from agl.utils.life_cycle import worker_name

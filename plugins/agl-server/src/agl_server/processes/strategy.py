@@ -20,8 +20,13 @@ from agl.env import (
 )
 from agl.errors import AlgorithmError, ConfigError, StoreError, is_away
 from agl.execution.algorithm import run_algorithm
-from agl.execution.base import AT_WORK, AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import (
+    AT_WORK,
+    AlgorithmBundle,
+    ExecutionEvent,
+    ExecutionStrategy,
+    RunnerBundle,
+)
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore

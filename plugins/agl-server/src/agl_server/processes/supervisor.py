@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from agl.execution.events import ExecutionEvent
+from agl.execution.base import ExecutionEvent
 from agl_processes.tree import (
     adopt_orphans,
     describe_exit,
