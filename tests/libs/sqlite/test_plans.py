@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.store.queries import Filter, make_query
+from agl.store.queries import make_query
 from agl_sqlite.file import open_to_read
 from agl_sqlite.lookups import SqliteLookups
 
@@ -38,10 +38,10 @@ def _plan(file: Path, kind: str, query: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "query", "first"),
     [
-        ("rollouts", {"filters": [Filter("status", "within", ("failed",))]}, "r USING INTEGER"),
+        ("rollouts", {"status_in": ["failed"]}, "r USING INTEGER"),
         ("rollouts", {"sort_by": "start_time"}, "r USING INTEGER"),
         ("spans", {"sort_by": "start_time", "offset": 3}, "s USING INTEGER"),
-        ("spans", {"filters": [Filter("name", "exact", "s1")]}, "s USING INTEGER"),
+        ("spans", {"name": "s1"}, "s USING INTEGER"),
     ],
 )
 def test_a_page_is_looked_up_by_keys(file: Path, kind: Any, query: Any, first: str) -> None:
@@ -49,8 +49,7 @@ def test_a_page_is_looked_up_by_keys(file: Path, kind: Any, query: Any, first: s
     assert re.match(f"SEARCH {first} PRIMARY KEY", plan[0]), plan
 
 
-VAL, GOOD = Filter("mode", "exact", "val"), Filter("status", "within", ("succeeded",))
-LOW = Filter("reward", "below", 1)
+LOW, GOOD_VAL = {"reward_below": 1}, {"mode": "val", "status_in": ["succeeded"]}
 
 
 @pytest.mark.parametrize("more", [{}, {"after": "ro-9"}, {"sort_order": "desc"}])
@@ -58,9 +57,9 @@ LOW = Filter("reward", "below", 1)
     ("query", "num_sorts"),
     [
         ({"sort_by": "reward"}, 1),
-        ({"sort_by": "reward", "filters": [VAL, GOOD]}, 1),
-        ({"filters": [LOW]}, 2),
-        ({"filters": [LOW, VAL, GOOD]}, 2),
+        ({"sort_by": "reward", **GOOD_VAL}, 1),
+        (LOW, 2),
+        ({**LOW, **GOOD_VAL}, 2),
     ],
 )
 def test_rewards_are_looked_up_by_their_index(

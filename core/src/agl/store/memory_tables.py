@@ -2,7 +2,7 @@
 
 import secrets
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -13,13 +13,14 @@ from agl.store.answers import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt, Tables, attempted
 from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.store.queries import Query, make_page
-from agl.store.table import Queue, SortedTable, Table, UndoLog, page
+from agl.store.table import Queue, Table, UndoLog, page
 from agl.store.waiting import Effects
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of, copy_of_record, json_of
 
 R = TypeVar("R", bound=Record)
+_key: Callable[[Document], str] = attrgetter("key")
 
 
 class _Key(NamedTuple):
@@ -63,7 +64,9 @@ class MemoryTables(Tables):
         self.snapshots = Table[ResourcesUpdate](log, "resources_id")
         self.latest = Table[ResourcesUpdate](log)
         self.workers = Table[Worker](log, "worker_id")
-        self.documents = SortedTable[Document](log, "kind", "key", rollout_id=of("rollout_id"))
+        self.documents = Table[Document](
+            log, "kind", "key", of_kind=of("kind"), rollout_id=of("rollout_id")
+        )
 
     # --- transactions
 
@@ -239,21 +242,18 @@ class MemoryTables(Tables):
         after: str | None = None,
         limit: int = -1,
     ) -> PaginatedResult[Document]:
-        if key_in is None and rollout_id_in is None:
-            keys = self.documents.names(kind, key_prefix)
+        if key_in is None:
+            found = [one for _, one in self.documents.where("of_kind", kind)]
         else:
-            wanted = None if key_in is None else {(kind, key) for key in key_in}
-            if rollout_id_in is not None:
-                rows = self.documents.where("rollout_id", *dict.fromkeys(rollout_id_in))
-                found = {(one.kind, one.key) for _, one in rows if one.kind == kind}
-                wanted = found if wanted is None else found & wanted
-            known = self.documents.rows.keys() & (wanted or ())
-            keys = sorted(key for _, key in known if key.startswith(key_prefix))
-        begin = 0 if after is None else bisect_right(keys, after)
-        page = keys[begin : None if limit < 0 else begin + limit]
-        found = [self.documents.rows[kind, key][1] for key in page]
-        documents = [one.changed(body=from_json(one.body)) for one in found]
-        return make_page(documents, Query(limit=limit), total=len(keys))
+            found = [one for key in {*key_in} if (one := self.documents.get((kind, key)))]
+        if rollout_id_in is not None:
+            rollout_ids = {*rollout_id_in}
+            found = [one for one in found if one.rollout_id in rollout_ids]
+        found = sorted((one for one in found if one.key.startswith(key_prefix)), key=_key)
+        begin = 0 if after is None else bisect_right(found, after, key=_key)
+        page = found[begin : None if limit < 0 else begin + limit]
+        documents = [one.changed(body=from_json(one.body)) for one in page]
+        return make_page(documents, Query(limit=limit), total=len(found))
 
     def document_version(self, kind: str, key: str) -> int:
         document = self.documents.get((kind, key))

@@ -84,6 +84,40 @@ class Query:
     """Id of a record; only those behind it in the order. Where a contract offers it: rollouts."""
 
 
+FILTERS: Final[dict[str, dict[str, tuple[str, FilterKind]]]] = {
+    "rollouts": {
+        "status_in": ("status", "within"),
+        "rollout_id_in": ("rollout_id", "within"),
+        "rollout_id_contains": ("rollout_id", "contains"),
+        "mode": ("mode", "exact"),
+        "run": ("run", "exact"),
+        "reward_below": ("reward", "below"),
+        "reward_above": ("reward", "above"),
+    },
+    "attempts": {},
+    "spans": {
+        "trace_id": ("trace_id", "exact"),
+        "trace_id_contains": ("trace_id", "contains"),
+        "span_id": ("span_id", "exact"),
+        "span_id_contains": ("span_id", "contains"),
+        "parent_id": ("parent_id", "exact"),
+        "parent_id_contains": ("parent_id", "contains"),
+        "name": ("name", "exact"),
+        "name_contains": ("name", "contains"),
+    },
+    "documents": {},
+    "resources": {
+        "resources_id": ("resources_id", "exact"),
+        "resources_id_contains": ("resources_id", "contains"),
+    },
+    "workers": {
+        "status_in": ("status", "within"),
+        "worker_id_contains": ("worker_id", "contains"),
+    },
+}
+"""Per kind of record, the argument of a query -> field and condition."""
+_OLDER: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
+"""0.3's names of arguments, for rollouts."""
 _STATUSES: Final = {
     "rollouts": get_args(RolloutStatus),
     "workers": get_args(WorkerStatus),
@@ -106,7 +140,6 @@ def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:
 
 def make_query(
     kind: str,
-    filters: Sequence[Filter] = (),
     *,
     filter_logic: str = "and",
     sort_by: str | None = None,
@@ -114,21 +147,13 @@ def make_query(
     limit: int = -1,
     offset: int = 0,
     after: str | None = None,
+    **filters: Any,
 ) -> Query:
-    """Check a query.
-
-    Args:
-        kind: A key of ``SORTABLE``.
-        filters: What must hold.
-        filter_logic: ``and`` or ``or``.
-        sort_by: A field, or None for the order of creation.
-        sort_order: ``asc`` or ``desc``.
-        limit: At most so many; -1 for all.
-        offset: So many are skipped.
-        after: Only what is behind the record of this id.
+    """Check a query; arguments are those of the contract, ``kind`` is a key of ``FILTERS``.
 
     Raises:
         InvalidQueryError: A sort field or order, limit, offset, logic or status that there is not.
+        TypeError: A filter that there is not.
     """
     if sort_by is not None and sort_by not in SORTABLE[kind]:
         raise InvalidQueryError(
@@ -143,13 +168,26 @@ def make_query(
         raise InvalidQueryError(f"{kind}: limit {limit}; expected -1 for all, or 1 to {_MOST}")
     if offset < 0 or offset > _MOST:
         raise InvalidQueryError(f"{kind}: offset {offset}; expected 0 to {_MOST}")
-    for one in filters:
-        if one.field == "status":
-            check_statuses(kind, one.value)
-        if isinstance(one.value, int) and abs(one.value) > _MOST:
-            raise InvalidQueryError(f"{kind}: {one.field} {one.value}; expected at most {_MOST}")
+    for older, name in _OLDER.items() if kind == "rollouts" else ():
+        value = filters.pop(older, None)
+        if filters.get(name) is None:
+            filters[name] = value
+    found: list[Filter] = []
+    for name, (field, how) in FILTERS[kind].items():
+        value: Any = filters.pop(name, None)
+        if value is None:
+            continue
+        if field == "status":
+            check_statuses(kind, value)
+        if isinstance(value, int) and abs(value) > _MOST:
+            raise InvalidQueryError(f"{kind}: {name} {value}; expected at most {_MOST}")
+        found.append(Filter(field, how, tuple(value) if how == "within" else value))
+    if filters:
+        raise TypeError(
+            f"query_{kind}() got an unexpected keyword argument {next(iter(filters))!r}"
+        )
     return Query(
-        tuple(filters), filter_logic == "and", sort_by, sort_order == "desc", limit, offset, after
+        tuple(found), filter_logic == "and", sort_by, sort_order == "desc", limit, offset, after
     )
 
 
@@ -157,92 +195,6 @@ def check_seconds(name: str, seconds: float | None) -> None:
     """Refuse a time to wait that is no finite number; None is one without limit."""
     if seconds is not None and not math.isfinite(seconds):
         raise InvalidQueryError(f"{name} {seconds}: expected a finite number of seconds")
-
-
-def _where(field: str, kind: FilterKind, value: Any) -> tuple[Filter, ...]:
-    if value is None:
-        return ()
-    return (Filter(field, kind, tuple(value) if kind == "within" else value),)
-
-
-def rollout_query(
-    *,
-    status_in: Sequence[str] | None = None,
-    rollout_id_in: Sequence[str] | None = None,
-    rollout_id_contains: str | None = None,
-    mode: str | None = None,
-    run: str | None = None,
-    reward_below: float | None = None,
-    reward_above: float | None = None,
-    status: Sequence[str] | None = None,
-    rollout_ids: Sequence[str] | None = None,
-    **page: Any,
-) -> Query:
-    """What ``query_rollouts`` asks for; see there, and ``make_query`` for ``page``."""
-    filters = (
-        *_where("status", "within", status if status_in is None else status_in),
-        *_where("rollout_id", "within", rollout_ids if rollout_id_in is None else rollout_id_in),
-        *_where("rollout_id", "contains", rollout_id_contains),
-        *_where("mode", "exact", mode),
-        *_where("run", "exact", run),
-        *_where("reward", "below", reward_below),
-        *_where("reward", "above", reward_above),
-    )
-    return make_query("rollouts", filters, **page)
-
-
-def attempt_query(*, sort_by: str | None = "sequence_id", **page: Any) -> Query:
-    """What ``query_attempts`` asks for."""
-    return make_query("attempts", sort_by=sort_by, **page)
-
-
-def span_query(
-    *,
-    trace_id: str | None = None,
-    trace_id_contains: str | None = None,
-    span_id: str | None = None,
-    span_id_contains: str | None = None,
-    parent_id: str | None = None,
-    parent_id_contains: str | None = None,
-    name: str | None = None,
-    name_contains: str | None = None,
-    sort_by: str | None = "sequence_id",
-    **page: Any,
-) -> Query:
-    """What ``query_spans`` asks for, beside the two ids."""
-    filters = (
-        *_where("trace_id", "exact", trace_id),
-        *_where("trace_id", "contains", trace_id_contains),
-        *_where("span_id", "exact", span_id),
-        *_where("span_id", "contains", span_id_contains),
-        *_where("parent_id", "exact", parent_id),
-        *_where("parent_id", "contains", parent_id_contains),
-        *_where("name", "exact", name),
-        *_where("name", "contains", name_contains),
-    )
-    return make_query("spans", filters, sort_by=sort_by, **page)
-
-
-def resources_query(
-    *, resources_id: str | None = None, resources_id_contains: str | None = None, **page: Any
-) -> Query:
-    """What ``query_resources`` asks for."""
-    filters = (
-        *_where("resources_id", "exact", resources_id),
-        *_where("resources_id", "contains", resources_id_contains),
-    )
-    return make_query("resources", filters, **page)
-
-
-def worker_query(
-    *, status_in: Sequence[str] | None = None, worker_id_contains: str | None = None, **page: Any
-) -> Query:
-    """What ``query_workers`` asks for."""
-    filters = (
-        *_where("status", "within", status_in),
-        *_where("worker_id", "contains", worker_id_contains),
-    )
-    return make_query("workers", filters, **page)
 
 
 def make_page(items: Sequence[T], query: Query, *, total: int) -> PaginatedResult[T]:

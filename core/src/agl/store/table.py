@@ -139,30 +139,6 @@ class Queue(Table[R]):
         return None
 
 
-class SortedTable(Table[R]):
-    """Records whose key is a kind and a name, in the order of their names."""
-
-    def __init__(self, undo_log: UndoLog, *key: str, **indexes: Callable[[R], Any]) -> None:
-        super().__init__(undo_log, *key, **indexes)
-        self._names: defaultdict[str, list[str]] = defaultdict(list)
-
-    def put(self, key: tuple[str, str], row: Row[R] | None) -> None:
-        super().put(key, row)
-        kind, name = key
-        names = self._names[kind]
-        place = bisect_left(names, name)
-        is_here = names[place : place + 1] == [name]
-        if row is None and is_here:
-            del names[place]
-        elif row is not None and not is_here:
-            names.insert(place, name)
-
-    def names(self, kind: str, prefix: str = "") -> list[str]:
-        """Names of a kind that begin so, in order."""
-        names = self._names.get(kind, [])
-        return names[bisect_left(names, prefix) : bisect_right(names, f"{prefix}\U0010ffff")]
-
-
 def page(
     rows: Iterable[Row[R]],
     query: Query,

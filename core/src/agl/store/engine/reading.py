@@ -7,14 +7,7 @@ from typing import Any, TypeVar
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.engine.tables import Lookups
-from agl.store.queries import (
-    attempt_query,
-    make_query,
-    resources_query,
-    rollout_query,
-    span_query,
-    worker_query,
-)
+from agl.store.queries import make_query
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of_record
@@ -42,7 +35,7 @@ class ReadingStore(LightningStore):
         return None if record is None else copy_of_record(record)
 
     async def query_rollouts(self, **filters: Any) -> PaginatedResult[Rollout]:
-        query = rollout_query(**filters)
+        query = make_query("rollouts", **filters)
 
         def lookup(lookups: Lookups) -> PaginatedResult[Rollout]:
             if query.after is not None and not lookups.views([query.after]):
@@ -51,14 +44,21 @@ class ReadingStore(LightningStore):
 
         return await self._read(lookup)
 
-    async def query_attempts(self, rollout_id: str, **filters: Any) -> PaginatedResult[Attempt]:
-        query = attempt_query(**filters)
+    async def query_attempts(
+        self, rollout_id: str, *, sort_by: str | None = "sequence_id", **filters: Any
+    ) -> PaginatedResult[Attempt]:
+        query = make_query("attempts", sort_by=sort_by, **filters)
         return await self._read(lambda lookups: lookups.query_attempts(rollout_id, query))
 
     async def query_spans(
-        self, rollout_id: str, attempt_id: str | None = None, **filters: Any
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        sort_by: str | None = "sequence_id",
+        **filters: Any,
     ) -> PaginatedResult[Span]:
-        query = span_query(**filters)
+        query = make_query("spans", sort_by=sort_by, **filters)
         return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
 
     async def query_documents(self, kind: str, **filters: Any) -> PaginatedResult[Document]:
@@ -72,9 +72,9 @@ class ReadingStore(LightningStore):
         return await self._look_up(lambda lookups: lookups.latest_resources())
 
     async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
-        query = resources_query(**filters)
+        query = make_query("resources", **filters)
         return await self._read(lambda lookups: lookups.query_resources(query))
 
     async def query_workers(self, **filters: Any) -> PaginatedResult[Worker]:
-        query = worker_query(**filters)
+        query = make_query("workers", **filters)
         return await self._read(lambda lookups: lookups.query_workers(query))

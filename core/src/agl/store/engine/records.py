@@ -8,7 +8,7 @@ from agl.store import rules
 from agl.store.documents import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
-from agl.store.queries import worker_query
+from agl.store.queries import make_query
 from agl.types import Document, NamedResources, ResourcesUpdate, Worker
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
@@ -79,7 +79,7 @@ def delete_rollouts(
     if not only_count:
         tables.effects.ended += rollout_ids
         gone = set(rollout_ids)
-        for worker in tables.query_workers(worker_query()):
+        for worker in tables.query_workers(make_query("workers")):
             if worker.current_rollout_id in gone:
                 still_open = tables.open_attempt_of(worker.worker_id)
                 tables.save_worker(rules.worker_after(worker, "failed", still_open, now))
