@@ -174,14 +174,16 @@ def make_query(
             filters[name] = value
     found: list[Filter] = []
     for name, (field, how) in FILTERS[kind].items():
-        value: Any = filters.pop(name, None)
+        value = filters.pop(name, None)
         if value is None:
             continue
+        if how == "within":
+            value = tuple(value)
         if field == "status":
             check_statuses(kind, value)
         if isinstance(value, int) and abs(value) > _MOST:
             raise InvalidQueryError(f"{kind}: {name} {value}; expected at most {_MOST}")
-        found.append(Filter(field, how, tuple(value) if how == "within" else value))
+        found.append(Filter(field, how, value))
     if filters:
         raise TypeError(
             f"query_{kind}() got an unexpected keyword argument {next(iter(filters))!r}"
