@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent / "walled"))
 import attacks
 
 process = pytest.importorskip("agl_sandbox.process")
-from agl_sandbox import probe, view  # noqa: E402
+from agl_sandbox import filesystem_view, probe  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall is of Linux")
 is_root = hasattr(os, "getuid") and os.getuid() == 0
@@ -491,7 +491,7 @@ def test_the_same_probe_finds_everything_open_without_a_wall(
 async def test_a_wall_with_a_hole_is_refused(
     hole: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = view.base_options
+    real = filesystem_view.base_options
 
     def options(*given: Any, **named: Any) -> list[str]:
         options = real(*given, **named)
@@ -499,9 +499,9 @@ async def test_a_wall_with_a_hole_is_refused(
         options[end:end] = [] if hole == ["--share-net"] else hole
         return options
 
-    monkeypatch.setattr(view, "base_options", options)
+    monkeypatch.setattr(filesystem_view, "base_options", options)
     if hole[0] == "--bind":
-        monkeypatch.setattr(view, "own_folders", lambda shown: [view.HOME])
+        monkeypatch.setattr(filesystem_view, "own_folders", lambda shown: [filesystem_view.HOME])
     if hole == ["--share-net"]:
         monkeypatch.setattr(process, "WITH_NETWORK", ())
     with pytest.raises(ConfigError, match=rf"the wall does not hold: .*{says}"):

@@ -14,7 +14,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_sandbox import DockerSandbox, shipping, view
+from agl_sandbox import DockerSandbox, filesystem_view, shipping
 from agl_sandbox.forwarding import routes_to
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
@@ -138,7 +138,7 @@ WALLED += ["--tmpfs", "/tmp", "--tmpfs", tempfile.gettempdir()]
 
 def wall_in(program: str, variables: list[str]) -> None:
     """Have its containers see nothing of this machine, and an environment of their own."""
-    path, python = Path(program), [*map(str, view.shown_paths(()))]
+    path, python = Path(program), [*map(str, filesystem_view.shown_paths(()))]
     hidden = (Path("/tmp"), Path(tempfile.gettempdir()))
     own = [one for one in python if {*hidden} & {*Path(one).parents}]  # this clone may lie there
     walled = [*WALLED, *(word for one in own for word in ("--ro-bind", one, one))]

@@ -265,7 +265,7 @@ async def test_grader_that_takes_too_long_is_killed(memory_store: Store) -> None
     assert failure.boundary == "evaluator"
     assert "longer than 0.5 seconds" in failure.message
     grader: Any = grader_of(agent)
-    assert psutil.Process(grader.forker._pid).children(recursive=True) == []
+    assert psutil.Process(grader.fork_server._pid).children(recursive=True) == []
 
 
 async def test_grader_has_what_is_left_of_the_rollouts_time(
@@ -426,7 +426,7 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
     @agl.rollout(grade=lambda task, private, result: 1.0)
     async def agent(task):
         grader: Any = grader_of(agent)
-        os.kill(grader.forker._pid, 9)
+        os.kill(grader.fork_server._pid, 9)
         return 1
 
     with pytest.raises(agl.errors.RunnerStuckError, match="nothing can be graded any more"):
@@ -473,7 +473,7 @@ def test_process_for_graders_ends_with_its_agent() -> None:
     agent = agl.rollout(grade=is_right)(lambda task: 1)
     grader: Any = grader_of(agent)
     assert grader_of(agent) is grader
-    pid = grader.forker._pid
+    pid = grader.fork_server._pid
     del agent, grader
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

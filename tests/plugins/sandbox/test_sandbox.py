@@ -13,7 +13,7 @@ import agl
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.runner import LitAgentRunner
 from agl.runner.report import SandboxedAgentError
-from agl_sandbox.forker import Forker
+from agl_sandbox.fork_server import ForkServer
 from agl_sandbox.sandbox import JsonSandbox, OnMessage, run_attempt
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -25,14 +25,16 @@ class ForkSandbox(JsonSandbox):
 
     async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
         self.findings = {}
-        self._forker = Forker(lambda attempt, ask: run_attempt(agent, tracer, attempt, ask))
+        self._fork_server = ForkServer(
+            lambda attempt, ask: run_attempt(agent, tracer, attempt, ask)
+        )
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        return await self._forker.call(attempt, on_message=on_message)
+        return await self._fork_server.call(attempt, on_message=on_message)
 
     def close(self) -> None:
         if self.findings is not None:
-            self._forker.close()
+            self._fork_server.close()
 
 
 class TalkingSandbox(ForkSandbox):
@@ -43,7 +45,7 @@ class TalkingSandbox(ForkSandbox):
 
     async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
         self.findings = {}
-        self._forker = Forker(lambda attempt, ask: self._talk(ask))
+        self._fork_server = ForkServer(lambda attempt, ask: self._talk(ask))
 
 
 SEEN: list[int] = []

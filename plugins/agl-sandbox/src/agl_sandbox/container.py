@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, BinaryIO, NoReturn
 
 from agl_sandbox import probe, shipping
-from agl_sandbox.forked import (
+from agl_sandbox.forked_worker import (
     HEADER_BYTES,
     FrameError,
     decode,

@@ -20,8 +20,8 @@ from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
 from agl_processes.tree import describe_exit
 from agl_sandbox import probe, shipping
-from agl_sandbox.forked import encode
-from agl_sandbox.forker import CallFailedError, ClosedError, converse
+from agl_sandbox.fork_server import CallFailedError, ClosedError, converse
+from agl_sandbox.forked_worker import encode
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 from agl_sandbox.output import Output
 from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of

@@ -25,8 +25,8 @@ from agl.runner.sandbox import Grader, GraderError, GraderGoneError
 from agl.semconv import LightningSpanAttributes as Key
 from agl.types import Attributes, GradeResult, TaskInput, private_of, without_private
 from agl.utils.text import clean, describe
-from agl_sandbox.forked import FrameError
-from agl_sandbox.forker import CallFailedError, Forker, ForkerGoneError
+from agl_sandbox.fork_server import CallFailedError, ForkServer, ForkServerGoneError
+from agl_sandbox.forked_worker import FrameError
 
 
 class ProcessGrader(Grader):
@@ -46,7 +46,7 @@ class ProcessGrader(Grader):
                 f"forked, and {sys.platform} has none; run it on Linux or macOS"
             )
         method = agent.grade_method()
-        self.forker = Forker(lambda payload, ask: _grade(method, payload))
+        self.fork_server = ForkServer(lambda payload, ask: _grade(method, payload))
 
     def question(self, input: TaskInput) -> str:
         """See ``Grader.question``."""
@@ -73,13 +73,13 @@ class ProcessGrader(Grader):
     async def _ask(self, question: dict[str, Any], seconds: float) -> GradeResult:
         with tempfile.TemporaryDirectory(prefix="agl-grade-", ignore_cleanup_errors=True) as folder:
             try:
-                return await self.forker.call({**question, "folder": folder}, timeout=seconds)
+                return await self.fork_server.call({**question, "folder": folder}, timeout=seconds)
             except TimeoutError:
                 raise GraderError(
                     f"the grader took longer than {seconds:.3g} seconds (the runner's "
                     "grade_timeout, or what was left of the rollout's timeout_seconds)"
                 ) from None
-            except ForkerGoneError as error:
+            except ForkServerGoneError as error:
                 raise GraderGoneError(f"nothing can be graded any more: {error}") from None
             except CallFailedError as error:
                 failed = GraderError(f"the grader failed: {error}")
@@ -107,7 +107,7 @@ def process_grader(agent: LitAgent[Any]) -> ProcessGrader:
 
 def _forget(key: tuple[int, int]) -> None:
     if key[0] == os.getpid():
-        _graders.pop(key).forker.close()
+        _graders.pop(key).fork_server.close()
 
 
 def _attributes(reward: Any) -> Attributes:

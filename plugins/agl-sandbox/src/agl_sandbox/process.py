@@ -21,9 +21,9 @@ from agl.errors import ConfigError
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
-from agl_sandbox import probe, shipping, syscalls, view
-from agl_sandbox.forked import MAX_SOCKETS, encode, receive
-from agl_sandbox.forker import CallFailedError, ForkerClient, ForkerGoneError
+from agl_sandbox import filesystem_view, probe, shipping, syscalls
+from agl_sandbox.fork_server import CallFailedError, ForkServerClient, ForkServerGoneError
+from agl_sandbox.forked_worker import MAX_SOCKETS, encode, receive
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 from agl_sandbox.output import Output
 from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
@@ -39,7 +39,7 @@ OWN_VARIABLES = ("HOME", "TMPDIR", "PWD", "LC_CTYPE")
 """Set for each attempt, by bubblewrap, and by Python."""
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from agl_sandbox.inside import main; main(int(sys.argv[2]))"
+    "from agl_sandbox.child_setup import main; main(int(sys.argv[2]))"
 )
 WITH_USER = (
     *(probe.READ_FILE, probe.READ_ENVIRONMENT, probe.READ_MEMORY, probe.SIGNAL),
@@ -53,7 +53,7 @@ WITH_NETWORK = (probe.CONNECT, probe.ABSTRACT_SOCKET)
 class _Clean(NamedTuple):
     """An interpreter that has imported the agent, and forks for attempts."""
 
-    client: ForkerClient
+    client: ForkServerClient
     process: subprocess.Popen[bytes]
     output: Output
 
@@ -140,7 +140,7 @@ class ProcessSandbox(JsonSandbox):
         self._env = [*env]
         self._read = _existing("read", read)
         self._hide = _existing("hide", hide)
-        self._shown = view.shown_paths(self._read)
+        self._shown = filesystem_view.shown_paths(self._read)
         self._connect = [address_of(address) for address in connect]
         self._network = network
         self._strict = strict
@@ -186,7 +186,7 @@ class ProcessSandbox(JsonSandbox):
                 found: Findings = await self._call(
                     clean.client, {"probe": goals}, [], None, PROBE_SECONDS
                 )
-            except (CallFailedError, ForkerGoneError, TimeoutError) as error:
+            except (CallFailedError, ForkServerGoneError, TimeoutError) as error:
                 self.close()
                 raise ConfigError(f"isolation 'process' does not work here: {error}") from error
         self._judge(found)
@@ -200,7 +200,7 @@ class ProcessSandbox(JsonSandbox):
             return await self._call(
                 clean.client, {"attempt": attempt}, targets, on_message, None, name_of(attempt)
             )
-        except ForkerGoneError as error:
+        except ForkServerGoneError as error:
             raise CallFailedError(f"its sandbox is gone: {error}") from error
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class ProcessSandbox(JsonSandbox):
 
     async def _call(
         self,
-        client: ForkerClient,
+        client: ForkServerClient,
         payload: dict[str, Any],
         targets: Sequence[tuple[str, int]],
         on_message: OnMessage | None,
@@ -224,7 +224,7 @@ class ProcessSandbox(JsonSandbox):
         routes = self._routes(targets)
         uid = secrets.choice(UIDS) if self._has_user else None
         forwarder = routes.forwarder()
-        folder = view.HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
+        folder = filesystem_view.HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
         try:
             if uid is not None and not self._bwrap:
                 os.chown(folder, uid, uid)
@@ -273,7 +273,7 @@ class ProcessSandbox(JsonSandbox):
             "shipment": self._shipment,
             "namespaces": self._bwrap is not None,
             "network": self._network,
-            "own_folders": view.own_folders(self._shown),
+            "own_folders": filesystem_view.own_folders(self._shown),
             "limits": self._limits,
         }
         try:
@@ -310,15 +310,15 @@ class ProcessSandbox(JsonSandbox):
                 env=self._environment(),
                 pass_fds=[theirs.fileno()],
             )
-        return _Clean(ForkerClient(ours), process, output), ours
+        return _Clean(ForkServerClient(ours), process, output), ours
 
     def _wrapper(self) -> list[str]:
         """The command that the interpreter's is given to."""
         if self._bwrap is None:
             return []
-        hidden = [*self._hide, *view.private_paths(self._shown, self._read)]
-        hidden += view.seen(probe.written_files(), self._shown, hidden)
-        return [*self._bwrap, *view.hiding_options(hidden), "--"]
+        hidden = [*self._hide, *filesystem_view.private_paths(self._shown, self._read)]
+        hidden += filesystem_view.seen(probe.written_files(), self._shown, hidden)
+        return [*self._bwrap, *filesystem_view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:
         names = ("PATH", "LANG", *self._env)
@@ -355,7 +355,7 @@ class ProcessSandbox(JsonSandbox):
         program = shutil.which("bwrap")
         if program is None:
             return None, "bubblewrap is not installed (the package 'bubblewrap' brings bwrap)"
-        command = [program, *view.base_options(self._shown, network=self._network)]
+        command = [program, *filesystem_view.base_options(self._shown, network=self._network)]
         tried = subprocess.run(
             [*command, "--", sys.executable, "-I", "-S", "-c", ""],
             stdin=subprocess.DEVNULL,

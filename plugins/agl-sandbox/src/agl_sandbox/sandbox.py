@@ -2,8 +2,8 @@
 
 A sandbox starts before any agent runs, and calls ``run_attempt`` behind its wall, where there is
 neither a store nor a token of one: spans come out as messages, and the runner stores them.
-``process`` forks a worker for each attempt, as ``agl_sandbox.forked`` says; ``docker`` starts a
-container.
+``process`` forks a worker for each attempt, as ``agl_sandbox.forked_worker`` says; ``docker``
+starts a container.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from agl.store.packed_span import unpacked
 from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, Failure, NamedResources, ProxyLLM, Span
 from agl.utils.text import capped
-from agl_sandbox.forker import CallFailedError
+from agl_sandbox.fork_server import CallFailedError
 
 OnMessage = Callable[[Any], Awaitable[Any]]
 

@@ -1,4 +1,4 @@
-"""The far side of ``Forker``: the clean process, and the children that it forks for calls.
+"""The far side of ``ForkServer``: the clean process, and the children that it forks for calls.
 
 Who forks whom, and when: before the first agent runs, the runner forks the *clean process* of its
 graders, or a sandbox starts an interpreter that becomes one. It imports what the calls need, and
@@ -145,7 +145,7 @@ def serve(
     To be called in a process with one thread, in which no agent's code has run.
 
     Args:
-        control: What ``ForkerClient`` writes to.
+        control: What ``ForkServerClient`` writes to.
         work: Done in a fresh child for each call.
         enclose: See ``Enclose``.
         is_parent_alive: Asked now and then; when it is not, this process ends.

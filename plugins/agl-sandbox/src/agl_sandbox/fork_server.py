@@ -1,6 +1,6 @@
 """Calls in fresh processes, each forked from one in which no agent's code has run.
 
-``agl_sandbox.forked`` is what runs there, and says who forks whom.
+``agl_sandbox.forked_worker`` is what runs there, and says who forks whom.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from agl.errors import AglError
 from agl_processes.tree import describe_exit
-from agl_sandbox.forked import (
+from agl_sandbox.forked_worker import (
     HEADER_BYTES,
     MAX_SOCKETS,
     Enclose,
@@ -32,7 +32,7 @@ MAX_CALL_BYTES = 512 * 1024 * 1024
 END_SECONDS = 1.0
 """So long a child that has answered, or closed its socket, gets to end by itself."""
 KILL_SECONDS = 30.0
-"""Longest that a call waits for its processes to be gone; then the forker hangs."""
+"""Longest that a call waits for its processes to be gone; then the fork server hangs."""
 
 OnMessage = Callable[[Any], Awaitable[Any]]
 """Gets what the child asks, and returns what it is answered."""
@@ -47,12 +47,12 @@ class CallFailedError(AglError, RuntimeError):
     """What the work raised: ``type``, ``message``, ``traceback``; None where it was not that."""
 
 
-class ForkerGoneError(AglError, RuntimeError):
+class ForkServerGoneError(AglError, RuntimeError):
     """The process that forks is gone; none of its calls can be made any more."""
 
 
-class ForkerClient:
-    """The caller's end of a process that runs ``agl_sandbox.forked.serve``.
+class ForkServerClient:
+    """The caller's end of a process that runs ``agl_sandbox.forked_worker.serve``.
 
     Args:
         control: A socket whose other end that process serves.
@@ -93,7 +93,7 @@ class ForkerClient:
             FrameError: JSON cannot hold the payload.
             TimeoutError: It ran longer than ``timeout``.
             CallFailedError: There is no result.
-            ForkerGoneError: There can be no further calls. Who is cancelled is not told;
+            ForkServerGoneError: There can be no further calls. Who is cancelled is not told;
                 ``is_gone`` says it.
         """
         frame = encode({"payload": payload})
@@ -124,7 +124,7 @@ class ForkerClient:
             except ClosedError:
                 how = describe_exit(exit_code)
                 raise CallFailedError(f"its process gave no answer: {how}") from None
-            except ForkerGoneError as error:
+            except ForkServerGoneError as error:
                 self.is_gone = True
                 if is_cancelled:
                     raise asyncio.CancelledError from error
@@ -150,7 +150,7 @@ class ForkerClient:
                 self.is_gone = True
                 for each in (ours, lifeline):
                     each.close()
-                raise ForkerGoneError(
+                raise ForkServerGoneError(
                     f"the process that forks for calls is gone: {error}"
                 ) from None
         for each in (ours, lifeline):
@@ -158,7 +158,7 @@ class ForkerClient:
         return ours, lifeline
 
 
-class Forker(ForkerClient):
+class ForkServer(ForkServerClient):
     """A clean process, forked from this one, which forks a fresh child for each call.
 
     To be made before any agent's code has run here, and before there are threads. Files and sockets
@@ -167,7 +167,7 @@ class Forker(ForkerClient):
     Args:
         work: Done in the child: payload and ``ask`` -> result. What ``ask`` sends is answered by
             ``on_message`` of the call.
-        enclose: See ``agl_sandbox.forked.Enclose``.
+        enclose: See ``agl_sandbox.forked_worker.Enclose``.
     """
 
     def __init__(self, work: Work, enclose: Enclose | None = None) -> None:
@@ -315,7 +315,9 @@ async def _ended(lifeline: socket.socket, seconds: float) -> int:
                 lifeline.shutdown(socket.SHUT_WR)
             await asyncio.wait([reading], timeout=KILL_SECONDS)
         if not reading.done() or not reading.result():
-            raise ForkerGoneError("the process that forks for calls does not say that one ended")
+            raise ForkServerGoneError(
+                "the process that forks for calls does not say that one ended"
+            )
         code = int(reading.result())
         return 128 - code if code > 128 else code  # as a signal is told
     finally:

@@ -1,8 +1,8 @@
 """What happens behind the wall of ``process``: one clean process, and a child for each attempt.
 
-Run as ``python -I -c ... inside.main(fd)``. The clean process imports the agent; then, for each
-attempt, it forks the first process of fresh namespaces, which mounts what the agent may see, gives
-up its rights, and runs the agent.
+Run as ``python -I -c ... child_setup.main(fd)``. The clean process imports the agent; then, for
+each attempt, it forks the first process of fresh namespaces, which mounts what the agent may see,
+gives up its rights, and runs the agent.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from agl.emitter import emit_reward
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
-from agl_sandbox.forked import die_with_parent, encode, failure_of, receive, serve
+from agl_sandbox.forked_worker import die_with_parent, encode, failure_of, receive, serve
 from agl_sandbox.linux import Mount, Namespace
 from agl_sandbox.sandbox import run_attempt
 

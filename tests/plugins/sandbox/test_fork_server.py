@@ -1,4 +1,4 @@
-"""A forker gives each call a process of its own, and nothing of a call outlives it."""
+"""A fork server gives each call a process of its own, and nothing of a call outlives it."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_sandbox import forked, forker
-from agl_sandbox.forker import CallFailedError, Forker, ForkerGoneError
+from agl_sandbox import fork_server, forked_worker
+from agl_sandbox.fork_server import CallFailedError, ForkServer, ForkServerGoneError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -24,13 +24,13 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds what has 
 
 
 def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
-    """What the forkers of these tests do: the function of this module that the payload names."""
+    """What the fork servers of these tests do: the function here that the payload names."""
     return globals()[payload["do"]](payload, ask)
 
 
 @pytest.fixture
-async def calls() -> AsyncGenerator[Forker]:
-    one = Forker(work)
+async def calls() -> AsyncGenerator[ForkServer]:
+    one = ForkServer(work)
     try:
         yield one
     finally:
@@ -62,7 +62,7 @@ def remember(payload: Any, ask: Any) -> Any:
     return [os.getpid(), len(STATE), payload["text"]]
 
 
-async def test_each_call_has_a_fresh_process(calls: Forker) -> None:
+async def test_each_call_has_a_fresh_process(calls: ForkServer) -> None:
     text = "snow \N{SNOWMAN} \ud83d"  # half an emoji, as models write
     first = await calls.call({"do": "remember", "text": text})
     second = await calls.call({"do": "remember", "text": text})
@@ -78,7 +78,7 @@ def count_up(payload: Any, ask: Callable[[Any], Any]) -> int:
     return number
 
 
-async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: Forker) -> None:
+async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: ForkServer) -> None:
     asked: list[int] = []
 
     async def answer(message: Any) -> Any:
@@ -89,7 +89,7 @@ async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: Forker)
     assert asked == [0, 10, 20]
 
 
-async def test_an_error_of_who_answers_is_the_callers(calls: Forker) -> None:
+async def test_an_error_of_who_answers_is_the_callers(calls: ForkServer) -> None:
     async def answer(message: Any) -> Any:
         raise ConnectionError("the store is away")
 
@@ -104,7 +104,7 @@ def wait_for_file(payload: Any, ask: Any) -> bool:
     return True
 
 
-async def test_calls_run_beside_each_other(calls: Forker, tmp_path: Path) -> None:
+async def test_calls_run_beside_each_other(calls: ForkServer, tmp_path: Path) -> None:
     path = tmp_path / "go"
     waiting = [
         asyncio.create_task(calls.call({"do": "wait_for_file", "path": str(path)}))
@@ -122,7 +122,7 @@ def print_much(payload: Any, ask: Any) -> None:
 
 
 async def test_what_a_call_prints_is_copied_by_line_and_has_an_end(
-    calls: Forker, capsys: pytest.CaptureFixture[str]
+    calls: ForkServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await calls.call({"do": "print_much"})
     first, second, long, last = capsys.readouterr().err.splitlines()
@@ -136,7 +136,7 @@ def long_text(payload: Any, ask: Any) -> str:
     return payload["text"] * 2
 
 
-async def test_megabytes_pass_in_both_directions(calls: Forker) -> None:
+async def test_megabytes_pass_in_both_directions(calls: ForkServer) -> None:
     text = "x" * 3_000_000
     assert await calls.call({"do": "long_text", "text": text}) == text * 2
 
@@ -189,7 +189,7 @@ def close_socket(payload: Any, ask: Any) -> None:
 def flood(payload: Any, ask: Any) -> None:
     sock = own_socket()
     while True:
-        sock.sendall(forked.encode({"message": "x" * 10_000}))
+        sock.sendall(forked_worker.encode({"message": "x" * 10_000}))
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def flood(payload: Any, ask: Any) -> None:
     ],
 )
 async def test_a_call_that_goes_wrong_is_one_failed_call(
-    calls: Forker, payload: Any, says: str
+    calls: ForkServer, payload: Any, says: str
 ) -> None:
     with pytest.raises(CallFailedError, match=says):
         await calls.call(payload, timeout=30)
     assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
 
 
-async def test_what_the_work_raised_comes_with_its_traceback(calls: Forker) -> None:
+async def test_what_the_work_raised_comes_with_its_traceback(calls: ForkServer) -> None:
     with pytest.raises(CallFailedError) as caught:
         await calls.call({"do": "fail"})
     assert caught.value.failure is not None
@@ -225,9 +225,9 @@ async def test_what_the_work_raised_comes_with_its_traceback(calls: Forker) -> N
 
 
 async def test_a_child_cannot_say_more_than_the_limit(
-    calls: Forker, monkeypatch: pytest.MonkeyPatch
+    calls: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forker, "MAX_CALL_BYTES", 1_000_000)
+    monkeypatch.setattr(fork_server, "MAX_CALL_BYTES", 1_000_000)
     heard = 0
 
     async def answer(message: Any) -> None:
@@ -239,8 +239,8 @@ async def test_a_child_cannot_say_more_than_the_limit(
     assert heard <= 1_000_000
 
 
-async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls: Forker) -> None:
-    with pytest.raises(forked.FrameError, match="set is not JSON serializable"):
+async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls: ForkServer) -> None:
+    with pytest.raises(forked_worker.FrameError, match="set is not JSON serializable"):
         await calls.call({"do": "remember", "text": {1}})
 
 
@@ -273,7 +273,7 @@ def leave_family(payload: Any, ask: Callable[[Any], Any]) -> Any:
 
 @linux_only
 @pytest.mark.parametrize("then", ["return", "die", "kill the keeper", "timeout", "cancel"])
-async def test_nothing_that_a_call_started_outlives_it(calls: Forker, then: str) -> None:
+async def test_nothing_that_a_call_started_outlives_it(calls: ForkServer, then: str) -> None:
     pids: list[int] = []
     told = asyncio.Event()
 
@@ -309,15 +309,15 @@ async def test_nothing_that_a_call_started_outlives_it(calls: Forker, then: str)
 
 
 def answer_and_stay(payload: Any, ask: Any) -> None:
-    own_socket().sendall(forked.encode({"result": os.getpid()}))
+    own_socket().sendall(forked_worker.encode({"result": os.getpid()}))
     time.sleep(300)
 
 
-async def test_a_child_that_answers_and_goes_on_is_ended(calls: Forker) -> None:
+async def test_a_child_that_answers_and_goes_on_is_ended(calls: ForkServer) -> None:
     assert await gone(await calls.call({"do": "answer_and_stay"}))
 
 
-# --- the forker's own end
+# --- the fork server's own end
 
 
 def ancestors(payload: Any, ask: Callable[[Any], Any]) -> None:
@@ -326,35 +326,37 @@ def ancestors(payload: Any, ask: Callable[[Any], Any]) -> None:
     time.sleep(300)
 
 
-async def test_a_forker_that_is_killed_takes_its_calls_along_and_is_told(calls: Forker) -> None:
+async def test_a_killed_fork_server_takes_its_calls_along_and_is_told(
+    calls: ForkServer,
+) -> None:
     pids: list[int] = []
 
-    async def kill_forker(message: Any) -> None:
+    async def kill_fork_server(message: Any) -> None:
         pids.extend(message)
         os.kill(pids[-1], signal.SIGKILL)
 
-    with pytest.raises((ForkerGoneError, CallFailedError)):
-        await calls.call({"do": "ancestors"}, on_message=kill_forker)
+    with pytest.raises((ForkServerGoneError, CallFailedError)):
+        await calls.call({"do": "ancestors"}, on_message=kill_fork_server)
     if sys.platform == "linux":
         assert await all_gone(pids)
-    with pytest.raises(ForkerGoneError, match="is gone"):
+    with pytest.raises(ForkServerGoneError, match="is gone"):
         await calls.call({"do": "remember", "text": ""})
 
 
-async def test_a_cancelled_call_reads_as_cancelled_where_its_forker_is_gone_too(
-    calls: Forker,
+async def test_a_cancelled_call_reads_as_cancelled_where_its_fork_server_is_gone_too(
+    calls: ForkServer,
 ) -> None:
-    async def kill_forker_and_cancel(message: Any) -> None:
+    async def kill_and_cancel(message: Any) -> None:
         os.kill(message[-1], signal.SIGKILL)
         call.cancel()
 
-    call = asyncio.create_task(calls.call({"do": "ancestors"}, on_message=kill_forker_and_cancel))
+    call = asyncio.create_task(calls.call({"do": "ancestors"}, on_message=kill_and_cancel))
     await asyncio.wait([call])
     assert call.cancelled()
     assert calls.is_gone
 
 
-async def test_closing_ends_the_calls(calls: Forker) -> None:
+async def test_closing_ends_the_calls(calls: ForkServer) -> None:
     pids: list[int] = []
     told = asyncio.Event()
 
@@ -371,18 +373,18 @@ async def test_closing_ends_the_calls(calls: Forker) -> None:
 
 
 @linux_only
-def test_a_forker_dies_with_its_parent() -> None:
+def test_a_fork_server_dies_with_its_parent() -> None:
     code = (
         "import asyncio, os, sys\n"
-        "from agl_sandbox.forker import Forker\n"
+        "from agl_sandbox.fork_server import ForkServer\n"
         "def work(payload, ask):\n"
         "    ask([os.getpid(), os.getppid()])\n"
         "    os.read(os.pipe()[0], 1)\n"
         "async def main():\n"
-        "    forker = Forker(work)\n"
+        "    fork_server = ForkServer(work)\n"
         "    async def hear(pids):\n"
-        "        print(*pids, forker._pid, flush=True)\n"
-        "    await forker.call(1, on_message=hear)\n"
+        "        print(*pids, fork_server._pid, flush=True)\n"
+        "    await fork_server.call(1, on_message=hear)\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
@@ -407,7 +409,7 @@ async def test_open_files_of_the_parent_are_not_there(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     with path.open("w+b", buffering=0) as file:
         file.write(b"from the parent")
-        calls = Forker(work)
+        calls = ForkServer(work)
         try:
             got = await calls.call({"do": "descriptors", "file": file.fileno()})
         finally:
