@@ -6,18 +6,20 @@ known by its ``Origin``, and where its name was bound to this address (DNS rebin
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agl.env import LightningEnvVar
 from agl_http.addresses import is_loopback
+from agl_http.layers import GRANT, HEADERS, RECEIVED, ErrorGuard, Message
 
 MAX_HEAD_BYTES, MAX_HEADERS = 64 * 1024, 100
 MAX_CONNECTIONS = 4096
@@ -35,6 +37,11 @@ HEAD_SECONDS, BODY_SECONDS, LAST_SECONDS = 20.0, 60.0, 5.0
 takes nothing of an answer for as long as a body may be silent loses the connection."""
 FORM_TYPES = (b"text/plain", b"application/x-www-form-urlencoded")
 """What a page may post to anybody without asking first; files too, which some servers take."""
+_is_plain_path = re.compile(rb"/[\w/.~-]*").fullmatch
+_PLAIN_HEADERS = {
+    *b"accept accept-encoding authorization connection content-length content-type host".split(),
+    *(b"user-agent", *RECEIVED.values()),
+}
 
 
 @dataclass
@@ -104,8 +111,69 @@ def refused(status: int, why: str) -> tuple[bytes, bytes]:
     return STATUS_LINE[status] + head % len(body), body
 
 
+class _Exchange:
+    """A plain request and its answer; to uvicorn's protocol it is a cycle of its own."""
+
+    def __init__(self, protocol: "GuardedProtocol") -> None:
+        self.protocol = protocol
+        self.parts: list[bytes] = []
+        self.start: Message | None = None
+        self.keep_alive, self.disconnected = True, False
+        self.is_read = self.response_started = self.response_complete = False
+
+    @functools.cached_property
+    def message_event(self) -> asyncio.Event:
+        """Set when the answer is complete, or the client is gone; few wait for it."""
+        return asyncio.Event()
+
+    async def receive(self) -> Message:
+        if not self.is_read:
+            # Let go of it: an idle connection keeps its last cycle.
+            self.is_read, body, self.parts = True, b"".join(self.parts), []
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.message_event.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message  # goes out with what follows
+            return
+        protocol, more = self.protocol, message.get("more_body", False)
+        if protocol.flow.write_paused:
+            await protocol.flow.drain()
+        if self.disconnected:
+            return
+        head, self.start = self._head(self.start) if self.start else b"", None
+        protocol.transport.write(head + message.get("body", b""))
+        if not more:
+            self.response_complete = True
+            if "message_event" in vars(self):
+                self.message_event.set()
+            if not self.keep_alive:
+                protocol.transport.close()
+            protocol.on_response_complete()
+
+    def _head(self, start: Message) -> bytes:
+        self.response_started = True
+        headers = [*self.protocol.server_state.default_headers, *start["headers"]]
+        # What has no length ends with the connection.
+        if not self.keep_alive or b"content-length" not in dict(headers):
+            headers.append((b"connection", b"close"))
+            self.keep_alive = False
+        lines = [b"%s: %s\r\n" % header for header in headers]
+        head = b"".join([STATUS_LINE[start["status"]], *lines, b"\r\n"])
+        if head.count(b"\n") != len(headers) + 2:
+            raise ValueError(f"a header of the answer has a line break: {headers!r}")
+        return head
+
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        self.protocol.tasks.discard(task)
+        if not self.response_complete:
+            self.protocol.transport.close()
+
+
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's side of HTTP, with limits."""
+    """uvicorn's side of HTTP, with limits, and with a short way for nearly all requests."""
 
     app: Any
     cycle: Any
@@ -178,12 +246,34 @@ class GuardedProtocol(HttpToolsProtocol):
             if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
                 refusal = 431, f"the head has more than {MAX_HEADERS} headers, or is too long"
         self._is_refused, self._received = refusal is not None, 0
-        if refusal is None:
-            self.on_request(headers)
-        else:
+        if refusal is not None:
             app, self.app = self.app, _refusing(*refusal)
             super().on_headers_complete()
             self.app = app
+        elif not self._is_plain(headers):
+            super().on_headers_complete()
+
+    def _is_plain(self, headers: dict[bytes, bytes]) -> bool:
+        """Hand a request over as a whole, if ``ErrorGuard.plain`` answers it: for half the cost."""
+        app, method = self.app, self.parser.get_method()
+        if not (
+            isinstance(app, ErrorGuard)
+            and _is_plain_path(self.url)
+            and method in (b"GET", b"POST")
+            and headers.keys() <= _PLAIN_HEADERS
+            and len(headers) == len(self.headers)
+            and int(headers.get(b"content-length", b"0")) <= app.max_body_bytes
+            and (grant := app.grant_of(headers.get(b"authorization", b""))) is not None
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.parser.should_keep_alive()
+            and self.parser.get_http_version() == "1.1"
+        ):
+            return False
+        path, verb = self.url.decode(), method.decode()
+        self.scope.update(method=verb, path=path, raw_path=self.url, query_string=b"")
+        cast(dict[str, Any], self.scope).update({GRANT: grant, HEADERS: headers})
+        self.cycle = _Exchange(self)
+        return True
 
     def on_body(self, body: bytes) -> None:
         self._received = 0
@@ -192,27 +282,23 @@ class GuardedProtocol(HttpToolsProtocol):
             self.guard.held += len(body)
             if self.guard.held > MAX_HELD_BYTES:
                 self._refuse(503, f"bodies of {MAX_HELD_BYTES} bytes are in work; try again later")
-        if not self.transport.is_closing():
-            self.on_part(body)
+        if self.transport.is_closing():
+            return
+        if type(self.cycle) is _Exchange:
+            self.cycle.parts.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_head, self._received = True, 0
-        if not self.transport.is_closing():
-            self.on_whole()
-
-    # --- what a subclass may handle otherwise: a request that is taken
-
-    def on_request(self, headers: dict[bytes, bytes]) -> None:
-        """Its head is there."""
-        super().on_headers_complete()
-
-    def on_part(self, body: bytes) -> None:
-        """A part of its body is there."""
-        super().on_body(body)
-
-    def on_whole(self) -> None:
-        """All of it is there."""
-        super().on_message_complete()
+        if self.transport.is_closing():
+            return
+        if type(cycle := self.cycle) is _Exchange:
+            task = self.loop.create_task(self.app.plain(self.scope, cycle.receive, cycle.send))
+            self.tasks.add(task)
+            task.add_done_callback(cycle.ended)
+        else:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._release()

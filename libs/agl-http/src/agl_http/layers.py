@@ -136,8 +136,7 @@ class ErrorGuard:
     observe: Callable[[str, str, int, float], None]
     """Told of each request: method, route, status, seconds."""
     plain: Any = None
-    """Answers a plain request, whose body is there and whose token ``grant_of`` has read; see
-    ``PlainProtocol``."""
+    """Answers a plain request, whose body is there and whose token ``grant_of`` has read."""
     grant_of: Callable[[bytes], Any] = lambda header: None
     max_body_bytes: int = 0
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError, StoreError
@@ -21,19 +21,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.http")
 
 
-class Forgetting(Protocol):
-    """Something of which a forked process shall have no copy."""
-
-    def forget(self) -> None:
-        """Close this process's copy; it may be closed already."""
-        ...
+_held: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-_held: "weakref.WeakSet[Forgetting]" = weakref.WeakSet()
-
-
-def forget_in_forks(held: Forgetting) -> None:
-    """Have ``held.forget`` called in processes that are forked from this one."""
+def forget_in_forks(held: Any) -> None:
+    """Have ``held.forget()`` called in processes that are forked from this one."""
     _held.add(held)
 
 
@@ -155,8 +147,6 @@ class ServerThread:
         import uvicorn
 
         from agl_http.guard import Guard, GuardedProtocol, name_of
-        from agl_http.layers import ErrorGuard
-        from agl_http.protocol import PlainProtocol
 
         # Who serves others is called by names that we cannot know, and asks for a token as a rule.
         named = resolve_str_env_var(LightningEnvVar.AGL_ALLOWED_HOSTS, fallback="") or ""
@@ -166,7 +156,6 @@ class ServerThread:
         # No page reaches a Unix socket.
         is_held = is_loopback(self.host) and not self.host.startswith("/") and "*" not in names
         guard = Guard(names if is_held else None, self.origins)
-        protocol = PlainProtocol if isinstance(self.app, ErrorGuard) else GuardedProtocol
 
         sock = self._sock or bind(self.host, self.port)
         self._sock = sock
@@ -181,7 +170,7 @@ class ServerThread:
         server = Server(
             uvicorn.Config(
                 self.app,
-                http=cast(Any, functools.partial(protocol, guard=guard)),
+                http=cast(Any, functools.partial(GuardedProtocol, guard=guard)),
                 loop="uvloop" if os.name == "posix" else "asyncio",
                 ws="none",
                 lifespan="auto",

@@ -108,6 +108,10 @@ class Tokens:
         grant = self._checked(token)
         return None if grant is None or 0 < grant.expires < time.time() else grant
 
+    def read_header(self, authorization: bytes) -> Grant | None:
+        """What the token in a header ``Authorization`` allows."""
+        return self.read(token_in(authorization))
+
     def _check(self, token: str) -> Grant | None:
         given = token.encode(errors="replace")
         if hmac.compare_digest(given, self.admin.encode()):
