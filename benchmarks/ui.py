@@ -150,15 +150,15 @@ def measure_pages(file: Path, rollout_id: str, rounds: int) -> None:
 def measure_memory(folder: Path, changes: int) -> None:
     """See the module."""
     from agl_ui import live
-    from agl_ui.places import Places, file_place
+    from agl_ui.data_sources import DataSources, file_source
     from agl_ui.serving import Server
 
     live.LOOK_SECONDS, live.LOOK_TIMES = 0.005, 1
     file = folder / "store.db"
     store = agl.SqliteLightningStore(file, durability="process")
     rollout = apart(store.start_rollout("watched", mode="train", worker_id="w"))
-    places = Places(file_place(file))
-    server = Server(places, is_open=True)
+    sources = DataSources(file_source(file))
+    server = Server(sources, is_open=True)
     address = server.start().rstrip("/")
     with browser() as page:
         page.clock.install()
@@ -190,7 +190,7 @@ def measure_memory(folder: Path, changes: int) -> None:
             page.clock.run_for(1_000 * TOGETHER)
             settle(page, under_way)
     server.stop()
-    apart(places.close())
+    apart(sources.close())
     apart(store.close())
 
 

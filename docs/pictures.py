@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.plugins.ui import prompt_run
 from tests.plugins.ui.stores import apart, fill_with_failures
 
-from agl_ui.places import Places
+from agl_ui.data_sources import DataSources
 from agl_ui.serving import Server
 
 PICTURES = Path(__file__).parent / "howto/pictures"
@@ -112,8 +112,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
         lay_out(Path(folder), given.runs)
         os.chdir(folder)
-        places = Places()
-        server = Server(places, is_open=True)
+        sources = DataSources()
+        server = Server(sources, is_open=True)
         address = server.start()
         path = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -128,7 +128,7 @@ def main() -> None:
                     take(browser, one, width, scheme, file, True)
         browser.close()
         server.stop()
-        apart(places.close())
+        apart(sources.close())
         os.chdir(PICTURES)
     print(f"{sum(one.stat().st_size for one in PICTURES.glob('*.jpg')):,} bytes in {PICTURES}")
 

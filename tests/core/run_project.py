@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agl_runs.folders import shown_status
-from agl_runs.known import one_of, runs_here
+from agl_runs.local_runs import one_of, runs_here
 
 AGENT = """
 import agl

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agl_runs.known import runs_here, runs_in
+from agl_runs.local_runs import runs_here, runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore

@@ -26,7 +26,7 @@ from agl.store.forwarding import StandInStore
 from agl_runs import folders
 from agl_runs.description import commit_of, options_of
 from agl_runs.differences import differences, options_that_shape, what_shapes
-from agl_runs.known import runs_here
+from agl_runs.local_runs import runs_here
 from agl_runs.records import RunGeneration
 from agl_runs.replay import replay
 from agl_runs.store import begin_run, get_run, query_runs

@@ -14,7 +14,7 @@ from tests.digests import digests
 from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
-from agl_runs.known import runs_in
+from agl_runs.local_runs import runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore

@@ -58,18 +58,18 @@ def hostile(tmp_path_factory):
 @pytest.fixture
 def serve():
     """Serves the file of a store; its address, which everybody may open."""
-    from agl_ui.places import Places, file_place
+    from agl_ui.data_sources import DataSources, file_source
     from agl_ui.serving import Server
 
     servers = []
 
     def start(file, **options):
-        places = Places(file_place(Path(file)))
-        server = Server(places, **{"is_open": True, **options})
-        servers.append((server, places))
+        sources = DataSources(file_source(Path(file)))
+        server = Server(sources, **{"is_open": True, **options})
+        servers.append((server, sources))
         return server.start().rstrip("/")
 
     yield start
-    for server, places in servers:
+    for server, sources in servers:
         server.stop()
-        apart(places.close())
+        apart(sources.close())

@@ -10,7 +10,7 @@ from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui import accounts
 from agl_ui.accounts import accounts_of
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 RUN = "long"
 
@@ -55,12 +55,12 @@ def steps_of(known):
 async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypatch):
     monkeypatch.setattr(accounts, "FEW", 10)
     monkeypatch.setattr(accounts, "AT_ONCE", 10)
-    place = Place("s", "s", store)
-    known = await accounts_of(place, RUN, None)
+    source = DataSource("s", "s", store)
+    known = await accounts_of(source, RUN, None)
     assert known.problems == []
     assert steps_of(known) == {19: 4, 18: 4}
     assert known.rewards(RUN) == {18: pytest.approx(0.9), 19: pytest.approx(0.95)}
-    assert (known.num_read, known.num_stored, known.is_read(RUN), place.reading) == (
+    assert (known.num_read, known.num_stored, known.is_read(RUN), source.reading) == (
         8,
         80,
         False,
@@ -69,12 +69,12 @@ async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypa
     # What comes meanwhile: more of the step that was the last, and another one.
     await add(store, 19, 1)
     await add(store, 20)
-    known = await accounts_of(place, RUN, None)
+    known = await accounts_of(source, RUN, None)
     assert steps_of(known) == {20: 4, 19: 5, 18: 4, 17: 4, 16: 4}
     while not known.is_read(RUN):
-        before = place.reading
-        known = await accounts_of(place, RUN, None)
-        assert place.reading > before or known.is_read(RUN)
+        before = source.reading
+        known = await accounts_of(source, RUN, None)
+        assert source.reading > before or known.is_read(RUN)
     assert known.num_read == known.num_stored == 85
     # And nothing twice.
     assert sum(steps_of(known).values()) == 85
@@ -84,27 +84,27 @@ async def test_of_a_long_run_only_the_newest_steps_are_read(store, monkeypatch):
     monkeypatch.setattr(accounts, "FEW", 10)
     monkeypatch.setattr(accounts, "MOST", 20)
     monkeypatch.setattr(accounts, "BARS", 7)
-    place = Place("s", "s", store)
-    known = await accounts_of(place, RUN, 19)
+    source = DataSource("s", "s", store)
+    known = await accounts_of(source, RUN, 19)
     while not known.is_read(RUN):
-        known = await accounts_of(place, RUN, 19)
+        known = await accounts_of(source, RUN, 19)
     assert list(steps_of(known)) == [19, 18, 17, 16, 15, 14, 13]
 
 
 async def test_a_small_store_is_read_whole_and_then_only_what_has_come(store):
-    place = Place("s", "s", store)
-    assert (await accounts_of(place, RUN, None)).num_read == 80
+    source = DataSource("s", "s", store)
+    assert (await accounts_of(source, RUN, None)).num_read == 80
     await add(store, 20)
-    known = await accounts_of(place, RUN, None)
+    known = await accounts_of(source, RUN, None)
     assert (known.num_read, steps_of(known)[20]) == (84, 4)
 
 
 async def test_what_a_start_goes_back_behind_is_read_anew(store):
-    place = Place("s", "s", store)
-    await accounts_of(place, RUN, None)
+    source = DataSource("s", "s", store)
+    await accounts_of(source, RUN, None)
     await begin_run(store, RunStart(run_id=RUN, algorithm="grpo"))
-    await accounts_of(place, RUN, None)  # an open page looks before the start has marked them
+    await accounts_of(source, RUN, None)  # an open page looks before the start has marked them
     await mark_lost(store, RUN, lambda part: (part.step or 0) > 17)
-    known = await accounts_of(place, RUN, None)
+    known = await accounts_of(source, RUN, None)
     assert steps_of(known) == dict.fromkeys(range(18), 4)
     assert known.lost == 8

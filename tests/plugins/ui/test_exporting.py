@@ -19,8 +19,8 @@ import agl
 import agl_ui.command
 import agl_ui.exporting
 from agl.cli import main
+from agl_ui.data_sources import file_source
 from agl_ui.exporting import Export
-from agl_ui.places import file_place
 
 from .grouped import fill_with_group
 from .long_trace import fill_with_long_trace
@@ -52,10 +52,10 @@ def test_pages_beyond_the_limit_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(agl_ui.exporting, "MOST_PAGES", 4)
 
     async def write():
-        place = file_place(file)
-        export = Export(place, tmp_path / "copy", 10)
+        source = file_source(file)
+        export = Export(source, tmp_path / "copy", 10)
         await export.write()
-        await place.store.close()
+        await source.store.close()
         return export
 
     export = apart(write())

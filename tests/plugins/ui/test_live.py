@@ -15,8 +15,8 @@ from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES
 from agl_ui import live
-from agl_ui.looking import Looking
-from agl_ui.places import Place, Places, server_place
+from agl_ui.data_sources import DataSource, DataSources, server_source
+from agl_ui.read_only_store import ReadOnlyStore
 from agl_ui.serving import Server
 
 from .stores import apart
@@ -57,12 +57,12 @@ def test_a_change_is_told_and_a_known_state_is_not(serve, tmp_path):
 
 
 def test_streams_end_at_once_when_the_page_s_server_stops(tmp_path):
-    from agl_ui.places import file_place
+    from agl_ui.data_sources import file_source
 
     file = tmp_path / "store.db"
     apart(agl.SqliteLightningStore(file).close())
-    places = Places(file_place(file))
-    server = Server(places, is_open=True)
+    sources = DataSources(file_source(file))
+    server = Server(sources, is_open=True)
     address = server.start()
     with urllib.request.urlopen(f"{address}s/{tmp_path.name}/events", timeout=60) as stream:
         first_line(stream)
@@ -70,11 +70,11 @@ def test_streams_end_at_once_when_the_page_s_server_stops(tmp_path):
         server.stop()
         assert time.monotonic() - begin < 4.0  # it would wait for five seconds, and then cut it off
         stream.read()  # a stream that was cut off raises here
-    apart(places.close())
+    apart(sources.close())
 
 
 def test_streams_end_at_once_when_a_store_server_stops(store):
-    from agl_ui.mounted import store_routes
+    from agl_ui.server_routes import store_routes
 
     routes = store_routes(store)
     server = agl.LightningStoreServer(
@@ -91,7 +91,7 @@ def test_streams_end_at_once_when_a_store_server_stops(store):
 
 
 def test_addresses_of_0_3s_dashboard_lead_to_their_pages(store):
-    from agl_ui.mounted import PAGES_OF_0_3, store_routes
+    from agl_ui.server_routes import PAGES_OF_0_3, store_routes
 
     server = agl.LightningStoreServer(store, port=0, open=True, extra_routes=store_routes(store))
     apart(server.start())
@@ -150,16 +150,16 @@ CHANGES = {
 async def test_whatever_a_tab_shows_is_seen_in_a_store_without_a_file(change):
     store = agl.InMemoryLightningStore()
     await _begin(store)
-    place = Place("s", "s", Looking(store))
-    before = await place.state()
-    assert await place.state() == before
+    source = DataSource("s", "s", ReadOnlyStore(store))
+    before = await source.state()
+    assert await source.state() == before
     await CHANGES[change](store)
-    assert await place.state() != before
+    assert await source.state() != before
 
 
 async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    place = Place("s", "s", agl.InMemoryLightningStore())
+    source = DataSource("s", "s", agl.InMemoryLightningStore())
     looks = []
 
     async def state():
@@ -168,8 +168,8 @@ async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
             raise RuntimeError("the client is closed")
         return f"state {len(looks) > 3}"
 
-    place.state = state
-    told = live.Watch(place).follow("", asyncio.Event())
+    source.state = state
+    told = live.Watch(source).follow("", asyncio.Event())
     assert await anext(told) == "state False"
     assert await anext(told) == "unreadable"
     assert await anext(told) == "state True"
@@ -180,25 +180,25 @@ async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
 
 async def test_the_list_of_runs_has_a_state_of_all_stores(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    places = Places()
-    states = [await places.state()]
+    sources = DataSources()
+    states = [await sources.state()]
     for name in ("one", "two"):
         (tmp_path / "agl-runs" / name).mkdir(parents=True)
         store = agl.SqliteLightningStore(tmp_path / "agl-runs" / name / "store.db")
-        states.append(await places.state())
+        states.append(await sources.state())
         await store.enqueue_rollout("t")
-        states.append(await places.state())
+        states.append(await sources.state())
         await store.close()
     assert len(set(states)) == len(states)
-    await places.close()
+    await sources.close()
 
 
 async def test_a_token_that_is_refused_is_told_as_such():
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
     await server.start()
     host = server.endpoint.rpartition("@")[2].removeprefix("http://")
-    places = Places(server_place(f"http://agl:{'b' * 32}@{host}", host))
-    pages = Server(places, is_open=True)
+    sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}", host))
+    pages = Server(sources, is_open=True)
     address = pages.start()
 
     def read():
@@ -212,13 +212,13 @@ async def test_a_token_that_is_refused_is_told_as_such():
     assert "<h1>The store refuses the token</h1>" in text
     assert "the token is missing or was refused" in text
     await asyncio.to_thread(pages.stop)
-    await places.close()
+    await sources.close()
     await server.stop()
 
 
 async def test_a_stream_that_its_reader_leaves_leaves_no_task(monkeypatch):
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    place = Place("s", "s", Looking(agl.InMemoryLightningStore()))
+    source = DataSource("s", "s", ReadOnlyStore(agl.InMemoryLightningStore()))
     wait, waits_now = asyncio.wait, asyncio.Event()
 
     async def noted(*about, **more):
@@ -227,7 +227,7 @@ async def test_a_stream_that_its_reader_leaves_leaves_no_task(monkeypatch):
 
     monkeypatch.setattr(asyncio, "wait", noted)
     before = asyncio.all_tasks()
-    told = live.Watch(place).follow("", asyncio.Event())
+    told = live.Watch(source).follow("", asyncio.Event())
     await anext(told)
     waits_now.clear()
     waits = asyncio.ensure_future(anext(told))

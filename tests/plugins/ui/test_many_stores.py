@@ -11,11 +11,11 @@ from .stores import apart
 
 LOOK = """
 import resource, threading, urllib.request
-from agl_ui.places import Places
+from agl_ui.data_sources import DataSources
 from agl_ui.serving import Server
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110))
-server = Server(Places(), is_open=True)
+server = Server(DataSources(), is_open=True)
 address = server.start().rstrip("/")
 for path in ("/", "/", "/s/run0/rollouts", "/s/run139/rollouts", "/s/run0/rollouts", "/"):
     with urllib.request.urlopen(address + path) as answer:

@@ -9,7 +9,7 @@ import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui.charts import chart
-from agl_ui.places import Places
+from agl_ui.data_sources import DataSources
 from agl_ui.serving import Server
 
 from .stores import apart
@@ -54,8 +54,8 @@ def test_a_run_of_odd_metrics_breaks_no_page(tmp_path, monkeypatch, odd):
         lines = (one if isinstance(one, str) else json.dumps(one) for one in given)
         text = "".join(f"{one}\n" for one in lines)
         (tmp_path / "agl-runs" / name / "metrics.jsonl").write_text(text)
-    places = Places()
-    server = Server(places, is_open=True)
+    sources = DataSources()
+    server = Server(sources, is_open=True)
     address = server.start().rstrip("/")
     try:
         for path in ("/", "/s/odd/run/odd", "/compare?run=good/good&run=odd/odd"):
@@ -63,7 +63,7 @@ def test_a_run_of_odd_metrics_breaks_no_page(tmp_path, monkeypatch, odd):
                 assert "odd" in answer.read().decode()
     finally:
         server.stop()
-        apart(places.close())
+        apart(sources.close())
 
 
 @pytest.mark.parametrize("values", [(1e308, -1e308), (0.0, 5e-324), (1e15, 1e15 + 0.125), (1, 1.0)])

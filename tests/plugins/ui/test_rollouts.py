@@ -9,9 +9,9 @@ import pytest
 import agl
 from agl_learning.file_store import FileStore
 from agl_learning.listing import Wanted
-from agl_ui.looking import Looking
+from agl_ui.data_sources import DataSource
 from agl_ui.pages.rollouts import SORTS, _by_contract, _by_index
-from agl_ui.places import Place
+from agl_ui.read_only_store import ReadOnlyStore
 
 from .stores import apart, reward_span
 
@@ -57,13 +57,13 @@ def file(tmp_path_factory):
     return path
 
 
-async def paged(ask, place, wanted, sort, beginning=""):
+async def paged(ask, source, wanted, sort, beginning=""):
     """All pages of three rows, one after the other, and how many there are to be."""
     ids, totals, after = [], set(), None
     by = "reward" if SORTS[sort][1] == "reward" else "time"
     while True:
         found = await ask(
-            place, Wanted(**{**vars(wanted), "most": 3, "sort": by}), sort, beginning, after
+            source, Wanted(**{**vars(wanted), "most": 3, "sort": by}), sort, beginning, after
         )
         totals.add(found.total)
         if not found.rollouts:
@@ -76,8 +76,8 @@ async def paged(ask, place, wanted, sort, beginning=""):
 @pytest.mark.parametrize("wanted", FILTERS)
 async def test_each_order_has_the_same_rows_with_and_without_a_file(file, wanted):
     at_hand = FileStore(file)
-    of_file = Place("f", "f", Looking(at_hand), file, at_hand)
-    of_server = Place("s", "s", Looking(agl.SqliteLightningStore(file)))
+    of_file = DataSource("f", "f", ReadOnlyStore(at_hand), file, at_hand)
+    of_server = DataSource("s", "s", ReadOnlyStore(agl.SqliteLightningStore(file)))
     whole = [one for one in await of_file.store.query_rollouts() if FILTERS[wanted].fits(one)]
     rows = {}
     for sort in SORTS:
@@ -96,35 +96,35 @@ async def test_each_order_has_the_same_rows_with_and_without_a_file(file, wanted
     assert statuses == sorted(statuses)
     rewards = [by_id[one].reward for one in rows["lowest"]]
     assert rewards == sorted(rewards)
-    for place in (of_file, of_server):
-        await place.store.close()
+    for source in (of_file, of_server):
+        await source.store.close()
 
 
 async def test_large_stores_are_sorted_the_same(file, monkeypatch):
     at_hand = FileStore(file)
-    place = Place("f", "f", Looking(at_hand), file, at_hand)
+    source = DataSource("f", "f", ReadOnlyStore(at_hand), file, at_hand)
     sorts = list(itertools.product(FILTERS, ("ended", "status", "reward", "lowest")))
-    few = [(await paged(_by_index, place, FILTERS[one], sort))[0] for one, sort in sorts]
+    few = [(await paged(_by_index, source, FILTERS[one], sort))[0] for one, sort in sorts]
     monkeypatch.setattr("agl_learning.listing.MANY", 2)
-    many = [(await paged(_by_index, place, FILTERS[one], sort))[0] for one, sort in sorts]
+    many = [(await paged(_by_index, source, FILTERS[one], sort))[0] for one, sort in sorts]
     assert few == many
-    await place.store.close()
+    await source.store.close()
 
 
 async def test_an_id_is_looked_for_by_its_beginning_alone(file):
     at_hand = FileStore(file)
-    of_file = Place("f", "f", Looking(at_hand), file, at_hand)
-    of_server = Place("s", "s", Looking(agl.SqliteLightningStore(file)))
+    of_file = DataSource("f", "f", ReadOnlyStore(at_hand), file, at_hand)
+    of_server = DataSource("s", "s", ReadOnlyStore(agl.SqliteLightningStore(file)))
     ids = [one.rollout_id for one in await of_file.store.query_rollouts()]
     one = ids[20]
     for given in (one, one[:5], one.removeprefix("ro-"), one[3:5], "ro", one[5:], "x"):
         full = given if "ro-".startswith(given) or given.startswith("ro-") else f"ro-{given}"
         expected = [each for each in ids if each.startswith(full)]
-        for ask, place in ((_by_index, of_file), (_by_contract, of_server)):
-            found = await paged(ask, place, Wanted(), "oldest", given)
+        for ask, source in ((_by_index, of_file), (_by_contract, of_server)):
+            found = await paged(ask, source, Wanted(), "oldest", given)
             assert found == (expected, len(expected)), given
-    for place in (of_file, of_server):
-        await place.store.close()
+    for source in (of_file, of_server):
+        await source.store.close()
 
 
 @pytest.mark.parametrize(

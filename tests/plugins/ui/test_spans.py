@@ -5,9 +5,9 @@ import base64
 import pytest
 
 import agl
+from agl_ui.data_sources import file_source
 from agl_ui.images import decoded, image_of
 from agl_ui.pages.spans import WINDOW, tree, window
-from agl_ui.places import file_place
 
 from .long_trace import fill_with_long_trace
 from .stores import apart
@@ -23,11 +23,11 @@ def long(tmp_path_factory):
 
 def test_a_long_trace_is_read_a_window_at_a_time(long):
     file, rollout_id = long
-    place = file_place(file)
+    source = file_source(file)
 
     async def look(first):
-        (attempt,) = await place.store.query_attempts(rollout_id)
-        return await window(place, attempt, first)
+        (attempt,) = await source.store.query_attempts(rollout_id)
+        return await window(source, attempt, first)
 
     found = apart(look(250))
     assert (found.total, found.first, len(found.bars), found.is_tree) == (1_000, 250, WINDOW, False)
@@ -39,7 +39,7 @@ def test_a_long_trace_is_read_a_window_at_a_time(long):
     assert (found.before, found.after) == (150, 350)
     # Beyond the end it is the last one.
     assert apart(look(5_000)).first == 900
-    apart(place.store.close())
+    apart(source.store.close())
 
 
 def test_spans_that_name_each_other_as_parents_are_shown():

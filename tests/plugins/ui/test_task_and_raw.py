@@ -11,10 +11,10 @@ from agl.errors import NotSupportedError
 from agl.store.forwarding import ForwardingStore
 from agl.types import Event, Failure, RolloutConfig
 from agl_learning.listing import Wanted, listed
-from agl_ui.looking import Looking
+from agl_ui.data_sources import DataSource, file_source
 from agl_ui.pages.task import _siblings
-from agl_ui.places import Place, file_place
 from agl_ui.prompt_tree import prompt_runs
+from agl_ui.read_only_store import ReadOnlyStore
 
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
@@ -135,15 +135,15 @@ async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
     store = agl.SqliteLightningStore(file)
     found = []
     for one in (store, NoKeys(store)):
-        place = Place("s", "s", Looking(one))
+        source = DataSource("s", "s", ReadOnlyStore(one))
         for rollout_id in (ids[0], ids[5], ids[-1]):
             rollout = await store.get_rollout_by_id(rollout_id)
-            found.append([each.rollout_id for each in await _siblings(place, rollout)])
+            found.append([each.rollout_id for each in await _siblings(source, rollout)])
     assert found == [ids] * 6
     monkeypatch.setattr("agl_ui.pages.task.AROUND", 2)
     for one in (store, NoKeys(store)):
         rollout = await store.get_rollout_by_id(ids[4])
-        near = await _siblings(Place("s", "s", Looking(one)), rollout)
+        near = await _siblings(DataSource("s", "s", ReadOnlyStore(one)), rollout)
         assert [each.rollout_id for each in near] == ids[2:7]
     await store.close()
 
@@ -153,21 +153,21 @@ async def test_siblings_in_a_file_are_found_without_reading_other_tasks(tmp_path
     requests = [agl.EnqueueRolloutRequest(input={"task": n % 2}, mode="val") for n in range(40)]
     ids = [one.rollout_id for one in await store.enqueue_many_rollouts(requests)]
     await store.close()
-    place = file_place(tmp_path / "two.db")
-    rollout = await place.store.get_rollout_by_id(ids[20])
+    source = file_source(tmp_path / "two.db")
+    rollout = await source.store.get_rollout_by_id(ids[20])
     asked = []
-    query = place.store.query_rollouts
+    query = source.store.query_rollouts
 
     async def counted(**given):
         asked.append(found := await query(**given))
         return found
 
-    monkeypatch.setattr(place.store, "query_rollouts", counted)
-    assert [one.rollout_id for one in await _siblings(place, rollout)] == ids[::2]
+    monkeypatch.setattr(source.store, "query_rollouts", counted)
+    assert [one.rollout_id for one in await _siblings(source, rollout)] == ids[::2]
     assert sum(map(len, asked)) == 20
     monkeypatch.setattr("agl_ui.pages.task.AROUND", 4)
-    assert [one.rollout_id for one in await _siblings(place, rollout)] == ids[16:25:2]
-    await place.store.close()
+    assert [one.rollout_id for one in await _siblings(source, rollout)] == ids[16:25:2]
+    await source.store.close()
 
 
 async def fill_with_two_rewards(file):
@@ -222,7 +222,7 @@ async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch)
     store = agl.SqliteLightningStore(file)
     await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}")})
     old = NoKeys(store)
-    known = await prompt_runs(Place("s", "s", Looking(old)))
+    known = await prompt_runs(DataSource("s", "s", ReadOnlyStore(old)))
     assert (known.num_read, known.last) == (len(ids), ids[-1])
     assert [one.rollout_id for one in (await listed(old, Wanted(step=2))).rollouts]
     assert [one.rollout_id for one in (await listed(old, Wanted())).rollouts] == ids

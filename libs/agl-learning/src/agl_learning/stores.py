@@ -61,7 +61,7 @@ def store_file(path: Path) -> Path:
     """
     from agl.errors import ConfigError
     from agl_runs.folders import STORE
-    from agl_runs.known import one_of, runs_here
+    from agl_runs.local_runs import one_of, runs_here
 
     file = path / STORE if path.is_dir() else path
     if not file.is_file() and str(path) == path.stem:
@@ -80,7 +80,7 @@ def store_of(run: "Run") -> Path:
     from agl.errors import ConfigError
     from agl_runs.finding import stores_here
     from agl_runs.folders import STORE
-    from agl_runs.known import runs_here
+    from agl_runs.local_runs import runs_here
 
     for file in (Path(run.folder or "") / STORE, *stores_here()):
         if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):

@@ -66,7 +66,7 @@ def resume_run(
         RunError: The run failed, or no rollout succeeded.
     """
     from agl_runs.config.file import load_config, load_config_of_run
-    from agl_runs.known import folder_here
+    from agl_runs.local_runs import folder_here
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
@@ -89,7 +89,7 @@ def _enter(run: "Run") -> None:
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     from agl_runs.config.file import RunConfig
     from agl_runs.folders import shown_status
-    from agl_runs.known import one_of, runs_here
+    from agl_runs.local_runs import one_of, runs_here
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
@@ -118,7 +118,7 @@ def _runs_of_store(file: "ConfigFile") -> "list[Run]":
     from agl.plugins.build import build_component
     from agl.store.base import LightningStore
     from agl_runs.finding import last_time
-    from agl_runs.known import runs_here, runs_in
+    from agl_runs.local_runs import runs_here, runs_in
 
     spec = file.config.store
     if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":

@@ -1,7 +1,7 @@
 """The accounts of a store: those of a run's newest steps, and then only what has come.
 
 A large store has a million of them, and a picture shows the last steps. One request reads some; a
-page that is open asks for the rest, as ``Place.reading`` changes the state that it waits on.
+page that is open asks for the rest, as ``DataSource.reading`` changes the state that it waits on.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 from agl_learning.ledger_documents import LOST, count_parts, query_parts
 from agl_learning.ledger_tables import Accounts
 from agl_learning.types import LedgerPart
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 FEW = 2_000
 """Accounts of a small store, which are read all at once."""
@@ -29,7 +29,7 @@ MOST_STEP = 10_000_000
 
 
 @dataclass
-class Known(Accounts):
+class CachedAccounts(Accounts):
     """What was read so far."""
 
     credits: dict[tuple[str, int], tuple[float, int]] = field(
@@ -87,83 +87,87 @@ class Known(Accounts):
         return [step for of, step in self.sizes if of == run and step is not None]
 
 
-async def accounts_of(place: Place, run: str, last_step: int | None) -> Known:
+async def accounts_of(source: DataSource, run: str, last_step: int | None) -> CachedAccounts:
     """What is known of a store's accounts, after reading on.
 
     Args:
-        place: The store.
+        source: The store.
         run: Whose steps are read.
         last_step: Of it, as far as its metrics say; None where they do not.
     """
-    known: Known = place.memory.setdefault("accounts", Known())
+    known: CachedAccounts = source.memory.setdefault("accounts", CachedAccounts())
     if last_step is not None and not 0 <= last_step < MOST_STEP:
         last_step = None  # of metrics that are odd
     async with known.lock:
         num_read = known.num_read
-        runs = await place.runs()
+        runs = await source.runs()
         starts = sum(len(one.generations) for one in runs)
-        total = await count_parts(place.store)
-        marked = [one.body for one in await place.store.query_documents(LOST)] if total else []
+        total = await count_parts(source.store)
+        marked = [one.body for one in await source.store.query_documents(LOST)] if total else []
         if (starts, marked) != (known.starts, known.marked) or total < known.num_stored:
             known.__init__(starts=starts, marked=marked, lock=known.lock)
         is_new, known.num_stored = total != known.num_stored, total
         if total <= FEW:
-            for part in await query_parts(place.store) if is_new else ():
+            for part in await query_parts(source.store) if is_new else ():
                 known.add(part)
         else:
             if run not in known.back:
-                known.back[run] = await _last_step(place, known, run, last_step)
+                known.back[run] = await _last_step(source, known, run, last_step)
             if is_new:
-                await _read_new(place, known, run, last_step)
-            await _read_back(place, known, run)
-            place.reading += known.num_read != num_read
+                await _read_new(source, known, run, last_step)
+            await _read_back(source, known, run)
+            source.reading += known.num_read != num_read
     return known
 
 
-async def _last_step(place: Place, known: Known, run: str, last_step: int | None) -> int:
+async def _last_step(
+    source: DataSource, known: CachedAccounts, run: str, last_step: int | None
+) -> int:
     """The last step of a run; -1 where it has none, and then the newest accounts are read."""
-    if last_step is not None and await _size(place, run, last_step):
+    if last_step is not None and await _size(source, run, last_step):
         return last_step
-    newest = await place.store.query_rollouts(sort_order="desc", limit=NEWEST)
+    newest = await source.store.query_rollouts(sort_order="desc", limit=NEWEST)
     abouts = [one.metadata or {} for one in newest]
     steps = [one["step"] for one in abouts if one.get("run") == run and "step" in one]
     if not steps:
         ids = [one.rollout_id for one in newest]
-        for part in await query_parts(place.store, rollout_id_in=ids):
+        for part in await query_parts(source.store, rollout_id_in=ids):
             known.add(part)
     found = [*known.steps_of(run), *steps]
     return max(found) if found else -1 if last_step is None else last_step
 
 
-async def _read_new(place: Place, known: Known, run: str, last_step: int | None) -> None:
+async def _read_new(
+    source: DataSource, known: CachedAccounts, run: str, last_step: int | None
+) -> None:
     """The last step that was read may have been under way, and others come after it."""
     if not (steps := known.steps_of(run)):
         return
     step = max(steps)
     last = min(last_step or 0, step + AT_ONCE)  # what metrics say may be odd
-    while (size := await _size(place, run, step)) or step <= last:
+    while (size := await _size(source, run, step)) or step <= last:
         if size != known.sizes[run, step]:
-            await _read(place, known, run, step)
+            await _read(source, known, run, step)
         step += 1
 
 
-async def _read_back(place: Place, known: Known, run: str) -> None:
+async def _read_back(source: DataSource, known: CachedAccounts, run: str) -> None:
     """Further steps, the newest of those that are left first."""
     left = AT_ONCE
     while left > 0 and (step := known.back[run]) >= 0:
         if known.num_read >= MOST and len(known.steps_of(run)) >= BARS:
             known.back[run] = -1
             return
-        left -= await _read(place, known, run, step) + 1  # asking costs, too
+        left -= await _read(source, known, run, step) + 1  # asking costs, too
         known.back[run] -= 1
 
 
-async def _size(place: Place, run: str, step: int) -> int:
-    return await count_parts(place.store, run=run, step=step)
+async def _size(source: DataSource, run: str, step: int) -> int:
+    return await count_parts(source.store, run=run, step=step)
 
 
-async def _read(place: Place, known: Known, run: str, step: int) -> int:
-    parts = await query_parts(place.store, run=run, step=step)
+async def _read(source: DataSource, known: CachedAccounts, run: str, step: int) -> int:
+    parts = await query_parts(source.store, run=run, step=step)
     for part in parts:
         known.add(part)
     return len(parts)

@@ -23,12 +23,12 @@ from agl.errors import (
     NotAllowedError,
     UnknownRecordError,
 )
+from agl_ui.data_sources import DataSources
 from agl_ui.live import events
-from agl_ui.looking import SPARED, Spared
-from agl_ui.pages import acts, parts, prompts, rollout, rollouts, run, runs, task
+from agl_ui.pages import actions, parts, prompts, rollout, rollouts, run, runs, task
 from agl_ui.pages.page import Page, check_query
-from agl_ui.places import Places
 from agl_ui.prompt_tree import has_prompts
+from agl_ui.read_only_store import DAMAGE, Damage
 from agl_ui.templating import environment
 
 logger = logging.getLogger("agl.ui")
@@ -97,10 +97,10 @@ QUERIES: dict[str, set[str]] = {
     "/s/{key}/rollouts/{rollout_id}/why.json": ROLLOUT,
 }
 """Pages -> what their addresses may say."""
-Write = Callable[[Request, Places], Awaitable[Page]]
+Write = Callable[[Request, DataSources], Awaitable[Page]]
 
 
-def routes(places: Places) -> list[Route]:
+def routes(sources: DataSources) -> list[Route]:
     """Every address of the page; below any path where they are mounted."""
     pages: dict[str, Write] = {
         "/": runs.write,
@@ -119,30 +119,30 @@ def routes(places: Places) -> list[Route]:
         "/s/{key}/rollouts/{rollout_id}/spans": rollout.spans,
         "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
     }
-    found = [Route(path, _page(write, places, QUERIES[path])) for path, write in pages.items()]
-    act = functools.partial(acts.act, places=places)
-    told = _headed(events(places))
+    found = [Route(path, _page(write, sources, QUERIES[path])) for path, write in pages.items()]
+    act = functools.partial(actions.perform, sources=sources)
+    told = _headed(events(sources))
     found += [Route(path, told) for path in ("/events", "/s/{key}/events")]
     found.append(Route("/s/{key}/rollouts/{rollout_id}/act", _headed(act), methods=["POST"]))
     found.append(Route("/theme/{name}", _theme))
     found.append(Route("/static/{name}", _static))
-    found.append(Route("/{rest:path}", _page(_nothing, places)))
+    found.append(Route("/{rest:path}", _page(_nothing, sources)))
     return found
 
 
-async def _nothing(request: Request, places: Places) -> Page:
+async def _nothing(request: Request, sources: DataSources) -> Page:
     raise ConfigError(f"there is no page {request.url.path[:200]!r}")
 
 
 def _page(
-    write: Write, places: Places, names: Collection[str] | None = None
+    write: Write, sources: DataSources, names: Collection[str] | None = None
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        SPARED.set(spared := Spared())
+        DAMAGE.set(damage := Damage())
         try:
             if names is not None:
                 check_query(request, names)
-            page = await write(request, places)
+            page = await write(request, sources)
         except (UnknownRecordError, ConfigError) as error:
             page = Page("error.html", {"title": "Not found", "text": str(error)}, status=404)
         except (InvalidQueryError, HTTPException) as error:
@@ -164,8 +164,8 @@ def _page(
         if isinstance(page.answer, Response):
             page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
             return page.answer
-        page.problems = list(spared.problems)
-        page.has_prompts = page.place is not None and await has_prompts(page.place)
+        page.problems = list(damage.problems)
+        page.has_prompts = page.source is not None and await has_prompts(page.source)
         try:
             html = await run_in_threadpool(render, request, page)
         except Exception as error:  # what is stored is odder than a template thought
@@ -211,15 +211,15 @@ def render(request: Request, page: Page) -> bytes:
         "theme": theme if theme in THEMES else "auto",
         "here": here,
         "asset": _asset_version(),
-        "place": page.place,
-        "base": f"{root}/s/{quote(page.place.key, safe='')}" if page.place else root,
+        "source": page.source,
+        "base": f"{root}/s/{quote(page.source.key, safe='')}" if page.source else root,
         "tab": page.tab,
         "state": page.state,
         "about": page.about,
         "problems": page.problems,
         "has_prompts": page.has_prompts or page.tab == "prompts",
         "is_static": False,
-        "acts": acts.acts_of(request, page),
+        "actions": actions.actions_of(request, page),
         **page.values,
     }
     if (damage := request.scope.get("agl-ui-static")) is not None:  # a copy, which stays as it is

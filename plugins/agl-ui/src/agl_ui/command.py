@@ -11,7 +11,7 @@ from agl.env import DEFAULT_HOST
 from agl_http.commands import port_option
 
 if TYPE_CHECKING:
-    from agl_ui.places import Places
+    from agl_ui.data_sources import DataSources
 
 
 @click.command("ui")
@@ -69,7 +69,7 @@ def command(
     from agl_http.tokens import without_token
     from agl_learning.stores import store_file
     from agl_runs.folders import RUNS, STORE
-    from agl_ui.places import Places, file_place, server_place
+    from agl_ui.data_sources import DataSources, file_source, server_source
     from agl_ui.serving import serve
 
     if not is_loopback(host):
@@ -79,32 +79,32 @@ def command(
         )
     path = Path(store or RUNS)
     if store is None or (path.is_dir() and not (path / STORE).exists()):
-        places = Places(folder=path)
-        if not places.all():
+        sources = DataSources(folder=path)
+        if not sources.all():
             raise ConfigError(
                 f"there is no {path}/*/{STORE}. Start a run (agl run agl.yaml), or name a store: "
                 "agl ui FILE, agl ui http://HOST:PORT"
             )
     elif "://" in store:
-        places = Places(server_place(store, without_token(store)[0]))
+        sources = DataSources(server_source(store, without_token(store)[0]))
     else:
-        places = Places(file_place(store_file(path).absolute()))
+        sources = DataSources(file_source(store_file(path).absolute()))
     if folder is not None:
-        asyncio.run(_export(places, folder, most, tokens))
+        asyncio.run(_export(sources, folder, most, tokens))
     else:
-        asyncio.run(serve(places, host, port, is_open=is_open, browse=browse))
+        asyncio.run(serve(sources, host, port, is_open=is_open, browse=browse))
 
 
 TELL_SECONDS = 5.0
 """So often an export without a terminal says how far it is."""
 
 
-async def _export(places: "Places", folder: Path, most: int, tokens: int) -> None:
+async def _export(sources: "DataSources", folder: Path, most: int, tokens: int) -> None:
     from agl.cli.shared import note
     from agl.errors import AglError, ConfigError
     from agl_ui.exporting import ENTRY, Export
 
-    export = Export(await places.newest(), folder, most, tokens)
+    export = Export(await sources.newest(), folder, most, tokens)
     try:
         with click.progressbar(length=1, label="pages", file=sys.stderr) as bar:
             told = time.monotonic()
@@ -123,7 +123,7 @@ async def _export(places: "Places", folder: Path, most: int, tokens: int) -> Non
         what = f"--export {str(folder)!r}: cannot be written: {error}"
         raise ConfigError(f"{what}. Name a folder where you may write") from error
     finally:
-        await places.close()
+        await sources.close()
     for kind, more in {
         "rollouts": "rollouts are named and have no page; --rollouts takes more",
         "tokens": "trained tokens have no page that says why; --tokens takes more",

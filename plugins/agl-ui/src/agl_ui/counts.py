@@ -7,7 +7,7 @@ from typing import Final
 from agl.types import RolloutStatus
 from agl_learning.final_rewards import final_rewards
 from agl_learning.listing import Wanted, listed
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 STATUSES: Final[tuple[RolloutStatus, ...]] = (
     "queuing",
@@ -33,37 +33,37 @@ class Mean:
     """Whether it is over all of them; else over the newest."""
 
 
-async def counts_of(place: Place) -> dict[str, int]:
+async def counts_of(source: DataSource) -> dict[str, int]:
     """Status -> how many rollouts a store has."""
-    found = await asyncio.gather(*(_count(place, one) for one in STATUSES))
+    found = await asyncio.gather(*(_count(source, one) for one in STATUSES))
     return dict(zip(STATUSES, found, strict=True))
 
 
-async def _count(place: Place, status: RolloutStatus) -> int:
-    return (await place.store.query_rollouts(status_in=[status], limit=1)).total
+async def _count(source: DataSource, status: RolloutStatus) -> int:
+    return (await source.store.query_rollouts(status_in=[status], limit=1)).total
 
 
-async def mean_reward(place: Place, run_id: str, is_only_run: bool) -> Mean | None:
+async def mean_reward(source: DataSource, run_id: str, is_only_run: bool) -> Mean | None:
     """What a run without a curve came to so far, as a baseline does; None without any reward.
 
     Args:
-        place: The store of the run.
+        source: The store of the run.
         run_id: Of the run.
         is_only_run: Whether all rollouts of the store are the run's.
     """
-    num_succeeded = await _count(place, "succeeded")
+    num_succeeded = await _count(source, "succeeded")
     key = f"mean of {run_id}"
-    known: tuple[int, Mean | None] | None = place.memory.get(key)
+    known: tuple[int, Mean | None] | None = source.memory.get(key)
     if known is None or known[0] != num_succeeded:
         wanted = Wanted(["succeeded"], run=None if is_only_run else run_id, most=MOST_REWARDS)
-        known = num_succeeded, await _mean(place, wanted)
-        place.memory[key] = known
+        known = num_succeeded, await _mean(source, wanted)
+        source.memory[key] = known
     return known[1]
 
 
-async def _mean(place: Place, wanted: Wanted) -> Mean | None:
-    found = await listed(place.store, wanted)
-    given = await final_rewards(place.store, found.rollouts)
+async def _mean(source: DataSource, wanted: Wanted) -> Mean | None:
+    found = await listed(source.store, wanted)
+    given = await final_rewards(source.store, found.rollouts)
     rewards = [one.reward for one in given.values() if one.reward is not None]
     is_whole = found.total == len(found.rollouts)
     return Mean(sum(rewards) / len(rewards), len(rewards), is_whole) if rewards else None

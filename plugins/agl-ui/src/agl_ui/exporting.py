@@ -16,10 +16,10 @@ from starlette.routing import Match, Route
 from agl.errors import ConfigError
 from agl_runs.files import make_private_folder
 from agl_ui.app import STATIC, asset, routes
-from agl_ui.places import Place, Places
+from agl_ui.data_sources import DataSource, DataSources
 
 MOST_PAGES = 5_000
-"""Beside those of rollouts, and of tokens."""
+"""RunPages those of rollouts, and of tokens."""
 ENTRY = "index.html"
 KEPT = [name for name in STATIC if not name.endswith(".js")]
 _LINK = re.compile(r' href="([/?][^"]*)"')
@@ -51,14 +51,14 @@ class Export:
     """What is written, and what is left out.
 
     Args:
-        place: The store.
+        source: The store.
         folder: Where; a new one, or one that is empty.
         most_rollouts: Pages of rollouts at most: those that other pages name first.
         most_tokens: Pages that say why of a token at most; the same.
         say: Is told how many pages are written and are known to come.
     """
 
-    place: Place
+    source: DataSource
     folder: Path
     most_rollouts: int
     most_tokens: int = 0
@@ -91,8 +91,8 @@ class Export:
         make_private_folder(self.folder)
         for name in KEPT:
             (self.folder / name).write_bytes(asset(name))
-        table = routes(Places(self.place))
-        runs = await self.place.runs()
+        table = routes(DataSources(self.source))
+        runs = await self.source.runs()
         base = self._base
         first = f"{base}run/{quote(runs[0].run_id, safe='')}" if runs else f"{base}rollouts"
         self._names |= {first: ENTRY, base: ENTRY, "/": ENTRY}
@@ -146,7 +146,7 @@ class Export:
 
     @property
     def _base(self) -> str:
-        return f"/s/{quote(self.place.key, safe='')}/"
+        return f"/s/{quote(self.source.key, safe='')}/"
 
     def _relative(self, page: str, found: re.Match[str]) -> str:
         """A link of a page as it stands in the copy: to a file beside, or to nothing."""

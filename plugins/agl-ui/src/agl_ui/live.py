@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from agl.errors import AglError, ConfigError
 from agl_http.layers import CLOSING
 from agl_learning.ledger_documents import query_parts
-from agl_ui.places import Place, Places
+from agl_ui.data_sources import DataSource, DataSources
 
 logger = logging.getLogger("agl.ui")
 
@@ -24,16 +24,16 @@ WORD_SECONDS = 15.0
 """How often a silent connection gets a word, so that who is gone is noticed."""
 
 
-async def state_of(place: Place, rollout_id: str) -> str:
+async def state_of(source: DataSource, rollout_id: str) -> str:
     """A text that is another one when what is known of a rollout has changed: its cursor.
 
     Args:
-        place: Where it is.
+        source: Where it is.
         rollout_id: Which; "" for the whole store.
     """
     if not rollout_id:
-        return await place.state()
-    store = place.store
+        return await source.state()
+    store = source.store
     rollout = await store.get_rollout_by_id(rollout_id)
     attempts = await store.query_attempts(rollout_id)
     num_spans = (await store.query_spans(rollout_id, limit=1)).total
@@ -50,12 +50,12 @@ class Watch:
     """Looks at one store, at one rollout of it, or at all stores, once for all pages of it.
 
     Args:
-        place: Which store, or all.
+        source: Which store, or all.
         about: Which rollout of the one store; "" for all.
     """
 
-    def __init__(self, place: Place | Places, about: str = "") -> None:
-        self._place, self._about, self._place_state = place, about, ""
+    def __init__(self, source: DataSource | DataSources, about: str = "") -> None:
+        self._source, self._about, self._source_state = source, about, ""
         self._changed = asyncio.Event()
         """Set when the state is another one; each state has its own."""
         self._state, self._watchers = "", 0
@@ -89,7 +89,7 @@ class Watch:
         finally:
             ends.cancel()
             self._watchers -= 1
-            watches = self._place.memory.get("watches", {})
+            watches = self._source.memory.get("watches", {})
             if not self._watchers and watches.get(self._about) is self:
                 del watches[self._about]
 
@@ -104,7 +104,7 @@ class Watch:
                     state = "unreadable"
                     if not isinstance(error, AglError) and told != repr(error):
                         told = repr(error)
-                        logger.error("%s cannot be looked at", self._place.title, exc_info=error)
+                        logger.error("%s cannot be looked at", self._source.title, exc_info=error)
                 if state != self._state:
                     self._state, changed = state, self._changed
                     self._changed = asyncio.Event()
@@ -116,15 +116,15 @@ class Watch:
 
     async def _now(self) -> str:
         """The state; that of a rollout is looked up where its store has changed."""
-        before, self._place_state = self._place_state, await self._place.state()
-        if not self._about or isinstance(self._place, Places):
-            return self._place_state
-        if self._state and before == self._place_state:
+        before, self._source_state = self._source_state, await self._source.state()
+        if not self._about or isinstance(self._source, DataSources):
+            return self._source_state
+        if self._state and before == self._source_state:
             return self._state
-        return await state_of(self._place, self._about)
+        return await state_of(self._source, self._about)
 
 
-def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
+def events(sources: DataSources) -> Callable[[Request], Awaitable[Response]]:
     """The route that tells of changes of one store, or of all where the path names none.
 
     ``since`` is the state that the page shows, and ``rollout`` the only one that it is about.
@@ -133,12 +133,12 @@ def events(places: Places) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         key = request.path_params.get("key")
         try:
-            place = places if key is None else places.get(key)
+            source = sources if key is None else sources.get(key)
         except ConfigError:
             return Response("no such store", 404, media_type="text/plain")
         about = request.query_params.get("rollout", "")[:200]
-        watches: dict[str, Watch] = place.memory.setdefault("watches", {})
-        watch = watches.setdefault(about, Watch(place, about))
+        watches: dict[str, Watch] = source.memory.setdefault("watches", {})
+        watch = watches.setdefault(about, Watch(source, about))
         seen = request.headers.get("last-event-id") or request.query_params.get("since", "")
 
         # Not of every server that these pages may be mounted in.

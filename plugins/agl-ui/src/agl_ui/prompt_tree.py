@@ -1,7 +1,7 @@
 """The prompt runs of a store, read once, and then only what has come.
 
-One request reads some of a large store; a page that is open asks for the rest, as ``Place.reading``
-changes the state that it waits on.
+One request reads some of a large store; a page that is open asks for the rest, as
+``DataSource.reading`` changes the state that it waits on.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from agl.errors import AglError, NotSupportedError
 from agl.types import PromptTemplate
 from agl_learning.paging import page_behind
 from agl_learning.prompt_runs import ENTRIES, PromptRuns
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 PAGE, MOST_AT_ONCE = 500, 10_000
 """Rollouts that are asked for at a time, and that one request reads."""
@@ -20,7 +20,7 @@ SNAPSHOTS = 200
 
 
 @dataclass
-class Known(PromptRuns):
+class CachedPromptRuns(PromptRuns):
     """What was read of one store so far."""
 
     num_read: int = 0
@@ -29,44 +29,44 @@ class Known(PromptRuns):
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-async def prompt_runs(place: Place) -> Known:
+async def prompt_runs(source: DataSource) -> CachedPromptRuns:
     """The prompt runs of a store, as far as it was read; see ``total`` for the rest."""
-    known: Known = place.memory.setdefault("prompts", Known())
+    known: CachedPromptRuns = source.memory.setdefault("prompts", CachedPromptRuns())
     async with known.lock:
-        if not await _gives_prompts(place):
+        if not await _gives_prompts(source):
             return known
-        first = await place.store.query_rollouts(limit=1)
+        first = await source.store.query_rollouts(limit=1)
         if first.total < known.num_read:  # another file in its place
             known.__init__(lock=known.lock)
         known.total = first.total
-        await known.take_entries(place.store)
+        await known.take_entries(source.store)
         waiting = list(known.open)
         for at in range(0, len(waiting), PAGE):
-            some = await place.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])
-            await known.take(place.store, some)
+            some = await source.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])
+            await known.take(source.store, some)
         until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
-            page = await page_behind(place.store, known.last, known.num_read, limit=PAGE)
+            page = await page_behind(source.store, known.last, known.num_read, limit=PAGE)
             if not page:
                 break
-            await known.take(place.store, page)
+            await known.take(source.store, page)
             known.num_read += len(page)
             known.last = page[-1].rollout_id
-        place.reading += before < known.num_read < known.total
+        source.reading += before < known.num_read < known.total
     return known
 
 
-async def has_prompts(place: Place) -> bool:
+async def has_prompts(source: DataSource) -> bool:
     """Whether a run of the store may have optimised prompts."""
     try:
-        return bool(await place.store.query_documents(ENTRIES, limit=1))
+        return bool(await source.store.query_documents(ENTRIES, limit=1))
     except NotSupportedError:  # a store of 0.3
         return False
     except AglError:  # which the page itself says
         return True
 
 
-async def _gives_prompts(place: Place) -> bool:
-    snapshots = await place.store.query_resources(limit=SNAPSHOTS)
+async def _gives_prompts(source: DataSource) -> bool:
+    snapshots = await source.store.query_resources(limit=SNAPSHOTS)
     given = [one for each in snapshots for one in each.resources.values()]
     return any(isinstance(one, PromptTemplate) for one in given)

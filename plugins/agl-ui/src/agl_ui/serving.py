@@ -14,7 +14,7 @@ from agl_http.commands import stop_signal
 from agl_http.layers import CLOSING, App, Receive, Scope, Send, header
 from agl_http.server import ServerThread, bind
 from agl_ui.app import HEADERS, routes
-from agl_ui.places import Places
+from agl_ui.data_sources import DataSources
 
 COOKIE = "agl-ui-key"
 
@@ -79,22 +79,22 @@ async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, byte
 
 
 class Server:
-    """Serves places from a thread of this process.
+    """Serves sources from a thread of this process.
 
     Args:
-        places: What is shown.
+        sources: What is shown.
         host: Where to listen, on loopback.
         port: 0 for a free one.
         is_open: Whether everybody who reaches it may look.
     """
 
     def __init__(
-        self, places: Places, host: str = "127.0.0.1", port: int = 0, *, is_open: bool = False
+        self, sources: DataSources, host: str = "127.0.0.1", port: int = 0, *, is_open: bool = False
     ) -> None:
         self._key = None if is_open else secrets.token_urlsafe(24)
         sock = bind(host, port)
         number = sock.getsockname()[1]
-        pages = Starlette(routes=routes(places), lifespan=self._lifespan)
+        pages = Starlette(routes=routes(sources), lifespan=self._lifespan)
         self._thread = ServerThread(Keyed(pages, self._key, number), host, sock=sock)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -122,15 +122,15 @@ class Server:
         self._thread.stop()
 
 
-async def serve(places: Places, host: str, port: int, *, is_open: bool, browse: bool) -> None:
+async def serve(sources: DataSources, host: str, port: int, *, is_open: bool, browse: bool) -> None:
     """Serve until told to stop.
 
     Raises:
         AglError: The one store that was named cannot be read.
     """
     stop = stop_signal()
-    await places.check()
-    server = Server(places, host, port, is_open=is_open)
+    await sources.check()
+    server = Server(sources, host, port, is_open=is_open)
     click.echo(f"agl ui: {server.start()}", err=True)
     if browse:
         import webbrowser
@@ -140,4 +140,4 @@ async def serve(places: Places, host: str, port: int, *, is_open: bool, browse: 
         await stop.wait()
     finally:
         server.stop()
-        await places.close()
+        await sources.close()

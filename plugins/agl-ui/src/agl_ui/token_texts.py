@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.types import Rollout
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 logger = logging.getLogger("agl.ui")
 Texts = Callable[[str | None, Sequence[int]], list[str]]
@@ -16,10 +16,10 @@ KEPT = ("checkpoints", "versions", "*/checkpoints")
 """Folders of a run in which tokenizers are looked for: another's file may say that ``/`` is one."""
 
 
-async def texts_of(place: Place, rollout: Rollout) -> Texts:
+async def texts_of(source: DataSource, rollout: Rollout) -> Texts:
     """Find what decodes a rollout's tokens: a function that reads files, to call in a thread."""
     name = (rollout.metadata or {}).get("run")
-    runs = await place.runs()
+    runs = await source.runs()
     run = next((one for one in runs if one.run_id == name), runs[0] if len(runs) == 1 else None)
     folder = run.folder if run else None
 
@@ -27,7 +27,7 @@ async def texts_of(place: Place, rollout: Rollout) -> Texts:
         if not folder or not ids:
             return []
         try:
-            return _decoded(_tokenizer(place, Path(folder), model), ids)
+            return _decoded(_tokenizer(source, Path(folder), model), ids)
         except BaseException as error:  # a broken file makes the library panic
             logger.warning("tokens of %s are shown as numbers: %s", folder, error)
             return []
@@ -35,7 +35,7 @@ async def texts_of(place: Place, rollout: Rollout) -> Texts:
     return texts
 
 
-def _tokenizer(place: Place, folder: Path, model: str | None) -> Any:
+def _tokenizer(source: DataSource, folder: Path, model: str | None) -> Any:
     """The newest in the folder of a run, of this model where there are several; None for none."""
     found = (
         file for kept in KEPT for one in folder.glob(kept) for file in one.rglob("tokenizer.json")
@@ -44,7 +44,7 @@ def _tokenizer(place: Place, folder: Path, model: str | None) -> Any:
     files = {file: at for file, at in files.items() if model in file.parts} or files
     if not files:
         return None
-    known: dict[tuple[Path, int], Any] = place.memory.setdefault("tokenizers", {})
+    known: dict[tuple[Path, int], Any] = source.memory.setdefault("tokenizers", {})
     key = newest, _ = max(files.items(), key=lambda item: item[1])
     if key not in known:
         try:

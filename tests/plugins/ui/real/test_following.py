@@ -11,8 +11,8 @@ import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_ui import prompt_tree
+from agl_ui.data_sources import DataSources
 from agl_ui.pages import rollouts
-from agl_ui.places import Places
 from agl_ui.serving import Server
 
 from ..stores import apart, call_span  # noqa: TID252
@@ -217,8 +217,8 @@ def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monke
         await store.close()
 
     apart(begin("first"))
-    places = Places()
-    server = Server(places, is_open=True)
+    sources = DataSources()
+    server = Server(sources, is_open=True)
     try:
         page.goto(server.start())
         wait_for_mark(page, "live")
@@ -234,4 +234,4 @@ def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monke
         page.goto("about:blank")
     finally:
         server.stop()
-        apart(places.close())
+        apart(sources.close())

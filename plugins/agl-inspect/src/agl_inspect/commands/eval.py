@@ -14,7 +14,7 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
-from agl_inspect.runs.known import find_run
+from agl_inspect.runs.lookup import find_run
 from agl_learning.stores import each_rollout
 from agl_runs.config.file import (
     CheckedConfig,

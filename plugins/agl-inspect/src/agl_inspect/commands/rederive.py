@@ -15,7 +15,7 @@ from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
-from agl_inspect.runs.known import copy_store, file_of, find_run
+from agl_inspect.runs.lookup import copy_store, file_of, find_run
 from agl_learning.stores import open_store, store_options
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder

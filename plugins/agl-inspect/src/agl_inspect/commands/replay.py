@@ -9,11 +9,11 @@ import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
-from agl_inspect.runs.known import Where, copy_store, file_of, find_run
+from agl_inspect.runs.lookup import Where, copy_store, file_of, find_run
 from agl_learning.stores import open_store, store_options
 from agl_runs.config.file import check_config, load_config, load_config_of_run
 from agl_runs.folders import CONFIG
-from agl_runs.known import folder_here
+from agl_runs.local_runs import folder_here
 from agl_runs.replay import replay
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from agl.cli.shared import print_json
 from agl.errors import ConfigError
 from agl_inspect.report.ending import write_report
 from agl_inspect.report.text import summary_text
-from agl_inspect.runs.known import file_of, find_run, known_runs, read_store_of
+from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store
 from agl_learning.run_facts import run_facts
 from agl_runs.finding import last_time
 
@@ -34,7 +34,7 @@ def command(
     """
     where = path, url
     if run is None:
-        known = sorted(known_runs(*where), key=last_time)
+        known = sorted(runs_of_store(*where), key=last_time)
         if not known:
             raise ConfigError("there is no run here. See: agl runs")
         found = known[-1]

@@ -10,11 +10,11 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Rollout, RolloutMode
-from agl_inspect.runs.known import file_of, find_run
+from agl_inspect.runs.lookup import file_of, find_run
 from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
 from agl_learning.stores import open_store, store_options
-from agl_runs.known import one_of
+from agl_runs.local_runs import one_of
 from agl_runs.store import query_runs
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]

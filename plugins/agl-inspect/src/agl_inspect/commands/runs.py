@@ -9,16 +9,16 @@ from agl.cli.shared import note, print_json, print_table
 from agl.types import RolloutMode
 from agl_inspect.report.text import near
 from agl_inspect.runs.comparing import MOST_TASKS, OfStep, compared, print_comparison
-from agl_inspect.runs.known import (
+from agl_inspect.runs.lookup import (
     Where,
     delete_run,
     derived_from,
     find_run,
     folder_of,
-    known_runs,
     print_run,
     read_store_of,
     rounded,
+    runs_of_store,
     when,
 )
 from agl_learning.run_metrics import metrics_of
@@ -40,7 +40,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     if context.invoked_subcommand is not None:
         context.obj = (path, url)
         return
-    runs = known_runs(path, url)
+    runs = runs_of_store(path, url)
     rows = [_row(run) for run in runs]
     if as_json:
         print_json(rows)
@@ -77,7 +77,7 @@ def show(where: Where, run_id: str, as_json: bool) -> None:
     RUN is a run's id, a part of it, its folder or its store file.
     """
     run = find_run(run_id, where)
-    derived = derived_from(run, known_runs(*where))
+    derived = derived_from(run, runs_of_store(*where))
     if as_json:
         print_json({**run.model_dump(), "status": shown_status(run), "derived": derived})
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from agl.cli.shared import note, print_table
 from agl.store.base import LightningStore
-from agl_inspect.runs.known import Where, read_store_of, rounded
+from agl_inspect.runs.lookup import Where, read_store_of, rounded
 from agl_learning.ledger_documents import each_part
 from agl_learning.listing import Wanted, listed
 from agl_learning.run_metrics import metrics_of

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from agl.utils.text import did_you_mean
 from agl_ui.charts import Steps
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Page:
 
     template: str
     values: dict[str, Any]
-    place: Place | None = None
+    source: DataSource | None = None
     tab: str = ""
     """Which of the store's tabs it belongs to."""
     state: str = ""

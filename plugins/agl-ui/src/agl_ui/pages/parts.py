@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl_runs.differences import flat
+from agl_ui.data_sources import DataSources
 from agl_ui.pages.page import Page, whole_number
-from agl_ui.places import Places
 
 PAGE, RUNS = 50, 5
 """Records, and runs with all their options, on one page."""
@@ -23,13 +23,13 @@ SILENT_SECONDS = 60.0
 said of itself is old. By the clock of this page's server, as no store says its own."""
 
 
-async def resources(request: Request, places: Places) -> Page:
+async def resources(request: Request, sources: DataSources) -> Page:
     """Snapshots, the newest first."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
     size = min(whole_number(request, "size", PAGE) or PAGE, 500)
     first = whole_number(request, "from", 0) or 0
-    found = await place.store.query_resources(sort_order="desc", limit=size, offset=first)
+    found = await source.store.query_resources(sort_order="desc", limit=size, offset=first)
     values = {
         "title": "Resources",
         "part": _part(first, size, len(found), found.total),
@@ -41,15 +41,15 @@ async def resources(request: Request, places: Places) -> Page:
             for one in found
         ],
     }
-    return Page("resources.html", values, place, "resources", state=state)
+    return Page("resources.html", values, source, "resources", state=state)
 
 
-async def runners(request: Request, places: Places) -> Page:
+async def runners(request: Request, sources: DataSources) -> Page:
     """Workers, the last that were heard of first."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
     first = whole_number(request, "from", 0) or 0
-    found = await place.store.query_workers(
+    found = await source.store.query_workers(
         sort_by="last_heartbeat_time", sort_order="desc", limit=PAGE, offset=first
     )
     since = time.time() - SILENT_SECONDS
@@ -66,19 +66,19 @@ async def runners(request: Request, places: Places) -> Page:
         "counts": counts,
         "until": until,  # in so many seconds, one more may be silent
     }
-    return Page("runners.html", values, place, "runners", state=state)
+    return Page("runners.html", values, source, "runners", state=state)
 
 
-async def settings(request: Request, places: Places) -> Page:
+async def settings(request: Request, sources: DataSources) -> Page:
     """Options and versions of the newest runs."""
-    place = places.get(request.path_params["key"])
-    first, runs = whole_number(request, "from", 0) or 0, await place.runs()
+    source = sources.get(request.path_params["key"])
+    first, runs = whole_number(request, "from", 0) or 0, await source.runs()
     values = {
         "title": "Settings",
         "part": _part(first, RUNS, len(runs[first : first + RUNS]), len(runs)),
         "runs": [(run, flat(run.config)) for run in runs[first : first + RUNS]],
     }
-    return Page("settings.html", values, place, "settings")
+    return Page("settings.html", values, source, "settings")
 
 
 @dataclass(frozen=True)

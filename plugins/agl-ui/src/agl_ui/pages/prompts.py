@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from agl_learning.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 from agl_ui.charts import chart
+from agl_ui.data_sources import DataSources
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
-from agl_ui.places import Places
 from agl_ui.prompt_tree import prompt_runs
 
 SPLITS = {"search": "in the search", "held_out": "on held-out tasks"}
@@ -36,18 +36,18 @@ class Scored:
         return known[0] - known[1] if len(known) == 2 else None
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """One prompt run of a store, and one candidate of it."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
-    known = await prompt_runs(place)
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
+    known = await prompt_runs(source)
     given = request.query_params
     runs = list(known.runs.values())[::-1]
     values: dict[str, Any] = {"title": "Prompts", "known": known, "runs": runs, "run": None}
     if not runs and "run" in given:
         raise HTTPException(400, f"run={given['run'][:100]!r}: this store has no prompt run")
     if not runs:
-        return Page("prompts.html", values, place, "prompts", state=state)
+        return Page("prompts.html", values, source, "prompts", state=state)
     run = known.runs.get(given["run"]) if "run" in given else runs[0]
     if run is None:
         raise HTTPException(400, f"run={given['run'][:100]!r}: this store has no such prompt run")
@@ -72,7 +72,7 @@ async def write(request: Request, places: Places) -> Page:
         "most": MOST_SHOWN,
         "chosen": {"run": run.key, "candidate": candidate.name, "against": against.name},
     }
-    return Page("prompts.html", values, place, "prompts", state=state)
+    return Page("prompts.html", values, source, "prompts", state=state)
 
 
 def _chosen(run: PromptRun, name: str | None, default: str) -> Candidate:

@@ -22,9 +22,9 @@ from agl_learning.traces import MOST_CALLS, Part
 from agl_learning.types import EXCLUSION_REASONS
 from agl_learning.why import why
 from agl_learning.why_parts import Why
+from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.images import decoded
 from agl_ui.live import state_of
-from agl_ui.looking import SPARED
 from agl_ui.pages.conversation import (
     COLOURS,
     MOST_CHARACTERS,
@@ -35,7 +35,7 @@ from agl_ui.pages.conversation import (
 )
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.spans import Window, window
-from agl_ui.places import Place, Places
+from agl_ui.read_only_store import DAMAGE
 from agl_ui.token_texts import texts_of
 
 MOST_RAW = 64 * 1024 * 1024
@@ -44,15 +44,15 @@ SANDBOX = "default-src 'none'; sandbox"
 """Of what a model wrote, by itself: a browser runs nothing of it."""
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """The page of one rollout."""
-    place = places.get(request.path_params["key"])
-    if spared := SPARED.get():
-        spared.spans = True  # the page says that what counted may be among them
+    source = sources.get(request.path_params["key"])
+    if damage := DAMAGE.get():
+        damage.spans = True  # the page says that what counted may be among them
     given = request.query_params
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
-    rollout = await find_rollout(place.store, request.path_params["rollout_id"])
-    state = await state_of(place, rollout.rollout_id)
+    rollout = await find_rollout(source.store, request.path_params["rollout_id"])
+    state = await state_of(source, rollout.rollout_id)
     token, call_id = whole_number(request, "token"), given.get("call", "")
     turn = whole_number(request, "turn", 1) or 1
     # One more than is shown, for what was heard before. Why a token got what it got depends on
@@ -60,15 +60,15 @@ async def write(request: Request, places: Places) -> Page:
     read = Part(max(0, turn - 2), MOST_TURNS + 1)
     if token is not None:
         read = Part(max(0, turn - MOST_CALLS // 2))
-    shown = await show(place.store, rollout.rollout_id, number, step, read=read)
-    attempts = list(await place.store.query_attempts(rollout.rollout_id))
+    shown = await show(source.store, rollout.rollout_id, number, step, read=read)
+    attempts = list(await source.store.query_attempts(rollout.rollout_id))
     attempt, told = shown.attempt, shown.explanation
     colour = given.get("colour", "logprob")
     if colour not in COLOURS:
         raise HTTPException(400, f"colour={colour[:50]!r}: expected one of {', '.join(COLOURS)}")
     found = None
     if token is not None:
-        found = await why(place.store, shown.chain, call_id, token, again="again" in given)
+        found = await why(source.store, shown.chain, call_id, token, again="again" in given)
     if given.get("again", "1") != "1":
         raise HTTPException(400, f"again={given['again'][:50]!r}: expected 1")
     if turn > max(1, _num_turns(shown)):
@@ -79,13 +79,13 @@ async def write(request: Request, places: Places) -> Page:
     first = _first_turn(shown, turn, call_id if found else "")
     spans = None
     if attempt is not None:
-        spans = await window(place, attempt, at := whole_number(request, "spans", 0) or 0)
+        spans = await window(source, attempt, at := whole_number(request, "spans", 0) or 0)
         if at and at >= spans.total:
             raise ConfigError(
                 f"spans={at}: the attempt has {spans.total} spans, the first one is 0"
             )
     address = f"rollouts/{quote(rollout.rollout_id, safe='')}"
-    texts = await texts_of(place, rollout)
+    texts = await texts_of(source, rollout)
     names = ("attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token")
     values = {
         "title": f"Rollout {rollout.rollout_id}",
@@ -105,7 +105,7 @@ async def write(request: Request, places: Places) -> Page:
         "reasons": EXCLUSION_REASONS,
         "error_place": place_of(attempt.error.traceback) if attempt and attempt.error else None,
         "spans": spans,
-        "span": await _span(place, attempt, given.get("span", "")),
+        "span": await _span(source, attempt, given.get("span", "")),
         "why": found,
         "chosen": {name: given[name] for name in names if given.get(name)},
         "tokens_of": call_id,
@@ -115,20 +115,20 @@ async def write(request: Request, places: Places) -> Page:
         "task": text_of(rollout.input),
         "most": MOST_CHARACTERS,
         "address": address,
-        "store_option": _store_option(place),
+        "store_option": _store_option(source),
     }
     about = rollout.rollout_id
-    return Page("rollout.html", values, place, "rollouts", state=state, about=about)
+    return Page("rollout.html", values, source, "rollouts", state=state, about=about)
 
 
-def _store_option(place: Place) -> tuple[str, str] | None:
+def _store_option(source: DataSource) -> tuple[str, str] | None:
     """How a command names this store; None where none can, as it is in memory."""
-    store = place.store
+    store = source.store
     while (target := getattr(store, "target", None)) is not None:
         store = target
-    if (file := place.file or file_of(store)) is not None:
+    if (file := source.file or file_of(store)) is not None:
         return "--path", str(file)
-    return ("--url", place.title) if "://" in place.title else None
+    return ("--url", source.title) if "://" in source.title else None
 
 
 def _first_turn(shown: Shown, asked: int, call_id: str) -> int:
@@ -162,12 +162,12 @@ def _beside(attempt: Attempt, shown: Shown) -> dict[str, Any]:
     }
 
 
-async def _span(place: Place, attempt: Attempt | None, span_id: str) -> dict[str, Any] | None:
+async def _span(source: DataSource, attempt: Attempt | None, span_id: str) -> dict[str, Any] | None:
     """The span that was chosen, with what it holds."""
     if attempt is None or not span_id:
         return None
     ids = (attempt.rollout_id, attempt.attempt_id)
-    found = await place.store.query_spans(*ids, span_id=span_id, limit=1)
+    found = await source.store.query_spans(*ids, span_id=span_id, limit=1)
     if not found:
         raise ConfigError(f"attempt {attempt.attempt_id!r} has no span {span_id[:100]!r}")
     span: Span = found[0]
@@ -181,23 +181,23 @@ async def _span(place: Place, attempt: Attempt | None, span_id: str) -> dict[str
     }
 
 
-async def spans(request: Request, places: Places) -> Page:
+async def spans(request: Request, sources: DataSources) -> Page:
     """A window of an attempt's spans by itself, for a page that is scrolled."""
-    place = places.get(request.path_params["key"])
+    source = sources.get(request.path_params["key"])
     rollout_id = request.path_params["rollout_id"]
     number = whole_number(request, "attempt")
-    attempts = {one.sequence_id: one for one in await place.store.query_attempts(rollout_id)}
+    attempts = {one.sequence_id: one for one in await source.store.query_attempts(rollout_id)}
     attempt = attempts.get(number or max(attempts, default=0))
     if attempt is None:
         raise ConfigError(f"rollout {rollout_id!r} has no attempt {number}")
-    found: Window = await window(place, attempt, whole_number(request, "from", 0) or 0)
+    found: Window = await window(source, attempt, whole_number(request, "from", 0) or 0)
     values = {"title": "Spans", "spans": found, "chosen": {"attempt": attempt.sequence_id}}
-    return Page("spans.html", values, place)
+    return Page("spans.html", values, source)
 
 
-async def explained(request: Request, places: Places) -> Page:
+async def explained(request: Request, sources: DataSources) -> Page:
     """Why a token got what it got, for programs: as ``agl explain --json`` has it."""
-    place = places.get(request.path_params["key"])
+    source = sources.get(request.path_params["key"])
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     token = whole_number(request, "token")
     if token is None:
@@ -205,24 +205,24 @@ async def explained(request: Request, places: Places) -> Page:
     given = request.query_params
     # As the page reads it: see ``write``.
     read = Part(max(0, (whole_number(request, "turn", 1) or 1) - MOST_CALLS // 2))
-    shown = await show(place.store, request.path_params["rollout_id"], number, step, read=read)
+    shown = await show(source.store, request.path_params["rollout_id"], number, step, read=read)
     call_id = given.get("call", "")
     if call_id not in shown.chain.calls and not shown.chain.trace.is_whole:
-        shown = await show(place.store, request.path_params["rollout_id"], number, step)
-    found: Why = await why(place.store, shown.chain, call_id, token, again="again" in given)
+        shown = await show(source.store, request.path_params["rollout_id"], number, step)
+    found: Why = await why(source.store, shown.chain, call_id, token, again="again" in given)
     body = json.dumps(asdict(found), default=str).encode()
     return Page("", {}, answer=Response(body, media_type="application/json"))
 
 
-async def raw(request: Request, places: Places) -> Page:
+async def raw(request: Request, sources: DataSources) -> Page:
     """A message whole, as text that no browser takes for anything else; or an image of it."""
-    place = places.get(request.path_params["key"])
+    source = sources.get(request.path_params["key"])
     given = request.query_params
     rollout_id = request.path_params["rollout_id"]
     call_id, which = given.get("call", ""), given.get("message", "")
     read = Part(0, 1)
-    shown = await show(place.store, rollout_id, whole_number(request, "attempt"), read=read)
-    call = await _call(place, shown, call_id)
+    shown = await show(source.store, rollout_id, whole_number(request, "attempt"), read=read)
+    call = await _call(source, shown, call_id)
     image = whole_number(request, "image")
     if image is not None:
         answer = await asyncio.to_thread(_image, shown, call, which, image)
@@ -233,13 +233,13 @@ async def raw(request: Request, places: Places) -> Page:
     return Page("", {}, answer=answer)
 
 
-async def _call(place: Place, shown: Shown, call_id: str) -> ModelCall | None:
+async def _call(source: DataSource, shown: Shown, call_id: str) -> ModelCall | None:
     """A call by its id; of a long trace by its span, wherever that is."""
     if shown.chain.trace.is_whole or not call_id:
         calls = list(shown.chain.calls.values())
     else:
         span_id = call_id.partition("#")[0]  # of several answers each has a number
-        spans = await place.store.query_spans(shown.rollout.rollout_id, span_id=span_id)
+        spans = await source.store.query_spans(shown.rollout.rollout_id, span_id=span_id)
         calls = [record.call for record in recorded_parts(spans)]
     return next((one for one in calls if one.call_id == call_id), None)
 

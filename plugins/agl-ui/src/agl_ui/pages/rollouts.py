@@ -24,8 +24,8 @@ from agl_learning.listing import (
 )
 from agl_learning.paging import page_behind
 from agl_ui.counts import STATUSES
+from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, number_of, whole_number
-from agl_ui.places import Place, Places
 
 SIZES = (25, 50, 100, 200)
 SORTS = {
@@ -70,10 +70,10 @@ class Row:
         return self.attempt.end_time - self.attempt.start_time
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """The table, as the address says."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
     given = request.query_params
     chosen: dict[str, Any] = {
         "status": [one for one in given.getlist("status") if one],
@@ -101,7 +101,7 @@ async def write(request: Request, places: Places) -> Page:
             "or the beginning of an id away",
         )
     if chosen["after"]:
-        await _check_after(place, chosen["after"])
+        await _check_after(source, chosen["after"])
     statuses = [*chosen["status"]] or None
     # One more than is shown, to know whether there is a next page.
     wanted = Wanted(
@@ -115,10 +115,10 @@ async def write(request: Request, places: Places) -> Page:
         most=size + 1,
     )
     check_order(wanted)
-    ask = _by_index if place.asked is not None else _by_contract
-    found = await ask(place, wanted, chosen["sort"], beginning, chosen["after"] or None)
+    ask = _by_index if source.asked is not None else _by_contract
+    found = await ask(source, wanted, chosen["sort"], beginning, chosen["after"] or None)
     is_more = len(found.rollouts) > size
-    rows = await rows_of(place, found.rollouts[:size])
+    rows = await rows_of(source, found.rollouts[:size])
     values = {
         "title": "Rollouts",
         "rows": rows,
@@ -134,17 +134,17 @@ async def write(request: Request, places: Places) -> Page:
         "next": rows[-1].rollout.rollout_id if is_more else "",
         "is_first": not chosen["after"],
     }
-    return Page("rollouts.html", values, place, "rollouts", state=state)
+    return Page("rollouts.html", values, source, "rollouts", state=state)
 
 
-async def _check_after(place: Place, rollout_id: str) -> None:
+async def _check_after(source: DataSource, rollout_id: str) -> None:
     with contextlib.suppress(DamagedRecordError):  # it is there
-        if await place.store.get_rollout_by_id(rollout_id) is None:
+        if await source.store.get_rollout_by_id(rollout_id) is None:
             raise HTTPException(400, f"after={rollout_id[:50]!r}: the store has no such rollout")
 
 
 async def _by_index(
-    place: Place, wanted: Wanted, sort: str, beginning: str, after: str | None
+    source: DataSource, wanted: Wanted, sort: str, beginning: str, after: str | None
 ) -> Listed:
     """The rollouts of the page, from a store's file."""
 
@@ -156,14 +156,14 @@ async def _by_index(
         is_oldest = sort == "oldest"
         return page_in(found, wanted, beginning=name, after=after, oldest_first=is_oldest)
 
-    assert place.asked is not None
-    ids, total = await place.asked.ask(look)
-    found = {one.rollout_id: one for one in await place.store.query_rollouts(rollout_id_in=ids)}
+    assert source.asked is not None
+    ids, total = await source.asked.ask(look)
+    found = {one.rollout_id: one for one in await source.store.query_rollouts(rollout_id_in=ids)}
     return Listed([found.get(one) or _unread(one) for one in ids], total)
 
 
 async def _by_contract(
-    place: Place, wanted: Wanted, sort: str, beginning: str, after: str | None
+    source: DataSource, wanted: Wanted, sort: str, beginning: str, after: str | None
 ) -> Listed:
     """The same from a store of which no more can be asked than what every store answers."""
     filters = {"status_in": wanted.statuses, "mode": wanted.mode, "run": wanted.run}
@@ -172,13 +172,13 @@ async def _by_contract(
     _, field, order = SORTS[sort]
     if wanted.step is None and not beginning:
         how = {"sort_by": field, "sort_order": order, "limit": wanted.most or -1}
-        page = await page_behind(place.store, after, None, **used, **how)
+        page = await page_behind(source.store, after, None, **used, **how)
         return Listed(list(page), page.total)
     if beginning:
         used["rollout_id_contains"] = beginning
     found: dict[str, Rollout] = {}
     looked_at = 0
-    async for one in each_record(place.store.query_rollouts, **used, sort_order="desc"):
+    async for one in each_record(source.store.query_rollouts, **used, sort_order="desc"):
         looked_at += 1
         names = (one.rollout_id, one.rollout_id.removeprefix("ro-"))
         if wanted.fits(one) and any(name.startswith(beginning) for name in names):
@@ -204,13 +204,13 @@ def _unread(rollout_id: str) -> Rollout:
     return Rollout.model_construct(rollout_id=rollout_id, input="", start_time=0, status=DAMAGED)
 
 
-async def rows_of(place: Place, rollouts: Any) -> list[Row]:
+async def rows_of(source: DataSource, rollouts: Any) -> list[Row]:
     """Lines of rollouts, with their final rewards."""
-    return [await _row(place, one) for one in rollouts]
+    return [await _row(source, one) for one in rollouts]
 
 
-async def _row(place: Place, rollout: Rollout) -> Row:
+async def _row(source: DataSource, rollout: Rollout) -> Row:
     if rollout.status == DAMAGED:
         return Row(rollout, None, problem="this record is damaged; see above")
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    return Row(rollout, attempt, await final_reward(place.store, rollout))
+    return Row(rollout, attempt, await final_reward(source.store, rollout))

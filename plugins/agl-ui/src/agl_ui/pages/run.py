@@ -23,8 +23,8 @@ from agl_runs.folders import shown_status
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
+from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, steps_of
-from agl_ui.places import Place, Places
 
 COLOURS = 6
 """Reasons that have one of their own in the ledger's bars; the others share one, and their name."""
@@ -70,28 +70,28 @@ class Bar:
     parts: list[Part]
 
 
-async def overview(request: Request, places: Places) -> Page:
+async def overview(request: Request, sources: DataSources) -> Page:
     """The newest run of a store, or its rollouts where it knows of no run."""
-    place = places.get(request.path_params["key"])
-    runs = await place.runs()
+    source = sources.get(request.path_params["key"])
+    runs = await source.runs()
     root = request.scope.get("root_path", "").rstrip("/")
     target = f"run/{quote(runs[0].run_id, safe='')}" if runs else "rollouts"
-    back = RedirectResponse(f"{root}/s/{quote(place.key, safe='')}/{target}", 303)
+    back = RedirectResponse(f"{root}/s/{quote(source.key, safe='')}/{target}", 303)
     return Page("", {}, answer=back)
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """One run."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
-    runs = await place.runs()
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
+    runs = await source.runs()
     run_id, steps = request.path_params["run_id"], steps_of(request)
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None:
-        raise ConfigError(f"the store {place.title} has no run {run_id!r}")
+        raise ConfigError(f"the store {source.title} has no run {run_id!r}")
     metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), lines_of(run)))
     counts, causes, accounts = await asyncio.gather(
-        counts_of(place), _causes(place), accounts_of(place, run_id, metrics.step)
+        counts_of(source), _causes(source), accounts_of(source, run_id, metrics.step)
     )
     curve = chart(
         "Mean reward per step",
@@ -102,7 +102,7 @@ async def write(request: Request, places: Places) -> Page:
         credit = [("train", "train", accounts.rewards(run_id))]
         curve = chart("Mean credit per step", credit, steps=steps)
     has_curve = bool(metrics.rewards or metrics.val_rewards)
-    mean = None if has_curve else await mean_reward(place, run_id, len(runs) == 1)
+    mean = None if has_curve else await mean_reward(source, run_id, len(runs) == 1)
     bars, kinds = _bars(accounts.steps, run_id)
     small, constant = _small(lines, steps)
     values: dict[str, Any] = {
@@ -138,13 +138,13 @@ async def write(request: Request, places: Places) -> Page:
         "accounts": accounts,
         "is_read": accounts.is_read(run_id),
     }
-    return Page("run.html", values, place, "run", state=state)
+    return Page("run.html", values, source, "run", state=state)
 
 
-async def tasks(request: Request, places: Places) -> Page:
+async def tasks(request: Request, sources: DataSources) -> Page:
     """How the rewards of each task of a run changed."""
-    place, run_id = places.get(request.path_params["key"]), request.path_params["run_id"]
-    found = await task_changes(place.store, run_id)
+    source, run_id = sources.get(request.path_params["key"]), request.path_params["run_id"]
+    found = await task_changes(source.store, run_id)
     most = most_changed(found)
     values: dict[str, Any] = {
         "title": f"Tasks of {run_id}",
@@ -152,7 +152,7 @@ async def tasks(request: Request, places: Places) -> Page:
         "changes": most,
         "num_more": len(found) - len(most),
     }
-    return Page("tasks.html", values, place, "run")
+    return Page("tasks.html", values, source, "run")
 
 
 def most_changed(changes: Sequence[TaskChange]) -> list[TaskChange]:
@@ -162,9 +162,9 @@ def most_changed(changes: Sequence[TaskChange]) -> list[TaskChange]:
     return [one for one in changes if one.rollout_id in ids]
 
 
-async def _causes(place: Place) -> list[Cause]:
+async def _causes(source: DataSource) -> list[Cause]:
     """Failures of the newest rollouts that failed, the most frequent first."""
-    found = await place.store.query_rollouts(
+    found = await source.store.query_rollouts(
         status_in=["failed"], sort_order="desc", limit=FAILED_LOOKED_AT
     )
     return causes_of([one.attempt for one in found if isinstance(one, AttemptedRollout)])

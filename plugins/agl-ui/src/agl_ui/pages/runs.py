@@ -12,8 +12,8 @@ from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_ui.charts import Chart, chart
 from agl_ui.counts import Mean, mean_reward
+from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, steps_of
-from agl_ui.places import Place, Places
 
 MOST_OVERLAID = 8
 """Curves that can be told apart."""
@@ -23,7 +23,7 @@ MOST_OVERLAID = 8
 class Row:
     """A run in the list."""
 
-    place: Place
+    source: DataSource
     run: Run
     status: str
     metrics: RunMetrics
@@ -37,49 +37,49 @@ class Row:
         return self.metrics.last_reward if self.mean is None else self.mean.reward
 
 
-async def rows(places: Places) -> tuple[list[Row], list[tuple[Place, str]]]:
+async def rows(sources: DataSources) -> tuple[list[Row], list[tuple[DataSource, str]]]:
     """All runs, the newest first; and stores that cannot be read, or that know of no run."""
     found: list[Row] = []
-    others: list[tuple[Place, str]] = []
-    for place in places.all():
+    others: list[tuple[DataSource, str]] = []
+    for source in sources.all():
         try:
-            runs = await place.runs()
+            runs = await source.runs()
         except AglError as error:
-            others.append((place, str(error)))
+            others.append((source, str(error)))
             continue
         if not runs:
-            others.append((place, ""))
+            others.append((source, ""))
         for run in runs:
-            found.append(await _row(place, run, len(runs) == 1))
+            found.append(await _row(source, run, len(runs) == 1))
     found.sort(key=lambda row: row.run.create_time, reverse=True)
     return found, others
 
 
-async def _row(place: Place, run: Run, is_only_run: bool) -> Row:
+async def _row(source: DataSource, run: Run, is_only_run: bool) -> Row:
     metrics = await run_in_threadpool(metrics_of, run)
     has_curve = metrics.rewards or metrics.val_rewards
-    mean = None if has_curve else await mean_reward(place, run.run_id, is_only_run)
+    mean = None if has_curve else await mean_reward(source, run.run_id, is_only_run)
     spark = chart("reward", _series(metrics), width=200.0, height=66.0)
-    return Row(place, run, shown_status(run), metrics, mean, spark)
+    return Row(source, run, shown_status(run), metrics, mean, spark)
 
 
 def _series(metrics: RunMetrics) -> list[tuple[str, str, dict[int, float | None]]]:
     return [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """The list."""
-    state = await places.state()
-    found, others = await rows(places)
+    state = await sources.state()
+    found, others = await rows(sources)
     return Page("runs.html", {"title": "Runs", "rows": found, "others": others}, state=state)
 
 
-async def compare(request: Request, places: Places) -> Page:
+async def compare(request: Request, sources: DataSources) -> Page:
     """Those that ``run`` names, as ``STORE/RUN``."""
     wanted = dict.fromkeys(request.query_params.getlist("run"))
-    state = await places.state()
-    found, _ = await rows(places)
-    known = {f"{row.place.key}/{row.run.run_id}": row for row in found}
+    state = await sources.state()
+    found, _ = await rows(sources)
+    known = {f"{row.source.key}/{row.run.run_id}": row for row in found}
     for name in wanted:
         if name not in known:
             raise ConfigError(f"run={name[:100]!r}: there is no such run here")

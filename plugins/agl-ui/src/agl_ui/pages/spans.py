@@ -6,7 +6,7 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl.types import Attempt, Span
-from agl_ui.places import Place
+from agl_ui.data_sources import DataSource
 
 WINDOW = 100
 """Spans that one answer has."""
@@ -69,7 +69,7 @@ class Window:
 
 
 @dataclass
-class _Known:
+class _CachedSpans:
     """What is kept of an attempt."""
 
     total: int
@@ -78,16 +78,16 @@ class _Known:
     parents: dict[str, str | None] = field(default_factory=dict[str, str | None])
 
 
-async def window(place: Place, attempt: Attempt, first: int) -> Window:
+async def window(source: DataSource, attempt: Attempt, first: int) -> Window:
     """The spans from one on.
 
     Args:
-        place: Where they are.
+        source: Where they are.
         attempt: Whose.
         first: Number of the first one, from 0; of a number beyond the last, the last window.
     """
     ids = (attempt.rollout_id, attempt.attempt_id)
-    store = place.store
+    store = source.store
     page = await store.query_spans(*ids, sort_by="start_time", limit=WINDOW, offset=first)
     if not page and page.total:
         first = (page.total - 1) // WINDOW * WINDOW
@@ -96,25 +96,25 @@ async def window(place: Place, attempt: Attempt, first: int) -> Window:
         whole = list(page) if len(page) == page.total else list(await store.query_spans(*ids))
         bars = tree(whole)
         return Window(len(bars), first, bars[first : first + WINDOW], True)
-    known = await _known(place, ids, page.total, list(page), first)
+    known = await _known(source, ids, page.total, list(page), first)
     await _find_parents(store, ids, page, known)
     bars = [_bar(span, _depth(span, known.parents), known.begin, known.end) for span in page]
     return Window(page.total, first, bars, False)
 
 
 async def _known(
-    place: Place, ids: tuple[str, str], total: int, page: Sequence[Span], first: int
-) -> _Known:
+    source: DataSource, ids: tuple[str, str], total: int, page: Sequence[Span], first: int
+) -> _CachedSpans:
     """The clock of an attempt, asked for once as long as no span comes."""
-    kept: dict[Any, _Known] = place.memory.setdefault("clocks", {})
+    kept: dict[Any, _CachedSpans] = source.memory.setdefault("clocks", {})
     known = kept.pop(ids, None)
     if known is None or known.total != total:
-        store = place.store
+        store = source.store
         begin = page if not first else await store.query_spans(*ids, sort_by="start_time", limit=1)
         # What has no end comes last, which is first here.
         last = await store.query_spans(*ids, sort_by="end_time", sort_order="desc", limit=20)
         ends = [one for span in (*last, *page) for one in (span.start_time, span.end_time) if one]
-        known = _Known(total, begin[0].start_time or 0.0, max(ends, default=0.0))
+        known = _CachedSpans(total, begin[0].start_time or 0.0, max(ends, default=0.0))
     kept[ids] = known
     while len(kept) > MOST_KNOWN:
         del kept[next(iter(kept))]
@@ -122,7 +122,7 @@ async def _known(
 
 
 async def _find_parents(
-    store: LightningStore, ids: tuple[str, str], page: Sequence[Span], known: _Known
+    store: LightningStore, ids: tuple[str, str], page: Sequence[Span], known: _CachedSpans
 ) -> None:
     """Learn the ancestors of some spans."""
     if len(known.parents) > 50_000:

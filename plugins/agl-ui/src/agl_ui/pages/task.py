@@ -20,9 +20,9 @@ from agl_learning.paging import page_behind
 from agl_learning.showing import message_text, said
 from agl_sqlite.ids import number_of
 from agl_ui.charts import chart
+from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
-from agl_ui.places import Place, Places
 
 AROUND = 1_000
 """Rollouts before and after the one that is asked for, among which those of its task are."""
@@ -82,15 +82,15 @@ class Step:
         return stdev(self.rewards) if len(self.rewards) > 1 else None
 
 
-async def write(request: Request, places: Places) -> Page:
+async def write(request: Request, sources: DataSources) -> Page:
     """The task of the rollout that the address names."""
-    place = places.get(request.path_params["key"])
-    state = await place.state()
+    source = sources.get(request.path_params["key"])
+    state = await source.state()
     rollout_id = request.query_params.get("rollout", "")
-    rollout = await place.store.get_rollout_by_id(rollout_id) if rollout_id else None
+    rollout = await source.store.get_rollout_by_id(rollout_id) if rollout_id else None
     if rollout is None:
         raise UnknownRecordError(f"rollout {rollout_id[:100]!r}: the store has none of this id")
-    rows = await rows_of(place, await _siblings(place, rollout))
+    rows = await rows_of(source, await _siblings(source, rollout))
     steps = _steps(rows)
     own = next(one for one in steps if any(_id(row) == rollout_id for row in one.rows))
     step = whole_number(request, "step", own.step)
@@ -104,7 +104,7 @@ async def write(request: Request, places: Places) -> Page:
         beside = [*shown[: SIDE_BY_SIDE // 2], *shown[-SIDE_BY_SIDE // 2 :]]
     else:
         beside = shown
-    columns = await asyncio.gather(*(_column(place, row) for row in beside))
+    columns = await asyncio.gather(*(_column(source, row) for row in beside))
     shared = _part([one for one in columns if one.messages])
     of_run: dict[int, list[float]] = {}
     for one in steps:
@@ -132,18 +132,18 @@ async def write(request: Request, places: Places) -> Page:
         if len(means) > 1
         else None,
     }
-    return Page("task.html", values, place, "rollouts", state=state)
+    return Page("task.html", values, source, "rollouts", state=state)
 
 
-async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
+async def _siblings(source: DataSource, rollout: Rollout) -> list[Rollout]:
     """Rollouts of the same task, as they were queued."""
-    if place.asked is not None:
+    if source.asked is not None:
         values = {"n": number_of(rollout.rollout_id), "around": AROUND, "most": MOST}
         sql = files("agl_ui").joinpath("siblings.sql").read_text("utf-8")
-        ids = await place.asked.ask(lambda file: [row[0] for row in file.execute(sql, values)])
-        found = await place.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
+        ids = await source.asked.ask(lambda file: [row[0] for row in file.execute(sql, values)])
+        found = await source.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
         return sorted(found, key=lambda one: number_of(one.rollout_id))
-    before, after = await _near(place, rollout.rollout_id)
+    before, after = await _near(source, rollout.rollout_id)
 
     def same(near: Sequence[Rollout]) -> list[Rollout]:
         of_it = (one for one in near if one.input == rollout.input and one.mode == rollout.mode)
@@ -152,11 +152,11 @@ async def _siblings(place: Place, rollout: Rollout) -> list[Rollout]:
     return [*reversed(same(before)), rollout, *same(after)]
 
 
-async def _near(place: Place, rollout_id: str) -> tuple[Sequence[Rollout], Sequence[Rollout]]:
+async def _near(source: DataSource, rollout_id: str) -> tuple[Sequence[Rollout], Sequence[Rollout]]:
     """Those before it and those after it, the nearest first."""
     orders = "desc", "asc"
     asked = (
-        page_behind(place.store, rollout_id, None, sort_order=one, limit=AROUND) for one in orders
+        page_behind(source.store, rollout_id, None, sort_order=one, limit=AROUND) for one in orders
     )
     before, after = await asyncio.gather(*asked)
     return before.items, after.items
@@ -185,16 +185,16 @@ def _steps(rows: Sequence[Row]) -> list[Step]:
     return list(found.values())
 
 
-async def _column(place: Place, row: Row) -> Column:
+async def _column(source: DataSource, row: Row) -> Column:
     if row.attempt is None:
         return Column(row, [])
     of = (row.attempt.rollout_id, row.attempt.attempt_id)
     try:
-        spans = await place.store.query_spans(*of, limit=MOST_SPANS)
+        spans = await source.store.query_spans(*of, limit=MOST_SPANS)
         unread = 0
         if spans.total > len(spans):
             named = {"name": MODEL_CALL_SPAN, "limit": MOST_SPANS}
-            spans = await place.store.query_spans(*of, **named)
+            spans = await source.store.query_spans(*of, **named)
             unread = spans.total - len(spans)
         messages = _messages(list(spans))
         more = max(0, len(messages) - MOST_MESSAGES)

@@ -23,7 +23,7 @@ from agl_runs.finding import last_time, placed
 from agl_runs.folders import RUNS, STORE
 from agl_runs.records import Run
 from agl_runs.store import KIND as RUNS_KIND, query_runs
-from agl_ui.looking import Looking
+from agl_ui.read_only_store import ReadOnlyStore
 
 logger = logging.getLogger("agl.ui")
 MOST_OPEN = 20
@@ -33,7 +33,7 @@ NEWEST = 50
 
 
 @dataclass
-class Place:
+class DataSource:
     """One store."""
 
     key: str
@@ -118,7 +118,7 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-class Places:
+class DataSources:
     """All of them.
 
     Args:
@@ -127,32 +127,32 @@ class Places:
         folder: Of runs.
     """
 
-    def __init__(self, only: Place | None = None, folder: Path = Path(RUNS)) -> None:
+    def __init__(self, only: DataSource | None = None, folder: Path = Path(RUNS)) -> None:
         self._only, self._folder = only, folder
         self.title = "the list of runs"
         self.memory: dict[str, Any] = {}
-        """As that of a ``Place``, for what is about all of them."""
+        """As that of a ``DataSource``, for what is about all of them."""
         self._few = FewOpen(MOST_OPEN)
-        self._known: dict[str, Place] = {} if only is None else {only.key: only}
+        self._known: dict[str, DataSource] = {} if only is None else {only.key: only}
 
-    def all(self) -> list[Place]:
+    def all(self) -> list[DataSource]:
         """Those that are there now."""
         if self._only is not None:
             return [self._only]
         files = {file.parent.name: file for file in sorted(self._folder.glob(f"*/{STORE}"))}
         for key, file in files.items():
             if key not in self._known:
-                self._known[key] = file_place(file.absolute(), self._few)
+                self._known[key] = file_source(file.absolute(), self._few)
         return [self._known[key] for key in files]
 
     async def state(self) -> str:
         """A text that is another one when one of them has changed, or another one is there."""
 
-        async def one(place: Place) -> tuple[str, str]:
+        async def one(source: DataSource) -> tuple[str, str]:
             try:
-                return place.key, await place.state()
+                return source.key, await source.state()
             except AglError:
-                return place.key, "unreadable"
+                return source.key, "unreadable"
 
         return _digest(await asyncio.gather(*map(one, self.all())))
 
@@ -165,18 +165,18 @@ class Places:
         if self._only is not None:
             await self._only.runs()
 
-    def get(self, key: str) -> Place:
+    def get(self, key: str) -> DataSource:
         """One of them.
 
         Raises:
             ConfigError: There is none of this key.
         """
-        for place in self.all():
-            if place.key == key:
-                return place
+        for source in self.all():
+            if source.key == key:
+                return source
         raise ConfigError(f"there is no store {key!r} here")
 
-    async def newest(self) -> Place:
+    async def newest(self) -> DataSource:
         """The one whose run was begun last, of those that can be read.
 
         Raises:
@@ -184,37 +184,37 @@ class Places:
         """
         last: dict[str, float] = {}
         why = ""
-        for place in self.all():
+        for source in self.all():
             try:
-                runs = await place.runs()
+                runs = await source.runs()
             except AglError as error:
-                logger.warning("%s is passed over: %s", place.key, error)
+                logger.warning("%s is passed over: %s", source.key, error)
                 why = f" that can be read: {error}"
                 continue
-            last[place.key] = last_time(runs[0]) if runs else 0.0
+            last[source.key] = last_time(runs[0]) if runs else 0.0
         if not last:
             raise ConfigError(f"there is no store here{why}")
         return self.get(max(last, key=lambda key: last[key]))
 
     async def close(self) -> None:
         """Let go of all files and connections."""
-        for place in self._known.values():
-            await place.store.close()
+        for source in self._known.values():
+            await source.store.close()
 
 
-def file_place(file: Path, among: FewOpen | None = None) -> Place:
-    """The place of a store's file; ``among`` those of which only some are open."""
+def file_source(file: Path, among: FewOpen | None = None) -> DataSource:
+    """The source of a store's file; ``among`` those of which only some are open."""
     name = file.absolute().parent.name if file.name == STORE else file.stem
     store = FileStore(file, among)
-    return Place(name or "store", str(file), Looking(store), file, store)
+    return DataSource(name or "store", str(file), ReadOnlyStore(store), file, store)
 
 
-def server_place(url: str, title: str) -> Place:
-    """The place of a store behind a server; ``title`` is its address without a token."""
+def server_source(url: str, title: str) -> DataSource:
+    """The source of a store behind a server; ``title`` is its address without a token."""
     import agl
 
     client = agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     role = (without_token(url)[1] or "").partition(".")[0]
     # A token of a lower role says so; which token of an admin it is, only its server knows.
     writer = None if role in ALLOWED else client
-    return Place("server", title, Looking(client), writer=writer)
+    return DataSource("server", title, ReadOnlyStore(client), writer=writer)

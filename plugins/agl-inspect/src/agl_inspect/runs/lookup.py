@@ -20,7 +20,7 @@ from agl_learning.stores import open_store, store_file, store_of
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
-from agl_runs.known import one_of, runs_here, runs_in
+from agl_runs.local_runs import one_of, runs_here, runs_in
 from agl_runs.records import Run
 from agl_sqlite.file import open_to_read
 
@@ -29,7 +29,7 @@ Where = tuple[Path | None, str | None]
 """``--path`` and ``--url``."""
 
 
-def known_runs(path: Path | None, url: str | None) -> list[Run]:
+def runs_of_store(path: Path | None, url: str | None) -> list[Run]:
     """The runs of the store that is named; without one, of all under ``agl-runs``."""
     if url is not None:
         return read_and_close(open_store(path, url), store_runs.query_runs)
@@ -45,7 +45,7 @@ def find_run(name: str, where: Where) -> Run:
     if where == (None, None) and os.path.exists(name):  # a long name does not
         runs = runs_here(Path(name)) if os.path.isdir(name) else runs_in(Path(name))
         return runs[0] if len(runs) == 1 else one_of(runs, "")
-    return one_of(known_runs(*where), name)
+    return one_of(runs_of_store(*where), name)
 
 
 def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import agl
-from agl_ui.beside import Beside
+from agl_ui.run_hook import RunPages
 
 
 def opened(file):
@@ -26,7 +26,7 @@ async def test_a_run_that_ended_has_left_its_file(tmp_path, capsys):
     file = tmp_path / "store.db"
     store = agl.SqliteLightningStore(file, durability="process")
     await store.enqueue_rollout("t")
-    beside = Beside()
+    beside = RunPages()
     run = SimpleNamespace(get_run_folder=lambda: tmp_path, get_run=lambda: ("r", 1))
     await beside.on_run_start(run, store)
     address = re.search(r"http\S+", capsys.readouterr().err)[0]

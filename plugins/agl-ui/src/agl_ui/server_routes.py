@@ -35,12 +35,12 @@ class _Pages:
             from starlette.applications import Starlette
 
             from agl_ui.app import routes
-            from agl_ui.looking import Looking
-            from agl_ui.places import Place, Places
+            from agl_ui.data_sources import DataSource, DataSources
+            from agl_ui.read_only_store import ReadOnlyStore
 
-            place = Place("store", "the store of this server", Looking(self._store))
-            place.writer = self._store
-            self._app = Starlette(routes=routes(Places(place)))
+            source = DataSource("store", "the store of this server", ReadOnlyStore(self._store))
+            source.writer = self._store
+            self._app = Starlette(routes=routes(DataSources(source)))
         await self._app(scope, receive, send)
 
 

@@ -17,10 +17,10 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.types import RolloutStatus
+from agl_ui.data_sources import DataSources
 from agl_ui.pages.page import Page
-from agl_ui.places import Places
 
-ACTS: dict[str, RolloutStatus] = {"cancel": "cancelled", "requeue": "requeuing"}
+ACTIONS: dict[str, RolloutStatus] = {"cancel": "cancelled", "requeue": "requeuing"}
 """What is asked -> the status that the rollout gets."""
 POSSIBLE = {
     "queuing": ["cancel"],
@@ -31,16 +31,16 @@ POSSIBLE = {
 """Status of a rollout -> what can be asked for."""
 
 
-def acts_of(request: Request, page: Page) -> list[str]:
+def actions_of(request: Request, page: Page) -> list[str]:
     """What who looks may do with the rollout that a page is about."""
-    place, status = page.place, getattr(page.values.get("rollout"), "status", "")
-    if place is None or place.writer is None or "agl-ui-static" in request.scope:
+    source, status = page.source, getattr(page.values.get("rollout"), "status", "")
+    if source is None or source.writer is None or "agl-ui-static" in request.scope:
         return []
     grant = request.scope.get("agl.grant")  # where a store server has looked at a token
     return POSSIBLE.get(status, []) if grant is None or grant.role == "admin" else []
 
 
-async def act(request: Request, places: Places) -> Response:
+async def perform(request: Request, sources: DataSources) -> Response:
     """Do it; JSON that says what became of it."""
     sent = request.headers.get("origin", "").partition("://")[2]
     if not sent or sent != request.headers.get("host"):
@@ -51,21 +51,21 @@ async def act(request: Request, places: Places) -> Response:
         wanted = json.loads(await request.body()).get("do")
     except (ValueError, AttributeError, RecursionError):
         wanted = None
-    if not isinstance(wanted, str) or wanted not in ACTS:
-        return _refused(400, f"expected one of {', '.join(ACTS)}")
+    if not isinstance(wanted, str) or wanted not in ACTIONS:
+        return _refused(400, f"expected one of {', '.join(ACTIONS)}")
     try:
-        place = places.get(request.path_params["key"])
+        source = sources.get(request.path_params["key"])
     except ConfigError as error:
         return _refused(404, str(error))
-    if place.writer is None:
+    if source.writer is None:
         return _refused(
             403,
             "this store is opened to be read. Open its server with an admin's token in the "
             "address, or start the run with --ui, to change what it does",
         )
     try:
-        rollout = await place.writer.update_rollout(
-            request.path_params["rollout_id"], status=ACTS[wanted]
+        rollout = await source.writer.update_rollout(
+            request.path_params["rollout_id"], status=ACTIONS[wanted]
         )
     except NotAllowedError as error:
         return _refused(403, str(error))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 
-class Beside(agl.Hook):
+class RunPages(agl.Hook):
     """Show the run in a browser while it lasts; its end is the end of the page.
 
     ``agl ui`` shows the same afterwards, from the run's folder.
@@ -31,20 +31,20 @@ class Beside(agl.Hook):
         """The run's file as it is read for the page; the run's store is the run's to close."""
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
-        from agl_ui.looking import Looking
-        from agl_ui.places import Place, Places, file_place
+        from agl_ui.data_sources import DataSource, DataSources, file_source
+        from agl_ui.read_only_store import ReadOnlyStore
         from agl_ui.serving import Server
 
         folder = algorithm.get_run_folder()
         file = None if folder is None else folder / STORE
         if file is not None and file.is_file():  # read apart from the run, which is not kept
-            place = file_place(file)
-            self._opened = place.store
+            source = file_source(file)
+            self._opened = source.store
         else:
             run_id, _ = algorithm.get_run() or ("run", 1)
-            place = Place(run_id, f"the store of run {run_id}", Looking(store))
-        place.writer = store
-        self._server = Server(Places(place), port=self.port)
+            source = DataSource(run_id, f"the store of run {run_id}", ReadOnlyStore(store))
+        source.writer = store
+        self._server = Server(DataSources(source), port=self.port)
         address = self._server.start()
         note(f"agl ui: {address}")  # a log would break it in two
         if self.browse:

@@ -17,7 +17,7 @@ MOST_DAMAGED = 50
 
 
 @dataclass
-class Spared:
+class Damage:
     """What a page passes over, and says."""
 
     problems: dict[str, None] = field(default_factory=dict[str, None])
@@ -27,7 +27,7 @@ class Spared:
     earlier one would count."""
 
 
-SPARED: ContextVar[Spared | None] = ContextVar("SPARED", default=None)
+DAMAGE: ContextVar[Damage | None] = ContextVar("DAMAGE", default=None)
 """Of the page that is being written; None where damage is to be told by an error."""
 
 
@@ -35,7 +35,7 @@ _PAGED = {f"query_{kind}" for kind in SORTABLE} - {"query_documents"}
 """Queries whose pages have an offset."""
 
 
-class Looking(ForwardingStore):
+class ReadOnlyStore(ForwardingStore):
     """Hands on what a reader's token allows, and hides in answers what such a token does not show.
 
     Args:
@@ -58,15 +58,15 @@ class Looking(ForwardingStore):
         """
         if operation not in ALLOWED["reader"] and operation != "close":
             raise NotAllowedError(f"a page over a store may not {operation}")
-        spared = SPARED.get()
+        damage = DAMAGE.get()
         try:
             return await self._ask(operation, arguments)
         except DamagedRecordError:
-            if spared is None or operation not in _PAGED:
+            if damage is None or operation not in _PAGED:
                 raise
-            if operation == "query_spans" and not spared.spans:
+            if operation == "query_spans" and not damage.spans:
                 raise
-        return await self._spare(operation, arguments, spared)
+        return await self._spare(operation, arguments, damage)
 
     async def _ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         try:
@@ -81,7 +81,7 @@ class Looking(ForwardingStore):
             raise DamagedRecordError(f"one of the store's {what} cannot be read: {why}") from error
 
     async def _spare(
-        self, operation: str, arguments: dict[str, Any], spared: Spared
+        self, operation: str, arguments: dict[str, Any], damage: Damage
     ) -> PaginatedResult[Any]:
         """The answer of a query without those records that are damaged; what they are is noted."""
         limit, begin = arguments.get("limit", -1), arguments.get("offset", 0)
@@ -98,7 +98,7 @@ class Looking(ForwardingStore):
                 damaged += 1
                 if damaged > MOST_DAMAGED:
                     raise
-                spared.problems[str(error)] = None
+                damage.problems[str(error)] = None
                 at, size = at + 1, PAGE
                 continue
             items += page
