@@ -18,13 +18,9 @@ class RequestMetrics:
         self._seconds: dict[tuple[str, str], float] = {}
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered.
+        """Count a request that was answered, in seconds from its first byte to the answer's last.
 
-        Args:
-            method: Its HTTP method.
-            route: The path of its route, with parameters unfilled, so that there are few.
-            status: What answered it.
-            seconds: From its first byte to the last of the answer.
+        ``route`` is its path with parameters unfilled, so that there are few.
         """
         key, where = (method, route, status), (method, route)
         self._requests[key] = self._requests.get(key, 0) + 1

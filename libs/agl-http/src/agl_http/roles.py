@@ -88,13 +88,9 @@ def check(
 ) -> None:
     """Refuse what the token of a request does not allow.
 
-    Args:
-        grant: Of the request.
-        claims: Of tokens of attempts that stand beside it: what a runner has claimed.
-        operation: What is asked for.
-        arguments: With what; ``rollout_id`` and ``attempt_id``, or ``rollout_id_in``, say of which
-            records.
-        attempts: Rollout and attempt ids of what is written, where the arguments do not say.
+    ``claims`` are of the tokens of attempts beside it: what a runner has claimed. ``attempts`` has
+    the ids of what is written, if the arguments ``rollout_id``, ``attempt_id`` and
+    ``rollout_id_in`` do not say of which records.
 
     Raises:
         NotAllowedError: The role may not do that, not so, or not to this record.

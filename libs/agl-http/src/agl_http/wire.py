@@ -188,10 +188,7 @@ def status_of(error: errors.AglError) -> int:
 def error_of(status: int, answer: Any, where: str) -> errors.AglError:
     """The error that an answer stands for; the reverse of ``status_of``.
 
-    Args:
-        status: The HTTP status.
-        answer: The decoded body, or None when it was no JSON.
-        where: The request, for the message.
+    ``answer`` is the decoded body, None if it was no JSON; ``where`` begins messages.
     """
     fields = cast(dict[str, Any], answer) if isinstance(answer, dict) else {}
     detail, name = fields.get("detail"), str(fields.get("error_type") or "")

@@ -24,16 +24,7 @@ _ABSENT: Final = object()
 
 
 def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[str], list[str]]:
-    """What differs from the last start of a run.
-
-    Args:
-        before: As it is stored.
-        now: As it is to go on.
-        algorithm: It tells which of its options are safe to change.
-
-    Returns:
-        What is safe to change, and what makes another run of it.
-    """
+    """What differs from the last start of a run: what is safe to change, and what is not."""
     safe: list[str] = [before.problem] if before.problem else []
     unsafe: list[str] = []
     # A trainer in Python records the algorithm's options only, and a file has all keys.

@@ -22,10 +22,6 @@ def placed(run: Run, file: Path) -> Run:
     store's. If the store is shared by several runs, the folder is the one in the record. The run's
     configuration file and working directory are looked for at the same place relative to the
     folder.
-
-    Args:
-        run: As the store has it.
-        file: Of the store.
     """
     folder = file.absolute().parent
     old = Path(run.folder or folder)

@@ -228,35 +228,54 @@ def _check_no_loop() -> None:
 
 
 def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
-    """The run that is asked for, and where it has its folder; nothing is changed."""
-    known = folders.known_run(request.folder) if request.folder is not None else None
-    if request.run_id is None:
-        run_id = known[0] if known is not None else folders.new_run_id()
-        before = None if known is None else _ask(store, lambda: get_run(store, run_id))
-        before = before and _placed(before, store)
-    else:
-        run_id = request.run_id
-        before = _asked_for(request, store)
-        if known is not None and known[0] != run_id:
-            raise ConfigError(
-                f"run {run_id!r}: the folder {str(request.folder)!r} holds run {known[0]!r}. "
-                f"Give another run_dir, or go on with that run: Trainer(run={known[0]!r}, "
-                f"resume=True), or agl run --resume {known[0]}. One that begins from a checkpoint "
-                "of it needs a folder of its own: give algorithm.run_dir, too"
-            )
-    if before is None and (request.resume or (request.run_id is None and known is not None)):
+    """The run that is asked for, and where it has its folder; nothing is changed.
+
+    Raises:
+        ConfigError: It is there and is to be new, or to go on and not there, or another one is.
+    """
+    named, folder = request.run_id, request.folder
+    place = folder or (named and folders.default_folder(named))
+    known = folders.known_run(place) if place else None
+    run_id = named or (known[0] if known else folders.new_run_id())
+    before: Run | None = None
+    if named:
+        before = asyncio.run(get_run(store, named))
+    elif known:
+        before = _ask(store, lambda: get_run(store, run_id))
+    before = before and _placed(before, store)
+    if folder is None and before is not None and before.folder:
+        folder = Path(before.folder)
+        known = folders.known_run(folder)
+    folder = folder or folders.default_folder(run_id)
+    if named and not request.resume and before is not None:
+        raise ConfigError(
+            f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Go on with "
+            "it with resume=True, or give another id"
+        )
+    if known is not None and known[0] != run_id:
+        raise ConfigError(
+            f"run {run_id!r}: the folder {str(folder)!r} holds run {known[0]!r}. "
+            f"Give another run_dir, or go on with that run: Trainer(run={known[0]!r}, "
+            f"resume=True), or agl run --resume {known[0]}. One that begins from a checkpoint "
+            "of it needs a folder of its own: give algorithm.run_dir, too"
+        )
+    if named and not request.resume and known is not None:
+        raise ConfigError(
+            f"run {run_id!r} has been begun already, in {str(folder)!r}, and the store given does "
+            "not have it. Give the store that it had, resume=True to go on without, or another id"
+        )
+    if request.resume and before is None and known is None:
+        runs = asyncio.run(query_runs(store))[-20:]
+        names = ", ".join(run.run_id for run in reversed(runs)) or "none"
+        raise ConfigError(
+            f"no run {run_id!r} in this store to go on with. Leave resume out to begin it, or give "
+            f"the store that it had. The newest here: {names}"
+        )
+    if before is None and known is not None:
         logger.warning(
             "the store has no record of run %s, so its options, tasks and code cannot be compared "
             "with those that it had; its algorithm compares only what it wrote into its folder",
             run_id,
-        )
-    stored = Path(before.folder) if before is not None and before.folder else None
-    folder = request.folder or stored or folders.default_folder(run_id)
-    known = known or folders.known_run(folder)
-    if request.run_id is not None and known is not None and before is None and not request.resume:
-        raise ConfigError(
-            f"run {run_id!r} has been begun already, in {str(folder)!r}, and the store given does "
-            "not have it. Give the store that it had, resume=True to go on without, or another id"
         )
     number = 1 if known is None else known[1] + 1
     return RecordedStart(
@@ -277,27 +296,6 @@ def _is_kept(store: LightningStore) -> bool:
 def _placed(run: Run, store: LightningStore) -> Run:
     path = getattr(_innermost(store), "path", None)
     return run if not isinstance(path, str) else placed(run, Path(path))
-
-
-def _asked_for(request: RunRequest, store: LightningStore) -> Run | None:
-    """The run as it is stored: there where it is to go on, and not there where it is new."""
-    run_id = request.run_id or ""
-    before = asyncio.run(get_run(store, run_id))
-    before = before and _placed(before, store)
-    if before is not None and not request.resume:
-        raise ConfigError(
-            f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Go on with "
-            "it with resume=True, or give another id"
-        )
-    in_folder = folders.known_run(request.folder or folders.default_folder(run_id))
-    if before is None and request.resume and (in_folder is None or in_folder[0] != run_id):
-        runs = asyncio.run(query_runs(store))[-20:]
-        names = ", ".join(run.run_id for run in reversed(runs)) or "none"
-        raise ConfigError(
-            f"no run {run_id!r} in this store to go on with. Leave resume out to begin it, or give "
-            f"the store that it had. The newest here: {names}"
-        )
-    return before
 
 
 def _check_ended(before: Run) -> list[str]:

@@ -113,12 +113,7 @@ class Run(Record):
 
 
 def begin(before: Run | None, start: RunStart, now: float) -> Run:
-    """The run with its next generation; as it is where that has begun already.
-
-    Raises:
-        InvalidTransitionError: The stored run is of another algorithm.
-        DamagedRecordError: It cannot be read.
-    """
+    """The run with its next generation; as it is if that has begun already. See ``begin_run``."""
     old = before.generations if before is not None else []
     if before is not None:
         if start.key and old and old[-1].key == start.key:
@@ -154,13 +149,7 @@ def begin(before: Run | None, start: RunStart, now: float) -> Run:
 
 
 def end(run: Run, generation: int, outcome: RunOutcome, error: str | None, now: float) -> Run:
-    """The run with the end of a generation; as it is where that has ended already.
-
-    Raises:
-        InvalidTransitionError: A run does not end so.
-        ReplacedError: It would have finished, and another start has taken over.
-        UnknownRecordError: It has no such generation.
-    """
+    """The run with the end of a generation; as it is if that has ended already. See ``end_run``."""
     if outcome not in get_args(RunOutcome):
         known = ", ".join(map(repr, get_args(RunOutcome)))
         raise InvalidTransitionError(

@@ -16,16 +16,9 @@ if TYPE_CHECKING:
 def replay(trainer: "Trainer", agent: "LitAgent[Any]", step: int) -> Any:
     """Train a stored step of the run that ``run`` or ``run_dir`` of a trainer names again.
 
-    The agent is not run, and nothing of the run is changed. An algorithm that can do it has a
-    coroutine method ``replay(step)``; it reads the folder of the run and its store.
-
-    Args:
-        trainer: With the algorithm, the store and the adapter of the run.
-        agent: Of the run; it says whose calls are trained.
-        step: Which, from 1.
-
-    Returns:
-        What the algorithm says: an ``agl_learning.replay.Replay``.
+    The agent is not run, and nothing of the run is changed. The algorithm's coroutine method
+    ``replay(step)`` reads the folder of the run and its store; what it returns, an
+    ``agl_learning.replay.Replay``, is returned.
 
     Raises:
         ConfigError: No run is named, or it cannot be done; the message says what is missing.

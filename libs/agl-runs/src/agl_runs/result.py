@@ -123,13 +123,6 @@ async def sum_up(
     """What a run came to, which has ended, with what plugins say of it.
 
     It does not fail by what is wrong with the store, with the folder, or with a plugin.
-
-    Args:
-        store: Of the run.
-        run_id: Of the run.
-        folder: Of the run; it may not be there.
-        record: Of the run.
-        hooks: Those of the run.
     """
     try:
         result = await result_of(store, run_id, folder, record)

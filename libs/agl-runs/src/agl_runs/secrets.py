@@ -21,15 +21,10 @@ _PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
 
 
 def expand(value: Any, where: str, name: str = "") -> Any:
-    """Replace ``${NAME}`` in all texts of nested dicts and lists.
+    """Replace ``${NAME}`` in all texts of nested dicts and lists; ``where`` begins messages.
 
     agl does not write down what comes out of the environment (see ``utils.secrets``), if the
     variable's name or the key says that it is a secret, or if it is the password of an address.
-
-    Args:
-        value: What was read from a file.
-        where: What error messages begin with; keys are appended.
-        name: The key under which it stands.
 
     Raises:
         ConfigError: A variable is not set, or there is more in the braces than its name.

@@ -68,10 +68,8 @@ async def begin_run(store: LightningStore, start: RunStart) -> Run:
     """Add a run, or begin the next generation of one that is stored.
 
     A stored run gets configuration, code, data and folder of this start. A generation that has not
-    ended is taken for dead. Asked again with the same ``key``, nothing is begun.
-
-    Returns:
-        The run; its last generation is the one that was begun, and no other start has its number.
+    ended is taken for dead. Asked again with the same ``key``, nothing is begun. The answer's last
+    generation is the one that was begun, and no other start has its number.
 
     Raises:
         InvalidTransitionError: The stored run is of another algorithm.
@@ -101,15 +99,8 @@ async def end_run(
 ) -> Run:
     """Note how a generation ended; one that is not the last changes no status of the run.
 
-    The first report counts, but for ``died``: a generation that was thought dead may say itself how
-    it ended.
-
-    Args:
-        store: Of the run.
-        run_id: Which run.
-        generation: Its number.
-        outcome: How it ended; ``died`` when its process was seen to be gone.
-        error: Why.
+    The first report counts, but for ``died`` (its process was seen to be gone): a generation that
+    was thought dead may say itself how it ended.
 
     Raises:
         UnknownRecordError: No such run, or no such generation.
@@ -132,17 +123,9 @@ async def end_run(
 async def delete_run(
     store: LightningStore, run_id: str, *, only_count: bool = False
 ) -> dict[str, int]:
-    """Delete a run with its rollouts and what belongs to them; see ``delete_rollouts``.
+    """Delete a run with its rollouts and what belongs to them, or only count: ``delete_rollouts``.
 
     Asked again after it was interrupted, it deletes the rest.
-
-    Args:
-        store: Of the run.
-        run_id: Which.
-        only_count: Delete nothing, and only say how much it would be.
-
-    Returns:
-        How many ``rollouts``, ``attempts``, ``spans``, ``documents`` and ``resources``.
 
     Raises:
         UnknownRecordError: No such run.

@@ -28,12 +28,8 @@ def train(
 ) -> None:
     """Run a configuration to the end and print what came of it.
 
-    Args:
-        path: The configuration file.
-        overrides: ``key=value`` each.
-        dry: Run Baseline in the algorithm's place.
-        force: Go on although the results of the run in the configured folder would change.
-        ui: Show the run in a browser meanwhile.
+    ``dry`` runs Baseline in the algorithm's place; ``force`` goes on in the configured folder
+    although the results of its run would change.
 
     Raises:
         ConfigError: Something is wrong with the request; nothing was started or written.
@@ -52,18 +48,10 @@ def train(
 def resume_run(
     path: Path | None, overrides: Sequence[str], name: str, *, force: bool, ui: bool
 ) -> None:
-    """Go on with a run, in its folder and its store.
+    """Go on with a run, in its folder and its store; for what it raises see ``train``.
 
-    Args:
-        path: The configuration file; None takes the one in the run's folder.
-        overrides: ``key=value`` each.
-        name: Which run: its id, a part of it, or its folder; empty for the newest.
-        force: As for ``train``.
-        ui: The same.
-
-    Raises:
-        ConfigError: There is no such run, or it is another one now; nothing was started.
-        RunError: The run failed, or no rollout succeeded.
+    ``name`` is its id, a part of it, or its folder; empty for the newest. Without ``path``, the run
+    has the configuration in its folder.
     """
     from agl_runs.config.file import load_config, load_config_of_run
     from agl_runs.local_runs import folder_here

@@ -186,16 +186,10 @@ class SqliteLookups:
         creation: tuple[str, ...],
         always: tuple[str, list[Any]] = ("", []),
     ) -> PaginatedResult[T]:
-        """One page of records.
+        """One page of records: rows of the statement ``select``, counted over ``tables``.
 
-        Args:
-            read: Makes a record of its row.
-            select: Name of the statement that makes the rows.
-            tables: What to count over.
-            query: The query.
-            column: Pattern that makes a column of a field.
-            creation: The columns of the order of creation.
-            always: A condition that holds beside the query's filters, and its parameters.
+        ``column`` makes a column of a field, ``creation`` are those of the order of creation, and
+        ``always`` is a condition beside the query's filters, with its parameters.
         """
         conditions, parameters = [always[0]] if always[0] else [], list(always[1])
         filters: list[str] = []

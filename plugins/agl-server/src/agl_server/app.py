@@ -56,13 +56,8 @@ def store_app(
 ) -> App:
     """The application that a store server serves.
 
-    Args:
-        routes: What answers.
-        tokens: Know the tokens that requests need, health checks aside; None lets everybody do
-            everything.
-        cors_allow_origins: Origins whose pages may call; ``*`` for all.
-        max_body_bytes: A request with a longer body is refused.
-        extra_routes: Of plugins; the store's own paths come first.
+    Without ``tokens`` everybody may do everything; else requests need one, health checks aside.
+    The store's own paths come before ``extra_routes``, which are of plugins.
     """
     api = FastAPI(
         title="agl store",

@@ -37,10 +37,7 @@ _fence = re.compile(r"(\d{1,16}) ([^ ]+) ([^ ]+)").fullmatch
 class UnreadableError(Exception):
     """A body or query is not what the route takes.
 
-    Args:
-        status: Of the answer.
-        detail: What is wrong: a sentence, or pydantic's errors with ``type``, ``loc`` and ``msg``.
-        error_type: A name for programs.
+    ``detail`` is a sentence, or pydantic's errors with ``type``, ``loc`` and ``msg``.
     """
 
     def __init__(

@@ -114,19 +114,11 @@ class Transport:
         abandoned: bool = False,
         claims: Sequence[str] = (),
     ) -> tuple[bytes, Mapping[str, str]]:
-        """The body and the headers that answer.
+        """The body and the headers that answer; for what it raises see ``get``.
 
-        Args:
-            path: Under ``/v1/agl``.
-            body: Models, and what JSON knows; or bytes of JSON.
-            wait_seconds: How long the server was asked to hold the request.
-            key: The idempotency key; None for a new one.
-            abandoned: Whether it asks what another request of that key, which nobody waits for any
-                more, was answered.
-            claims: Tokens of attempts, beside the one of this client.
-
-        Raises:
-            AglError: What the server answered, or that it cannot be reached.
+        ``body`` is bytes of JSON, or models and what JSON knows. ``abandoned`` asks what another
+        request of the same idempotency key, which nobody waits for any more, was answered.
+        ``claims`` are tokens of attempts, beside the one of this client.
         """
         headers = {
             "Content-Type": "application/json",

@@ -222,12 +222,8 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     """Load and check everything that the configuration names.
 
     The file's folder and the working directory are put on ``sys.path``, and stay there for the
-    runners.
-
-    Args:
-        file: The configuration.
-        run_dir: Where a store that needs a path gets one.
-        dry: For ``agl dev``: algorithm and adapter are left out.
+    runners. A store that needs a path gets one in ``run_dir``; ``dry``, for ``agl dev``, leaves out
+    algorithm and adapter.
 
     Raises:
         ConfigError: A module, attribute, resource or option is wrong.

@@ -11,14 +11,10 @@ _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML 1.1 with two differences.
+    """Parse YAML 1.1; ``name`` is what it is, for messages.
 
-    A key that stands twice in a block is refused, and ``1e-6`` is the number that it is in YAML
-    1.2.
-
-    Args:
-        text: The YAML.
-        name: What it is, for messages.
+    With two differences: a key that stands twice in a block is refused, and ``1e-6`` is a number,
+    as in YAML 1.2.
 
     Raises:
         ConfigError: It is not YAML; the message has the line.
