@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 
+import aiohttp
 import pytest
 
 from agl.store.base import LightningStore
@@ -22,3 +23,9 @@ async def client(server: LightningStoreServer) -> AsyncGenerator[LightningStoreC
     client = LightningStoreClient(server.endpoint)
     yield client
     await client.close()
+
+
+@pytest.fixture
+async def http(server: LightningStoreServer) -> AsyncGenerator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(f"{server.endpoint}/v1/agl/") as session:
+        yield session

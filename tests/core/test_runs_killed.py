@@ -1,0 +1,215 @@
+"""Runs whose process lives, or was killed, and who can tell."""
+
+import asyncio
+import fcntl
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl_runs import folders
+from agl_runs.records import RunGeneration
+from agl_runs.store import begin_run, query_runs
+from agl_sqlite import SqliteLightningStore
+from agl_sqlite.lockfile import LockFile
+
+from .toy_runs import agent, fit, here, runs_of, started  # noqa: F401
+
+
+def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    store = agl.InMemoryLightningStore()
+    words = f"in use by process {os.getpid()}"
+    with folders.held(tmp_path / "out"), pytest.raises(ConfigError, match=words):
+        fit(store, run="a", run_dir="out")
+    assert runs_of(store) == []
+    fit(store, run="a", run_dir="out")
+
+
+def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    store = agl.InMemoryLightningStore()
+    about: dict[str, Any] = {"algorithm": "toy", "folder": str(tmp_path / "not-made")}
+    start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), **about)
+    asyncio.run(begin_run(store, start))
+    with pytest.raises(ConfigError, match=f"'a' is running: process {process.pid} on"):
+        fit(store, run="a", resume=True, run_dir="out")
+    process.communicate()
+    assert fit(store, run="a", resume=True, run_dir="out").seen[0][1] == 2
+
+
+def test_run_of_another_machine_goes_on_and_says_what_nobody_knows() -> None:
+    store = agl.InMemoryLightningStore()
+    asyncio.run(
+        begin_run(store, agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere"))
+    )
+    fit(store, run="a", resume=True)
+    (difference,) = runs_of(store)[0].generations[1].differences
+    assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
+
+
+KILLED = """
+import os, sys, agl
+@agl.rollout
+def agent(task): return 1.0
+@agl.algo
+async def die(store):
+    print("here", flush=True)
+    sys.stdin.read()
+agl.Trainer(algorithm=die, run="k", strategy="shm").fit(agent)
+"""
+
+
+HOLDING = """
+from pathlib import Path
+from agl_runs import folders
+with folders.held(Path("held")):
+    print("here", flush=True)
+    input()
+"""
+
+
+KILLED_BASELINE = """
+import asyncio, agl
+@agl.rollout
+async def agent(task):
+    if task == 3:
+        print("here", flush=True)
+        await asyncio.Event().wait()
+    return float(task)
+agl.Trainer(algorithm=agl.Baseline(), run="k", strategy="shm").fit(agent, [1, 2, 3, 4, 5])
+"""
+
+
+def test_killed_baseline_goes_on_with_what_has_not_succeeded() -> None:
+    process = started(KILLED_BASELINE)
+    process.kill()
+    process.communicate()
+    ran: list[Any] = []
+
+    @agl.rollout
+    def agent(task: Any) -> float:
+        ran.append(task)
+        return float(task)
+
+    baseline = agl.Baseline()
+    options: dict[str, Any] = {"run": "k", "resume": True, "strategy": "shm"}
+    trainer = agl.Trainer(algorithm=baseline, **options)
+    trainer.fit(agent, [1, 2, 3, 4, 5])
+    rollouts = asyncio.run(trainer.store.query_rollouts())
+    asyncio.run(trainer.store.close())
+    succeeded = [one.input for one in rollouts if one.status == "succeeded"]
+    assert sorted(succeeded) == [1, 2, 3, 4, 5]
+    assert {one.status for one in rollouts} == {"succeeded", "cancelled"}
+    assert sorted(ran) == [3, 4, 5]
+    assert sorted(baseline.rewards.values(), key=str) == [1, 2, 3, 4, 5]
+
+
+def test_baseline_that_is_forced_runs_all_again() -> None:
+    store = agl.InMemoryLightningStore()
+    for again in (False, True):
+        fit(store, agl.Baseline(), run="r", resume=again, force=again)
+    assert len(asyncio.run(store.query_rollouts())) == 4
+
+
+def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
+    store = agl.InMemoryLightningStore()
+    ran: list[Any] = []
+    left = {"run": "r", "generation": 1}
+    for metadata in (left, {"run": "other"}):
+        asyncio.run(store.enqueue_rollout("queued", metadata=metadata))
+    asyncio.run(store.start_rollout("under way", metadata=left, worker_id="w"))
+    asyncio.run(begin_run(store, agl.RunStart(run_id="r", algorithm="toy")))
+
+    class Watch:
+        def on_rollout_start(self, rollout: Any) -> None:
+            ran.append(rollout.input)
+
+    fit(store, run="r", resume=True, hooks=[Watch()])
+    rollouts = {one.input: one.status for one in asyncio.run(store.query_rollouts())}
+    assert rollouts["under way"] == "cancelled"
+    assert ran == ["queued", 1, 2]  # that of the other run
+
+
+@pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
+def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bool) -> None:
+    process = started(KILLED)
+    process.send_signal(signal.SIGKILL)
+    if is_reaped:
+        process.wait()
+    else:  # as under a first process of a container that waits for nobody
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    store = SqliteLightningStore("agl-runs/k/store.db")
+    (run,) = runs_of(store)
+    for _ in range(2):  # to look changes nothing
+        assert (run.status, folders.shown_status(run)) == ("running", "died")
+
+    @agl.algo
+    async def die(store: Any) -> None:
+        (run,) = await query_runs(store)
+        assert [each.outcome for each in run.generations] == ["died", None]
+        assert folders.shown_status(run) == "running"
+
+    agl.Trainer(algorithm=die, run="k", resume=True, store=store, strategy="shm").fit(agent)
+    assert runs_of(store)[0].status == "finished"
+    asyncio.run(store.close())
+    process.communicate()
+
+
+def test_zombie_that_left_no_lock_is_dead() -> None:
+    process = started("print('here', flush=True); input()")
+    run = agl.Run(
+        run_id="a",
+        algorithm="toy",
+        create_time=0.0,
+        generations=[
+            RunGeneration(number=1, start_time=time.time(), pid=process.pid, host=platform.node())
+        ],
+    )
+    assert folders.is_alive(run)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not folders.is_alive(run)
+    process.communicate()
+
+
+@pytest.mark.parametrize("behind", [0.0, 60.0, 86_400.0])
+def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(
+    tmp_path: Path, behind: float
+) -> None:
+    process = started(HOLDING)
+    start = RunGeneration(
+        number=1, start_time=time.time() - behind, pid=process.pid, host=platform.node()
+    )
+    run = agl.Run(run_id="a", algorithm="toy", create_time=0.0, folder="held", generations=[start])
+    assert folders.shown_status(run) == "running"
+    process.communicate(b"\n")
+    assert folders.shown_status(run) == "died"
+
+
+def test_a_look_whether_a_run_lives_keeps_no_trainer_out(tmp_path: Path) -> None:
+    start = RunGeneration(number=1, start_time=0.0, pid=os.getpid(), host=platform.node())
+    run = agl.Run(
+        run_id="a", algorithm="toy", create_time=0.0, folder=str(tmp_path), generations=[start]
+    )
+    lock = tmp_path / "trainer.lock"
+    lock.write_text("4711")  # of a trainer that was killed
+    with lock.open() as other_look, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(other_look, fcntl.LOCK_SH)
+        assert folders.shown_status(run) == "died"
+        assert lock.read_text() == "4711"
+        starting = pool.submit(LockFile, lock)
+        with pytest.raises(TimeoutError):
+            starting.result(timeout=0.05)
+        fcntl.flock(other_look, fcntl.LOCK_UN)
+        starting.result().release()

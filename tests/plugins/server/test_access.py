@@ -1,0 +1,68 @@
+"""Who may call a server: tokens, other hosts, pages of other origins."""
+
+import aiohttp
+import pytest
+
+from agl.errors import ConfigError
+from agl_http.server import bind
+from agl_server.server import LightningStoreServer
+
+from .store_calls import ask
+
+
+async def test_with_a_token_only_health_is_open(store):
+    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(server.address) as http:
+            await ask(http, "GET", "/v1/agl/health", expect=200)
+            await ask(http, "GET", "/health", expect=200)
+            for header in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "s3cret-long-enough"},
+            ):
+                for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
+                    await ask(http, "GET", path, headers=header, expect=401)
+                await ask(http, "POST", "/v1/traces", headers=header, expect=401)
+            for header in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
+                await ask(
+                    http, "GET", "/v1/agl/rollouts", headers={"Authorization": header}, expect=200
+                )
+    finally:
+        await server.stop()
+
+
+async def test_other_hosts_need_a_token(store, monkeypatch):
+    monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
+        LightningStoreServer(store, host="0.0.0.0")
+    with bind("0.0.0.0", 0) as sock, pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
+        LightningStoreServer(store, sock=sock)
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
+    assert LightningStoreServer(store, host="0.0.0.0").headers == {
+        "Authorization": "Bearer s3cret-long-enough"
+    }
+
+
+async def test_only_given_origins_may_call_from_a_page(store):
+    server = LightningStoreServer(
+        store, port=0, cors_allow_origins="https://board.example", token="t" * 16
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(server.endpoint) as http:
+            preflight = {
+                "Origin": "https://board.example",
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization",
+            }
+            async with http.options("/v1/agl/rollouts", headers=preflight) as response:
+                assert response.status == 200
+                allowed = response.headers["Access-Control-Allow-Origin"]
+                assert allowed == "https://board.example"
+            preflight["Origin"] = "https://elsewhere.example"
+            async with http.options("/v1/agl/rollouts", headers=preflight) as response:
+                assert "Access-Control-Allow-Origin" not in response.headers
+    finally:
+        await server.stop()
