@@ -104,11 +104,7 @@ def emit_choice(response_id: str, index: int, propagate: bool = True) -> SpanCor
 def emit_message(
     message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True
 ) -> None:
-    """Record a line of text.
-
-    Raises:
-        TypeError: ``message`` is no string.
-    """
+    """Record a line of text; a ``TypeError`` if it is no string."""
     if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             f"emit_message takes a string, got {type(message).__name__}; "
@@ -139,11 +135,7 @@ def emit_object(
 def emit_exception(
     exception: BaseException, attributes: Mapping[str, Any] | None = None, propagate: bool = True
 ) -> None:
-    """Record an exception with its traceback; the span itself counts as OK.
-
-    Raises:
-        TypeError: ``exception`` is no exception.
-    """
+    """Record an exception with its traceback; the span itself counts as OK."""
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}")
     body: Attributes = {
@@ -264,11 +256,7 @@ class OperationContext:
         return self._span
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate: each call becomes a span with its arguments and its result.
-
-        Raises:
-            ConfigError: ``function`` is a generator function.
-        """
+        """Decorate: each call becomes a span with its arguments and its result."""
         name = self._name or getattr(function, "__name__", type(function).__name__)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(
@@ -361,11 +349,7 @@ def get_message_value(span: SpanLike) -> str | None:
 
 
 def get_object_value(span: SpanLike) -> Any:
-    """The object of an object span, or None.
-
-    Raises:
-        ValueError: The span's text is none of the type that it names.
-    """
+    """The object of an object span, or None; a ``ValueError`` if its text is not of its type."""
     attributes: Mapping[str, Any] = span.attributes or {}
     literal = attributes.get(Key.OBJECT_LITERAL)
     if literal is None:

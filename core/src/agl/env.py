@@ -54,11 +54,7 @@ def resolve_str_env_var(
 def resolve_bool_env_var(
     env_var: LightningEnvVar, override: bool | None = None, fallback: bool | None = None
 ) -> bool | None:
-    """Like ``resolve_str_env_var``, for 1/true/yes/on and 0/false/no/off.
-
-    Raises:
-        ConfigError: The variable holds something else.
-    """
+    """Like ``resolve_str_env_var``, for 1/true/yes/on and 0/false/no/off; else a ``ConfigError``."""
     value = os.environ.get(env_var.value)
     if override is not None or value is None:
         return fallback if override is None else override
@@ -75,11 +71,7 @@ def resolve_int_env_var(
     fallback: int | None = None,
     least: int | None = None,
 ) -> int | None:
-    """Like ``resolve_str_env_var``, for whole numbers, of at least ``least`` in the variable.
-
-    Raises:
-        ConfigError: The variable holds something else.
-    """
+    """Like ``resolve_str_env_var``, for whole numbers from ``least``; else a ``ConfigError``."""
     value = os.environ.get(env_var.value)
     if override is not None or value is None:
         return fallback if override is None else override

@@ -11,9 +11,9 @@ import pytest
 import agl
 import agl_learning.listing
 from agl.types import Attempt
-from agl.utils.text import place_of
 from agl_inspect.doctor.findings import attempt_failure
 from agl_learning.showing import failure
+from agl_runs.result import place_of
 
 OF_OTHERS = [
     "/v/site-packages/openai/_base.py",

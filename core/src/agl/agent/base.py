@@ -46,11 +46,7 @@ class LitAgent(Generic[T]):
         self.trained_agents = trained_agents
 
     def is_async(self) -> bool:
-        """Whether each mode's rollout is a coroutine, so that many can run at once.
-
-        Raises:
-            ConfigError: The class implements no rollout at all.
-        """
+        """Whether each mode's rollout is a coroutine; a ``ConfigError`` if there is no rollout."""
         methods = [self._find_method(mode) for mode in ("train", "val")]
         if not any(methods):
             self.rollout_method(None)
@@ -71,11 +67,7 @@ class LitAgent(Generic[T]):
         return method
 
     def grade_method(self) -> GradeMethod | None:
-        """``grade``, to be called with its arguments by name; None where the class has none.
-
-        Raises:
-            ConfigError: It has other parameters, and so is perhaps no grader.
-        """
+        """``grade``, or None; a ``ConfigError`` if its parameters are not those of a grader."""
         if not self._has("grade") or not callable(self.grade):
             return None
         names = inspect.signature(self.grade).parameters

@@ -52,11 +52,7 @@ class Slot:
 
 
 class Injector:
-    """Reads a function's parameters once, and fills them for each rollout.
-
-    Raises:
-        ConfigError: Nothing can fill a parameter, or there is none for the task.
-    """
+    """Reads a function's parameters, or raises a ``ConfigError``; fills them for each rollout."""
 
     def __init__(self, function: Callable[..., Any], *, strip_proxy: bool) -> None:
         self.function = function
@@ -73,11 +69,7 @@ class Injector:
                 self._first_of_kind(slot, resources)
 
     def call(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        """Call the function.
-
-        Raises:
-            MissingResourceError: No resource fits a parameter.
-        """
+        """Call the function; a ``MissingResourceError`` if no resource fits a parameter."""
         if self.strip_proxy and isinstance(rollout, AttemptedRollout):
             resources = {
                 key: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
@@ -187,11 +179,7 @@ _KIND_OF_NAME: dict[str, Kind] = {
 
 
 class FunctionalLitAgent(LitAgent[T]):
-    """An agent made of a function, see ``agl.rollout``; still callable as that function.
-
-    Raises:
-        ConfigError: Nothing can fill a parameter, or those of ``grade`` are others.
-    """
+    """An agent made of a function, see ``agl.rollout``; still callable as that function."""
 
     def __init__(
         self,
@@ -225,17 +213,13 @@ class FunctionalLitAgent(LitAgent[T]):
         return self.rollout_async if self._is_async else self.rollout
 
     def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> RolloutRawResult:
-        """Call the function with what its parameters ask for.
-
-        Raises:
-            MissingResourceError: No resource fits a parameter.
-        """
+        """Call the function with what its parameters ask for; see ``Injector.call``."""
         return self.injector.call(task, resources, rollout)
 
     async def rollout_async(
         self, task: T, resources: NamedResources, rollout: Rollout
     ) -> RolloutRawResult:
-        """Await the function with what its parameters ask for; see ``rollout``."""
+        """Await the function with what its parameters ask for; see ``Injector.call``."""
         return await self.injector.call(task, resources, rollout)
 
 
@@ -280,22 +264,14 @@ def llm_rollout(
     strip_proxy: bool = True,
     grade: GradeMethod | None = None,
 ) -> Any:
-    """Like ``rollout``, for a function that takes an ``llm``.
-
-    Raises:
-        ConfigError: At decoration: it takes none, or nothing can fill a parameter.
-    """
+    """Like ``rollout``, for a function that takes an ``llm``, which is checked at decoration."""
     return _decorate(func, "llm", strip_proxy=strip_proxy, grade=grade)
 
 
 def prompt_rollout(
     func: Callable[..., Any] | None = None, /, *, grade: GradeMethod | None = None
 ) -> Any:
-    """Like ``rollout``, for a function that takes a ``prompt_template``.
-
-    Raises:
-        ConfigError: At decoration: it takes none, or nothing can fill a parameter.
-    """
+    """Like ``rollout``, for a function that takes a ``prompt_template``, which is checked."""
     return _decorate(func, "prompt_template", grade=grade)
 
 

@@ -273,11 +273,7 @@ class FunctionalAlgorithm(Algorithm):
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None | Awaitable[None]:
-        """Call the function with what it names.
-
-        Raises:
-            UnusedDatasetError: A dataset is given that it does not name.
-        """
+        """Call the function with what it names; see ``check_datasets``."""
         self.check_datasets(train_dataset, val_dataset)
         given = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         for name in {*self._takes} - given.keys():

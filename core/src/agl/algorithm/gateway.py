@@ -109,11 +109,7 @@ class Gateway(ABC):
 
     @abstractmethod
     def check_free(self, model_name: str) -> None:
-        """Refuse a name that ``add_model`` would refuse.
-
-        Raises:
-            ConfigError: A model of this name is served already.
-        """
+        """Raise the ``ConfigError`` that ``add_model`` would raise for this name."""
 
     @abstractmethod
     async def start(self) -> None:

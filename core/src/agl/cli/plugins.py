@@ -40,9 +40,8 @@ class Diagnosis(Component):
 def diagnose(*, check: bool = False) -> list[Diagnosis]:
     """The state of everything that is installed.
 
-    Args:
-        check: Whether to import each component, to tell ``ok`` from ``broken``. Without it the
-            answer comes from metadata alone, and is instant.
+    ``check`` imports each component, to tell ``ok`` from ``broken``; without it the answer comes
+    from metadata alone, and is instant.
     """
     offers: defaultdict[tuple[str, str], list[Component]] = defaultdict(list)
     for component in registry.components():

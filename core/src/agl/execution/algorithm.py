@@ -29,7 +29,6 @@ async def run_algorithm(
     ``RunnerCrashError``. An algorithm that computes, or looks with ``timeout=0``, goes on.
 
     Args:
-        algorithm: What to run, with ``store`` and ``stop``.
         no_runners: Set when no rollout will be run any more, at the run's end at the latest.
 
     Returns:

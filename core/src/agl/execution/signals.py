@@ -12,11 +12,7 @@ ONE_SIGNAL_SECONDS = 1.0
 
 
 class GracefulShutdown:
-    """Asks a run once to end; called again within a second, it gives the same answer, then False.
-
-    Args:
-        ask: Asks; returns whether the run will end.
-    """
+    """Asks a run once to end; gives the same answer for a second, and then False."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         self._ask = ask

@@ -37,12 +37,7 @@ class ComponentPlan(Generic[T]):
     """The entry point that it came from, if any."""
 
     def build(self) -> T:
-        """The instance.
-
-        Raises:
-            ConfigError: The constructor refused its options, or returned something else.
-            BrokenComponentError: It needs a module that is not installed.
-        """
+        """The instance; an ``AglError`` says why there is none."""
         if _is_made(self.target, self.expected_type):
             return self.target
         label = str(self.component) if self.component else _name_of(self.target)
@@ -151,11 +146,7 @@ def build_hooks(given: object | Sequence[object] | None) -> list[object]:
 
 
 def import_attribute(path: str, where: str = "") -> Any:
-    """Import what ``module:attribute`` or ``package.module.attribute`` names.
-
-    Raises:
-        ConfigError: There is no such module or attribute, or importing the module fails.
-    """
+    """Import ``module:attribute`` or ``package.module.attribute``, or raise a ``ConfigError``."""
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     with located(where):
         if not module_name or not attribute:

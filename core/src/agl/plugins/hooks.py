@@ -61,11 +61,7 @@ class HookManager(pluggy.PluginManager):
         """Hook name and implementation -> the arguments that it names."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """See pluggy. Unmarked functions that have a hook's name are implementations as well.
-
-        Raises:
-            ConfigError: The implementation is of no hook, or asks for what its hook has not.
-        """
+        """As pluggy, and unmarked functions with a hook's name; refuses what is wrong."""
         options = super().parse_hookimpl_opts(plugin, name)
         # On an `agl.Hook` every `on_*` method is a hook. On other objects a method counts only if
         # its name nearly is a hook's.
@@ -95,11 +91,7 @@ class HookManager(pluggy.PluginManager):
         return self.arguments[hook]
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
-        """Register all hooks of ``plugin``.
-
-        Args:
-            plugin: A module, an instance, or an ``agl.Hook``.
-            name: What the log calls it; None takes the module's or class's name.
+        """Register all hooks of a module, an instance, or an ``agl.Hook``; ``name`` is for the log.
 
         Raises:
             ConfigError: It has no hook and is no ``Hook``; one of its hooks, or an argument of one,

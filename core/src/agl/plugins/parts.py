@@ -100,10 +100,8 @@ def adapter_maker(
 ) -> Callable[[], TraceAdapter[Any]]:
     """A function that gives the adapter of a run: the one given, or the one the algorithm wants.
 
-    The latter is built at its first use. ``agent_match`` is the agent's ``trained_agents``.
-
-    Raises:
-        ConfigError: Adapter, algorithm and agent do not fit each other.
+    The latter is built at its first use. ``agent_match`` is the agent's ``trained_agents``. A
+    ``ConfigError`` says that adapter, algorithm and agent do not fit each other.
     """
     if adapter is not None:
         name, match = type(adapter).__name__, getattr(adapter, "agent_match", None)

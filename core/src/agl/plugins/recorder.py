@@ -97,12 +97,7 @@ class Recorder:
     """Records runs; this one keeps nothing, and refuses to resume."""
 
     def check(self, request: RunRequest) -> None:
-        """Refuse a request that makes no sense.
-
-        Raises:
-            ConfigError: It does not.
-            MissingPluginError: It needs agl-runs.
-        """
+        """Refuse a request that makes no sense, or that needs agl-runs if it is not installed."""
         has_folder = request.folder is not None and request.makes_folder
         if request.run_id is not None or request.resume or request.force or has_folder:
             registry.load_only(GROUP)

@@ -77,10 +77,7 @@ class Component:
 def components(group: str | None = None) -> list[Component]:
     """Everything that is installed, of one group or of all, by kind and name.
 
-    A name that two distributions offer stands there twice.
-
-    Raises:
-        ConfigError: agl has no such group.
+    A name that two distributions offer stands there twice. An unknown group is a ``ConfigError``.
     """
     if group is not None and group not in _KINDS:
         hint = did_you_mean(group, _KINDS)
@@ -124,20 +121,12 @@ def load(group: str, name: str) -> Any:
 
 
 def load_only(group: str) -> Any:
-    """Import the component of a group of which one is used, the first by name.
-
-    Raises:
-        MissingPluginError: None is installed.
-    """
+    """Import the first component of a group of which one is used, or say what to install."""
     return load(group, [*names_in(group), *catalogue.offered(group)][0])
 
 
 def load_component(component: Component) -> Any:
-    """Import a component that was found.
-
-    Raises:
-        BrokenComponentError: Importing it failed; the cause is chained.
-    """
+    """Import a component that was found; a ``BrokenComponentError`` if that fails."""
     try:
         with stdout_to_stderr():
             return EntryPoint(component.name, component.target, component.group).load()

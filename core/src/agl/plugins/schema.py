@@ -87,7 +87,7 @@ def _depth(target: type, name: str) -> int:
 
 
 def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check options against the constructor that will get them, and convert them to its types.
+    """Options converted to the types of the constructor that will get them; none is added.
 
     ``"4"`` becomes 4 for an ``int``; dicts become nested models and dataclasses, which refuse keys
     that they do not know.
@@ -95,9 +95,6 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
     Args:
         target: The class or function that builds it; its ``explain_option``, if any, says more.
         where: What error messages begin with, as ``"agl.yaml: algorithm"``.
-
-    Returns:
-        The options to call ``target`` with. Options that were not given are left out.
 
     Raises:
         ConfigError: An unknown or missing option, or a value of the wrong type.

@@ -27,7 +27,7 @@ BLOCKED = (
     "an agent blocked the event loop that they share. A coroutine agent must not block: await "
     "instead (asyncio.to_thread, an asynchronous client), or make the agent a plain function"
 )
-_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function", "agl.agent.function")
+_OUR_MODULES = (__name__, "agl.agent.base", "agl.agent.function")
 
 
 class RolloutCancelledError(AglError, RuntimeError):
@@ -35,12 +35,7 @@ class RolloutCancelledError(AglError, RuntimeError):
 
 
 class AgentLoop:
-    """The thread and event loop of the coroutine agents of one runner.
-
-    Raises:
-        OSError: There is no file descriptor left for a loop.
-        RuntimeError: The system starts no further thread.
-    """
+    """The thread and event loop of the coroutine agents of one runner."""
 
     def __init__(self) -> None:
         self.calls: set[AgentCall] = set()

@@ -71,11 +71,7 @@ class Claims:
         return claimed
 
     async def turn(self, spans: Sequence[Span], finish: AttemptEnd, *, more: bool) -> Turn:
-        """End an attempt, and claim a rollout for its slot if it shall have ``more``.
-
-        Raises:
-            StoreError: See ``LightningStore.turn``; nothing was claimed.
-        """
+        """End an attempt, and claim a rollout for its slot if it shall have ``more``."""
         limit = int(min(1, self.left)) if more and not self.event.is_set() else 0
         turn = self._store.turn(
             spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0

@@ -47,10 +47,7 @@ class Heartbeat:
     Args:
         running: What runs at present, by attempt; read in another thread.
         interval: Seconds between heartbeats; less when an ``unresponsive_seconds`` needs it.
-        include_gpu: Whether to add what ``nvidia-smi`` tells.
-
-    Raises:
-        ConfigError: ``include_gpu`` without ``nvidia-smi``.
+        include_gpu: Whether to add what ``nvidia-smi`` tells; a ``ConfigError`` without that.
     """
 
     def __init__(

@@ -98,11 +98,7 @@ class Outcome:
         return AttemptEnd(**about, status=self.status, error=self.failure)
 
     def spans(self, attempt: Attempt, trace_id: str | None) -> list[Span]:
-        """The spans to store for the result.
-
-        Args:
-            trace_id: Of the attempt's trace; None makes a new one for a reward.
-        """
+        """The spans to store for the result; a reward without a ``trace_id`` gets a new trace."""
         if isinstance(self.result, Artefact):
             return []
         if not isinstance(self.result, dict):
@@ -143,8 +139,7 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Ou
         For a grader, its JSON.
 
     Raises:
-        AgentResultError: It is something else, a number that is not finite, or a span of another
-            rollout; or its JSON is too long.
+        AgentResultError: It is something else, not finite, of another rollout, or too long.
     """
     try:
         return Outcome(result=_artefact(result) if is_graded else _read(result, attempt))
@@ -226,10 +221,8 @@ def _describe(value: Any) -> str:
 class AttemptStore(StandInStore):
     """The store as the tracer of one attempt sees it; it also stores the end of the attempt.
 
-    Spans go to the store in order with the model calls of the attempt.
-
-    Args:
-        place: See ``GatewayClient.wait_for_earlier_calls``.
+    Spans go to the store in order with the model calls of the attempt; ``place`` is
+    ``GatewayClient.wait_for_earlier_calls``.
     """
 
     def __init__(

@@ -37,13 +37,10 @@ class Sandbox(ABC):
     async def call(
         self, rollout: AttemptedRollout, resources: NamedResources, store: AttemptStore
     ) -> Any:
-        """Run the agent. Cancelled, it ends all that the attempt started.
+        """Run the agent; what it returned. Cancelled, it ends all that the attempt started.
 
         Args:
             resources: A gateway's are handed in as plain addresses of this attempt.
-
-        Returns:
-            What the agent returned.
 
         Raises:
             SandboxedAgentError: The agent failed, or did not answer.
@@ -80,11 +77,7 @@ class Grader(ABC):
 
 
 def grader_of(agent: LitAgent[Any]) -> Grader | None:
-    """The grader of an agent, the same at each call in this process; None if it has none.
-
-    Raises:
-        ConfigError: There is nothing here that can grade.
-    """
+    """The agent's grader, one per process, or None; a ``ConfigError`` if nothing here can grade."""
     if agent.grade_method() is None:
         return None
     try:

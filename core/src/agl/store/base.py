@@ -56,10 +56,6 @@ class LightningStore(StoreReads, StoreDocuments):
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Carry out an operation that the store has no method of its own for.
 
-        Args:
-            operation: Its name.
-            arguments: What was given, by name.
-
         Raises:
             NotSupportedError: It cannot.
         """
@@ -191,8 +187,6 @@ class LightningStore(StoreReads, StoreDocuments):
         """Make another attempt of a rollout, which leaves the queue if it was there.
 
         Args:
-            rollout_id: Whose attempt.
-            worker_id: Who works on it.
             key: Unique name of this request: an attempt that it has made already, and that nobody
                 has begun yet, is the answer again.
 
@@ -323,11 +317,8 @@ class LightningStore(StoreReads, StoreDocuments):
         Args:
             spans: Packed or not; those that come back may be either.
             finish: How the attempt ended.
-            limit: Claim at most so many; 0 claims nothing.
-            worker_id: Who claims.
             wait_seconds: While the queue is empty, wait up to so long for the first one. By then
                 the spans and the end are stored.
-            key: Unique name of this claim; see ``dequeue_many_rollouts``.
         """
         ...
 

@@ -44,11 +44,7 @@ AnySpan = Span | PackedSpan
 
 
 def packed(span: AnySpan) -> PackedSpan:
-    """A span as a store may keep it: nobody who reads it, or who wrote it, can change it.
-
-    Raises:
-        InvalidRecordError: JSON cannot hold it.
-    """
+    """A span as a store keeps it, which nobody can change; an error of ``json_of`` if it cannot."""
     if isinstance(span, PackedSpan):
         return PackedSpan(*span[:-1])  # without its attributes
     # The span was validated when it was made; its fields are written as they stand.

@@ -125,11 +125,7 @@ _STATUSES: Final = {
 
 
 def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:
-    """Refuse to look for what no record can have.
-
-    Raises:
-        InvalidQueryError: One is no status of this kind of record.
-    """
+    """Raise an ``InvalidQueryError`` for a status that no record of this kind can have."""
     for status in statuses or ():
         if status not in _STATUSES[kind]:
             raise InvalidQueryError(

@@ -54,7 +54,6 @@ class StoreReads:
         """Spans of a rollout, or of one attempt of it. Empty for unknown ids.
 
         Args:
-            rollout_id: Whose spans.
             attempt_id: Only this attempt; ``"latest"`` for the newest; None for all.
             filter_logic: How the exact and ``_contains`` filters combine; the two ids always hold.
         """

@@ -81,11 +81,7 @@ IMPORTED: Final = "imported/"
 
 
 def move_rollout(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
-    """The rollout in its next status.
-
-    Raises:
-        InvalidTransitionError: The table does not have this step.
-    """
+    """The rollout in its next status, or an ``InvalidTransitionError`` if the table forbids it."""
     if status == rollout.status:
         return rollout
     if status not in ROLLOUT_NEXT[rollout.status]:
@@ -97,11 +93,7 @@ def move_rollout(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout
 
 
 def move_rollout_by_hand(rollout: Rollout, status: RolloutStatus, now: float) -> Rollout:
-    """The same, for what ``update_rollout`` was asked to do.
-
-    Raises:
-        InvalidTransitionError: The table does not have this step, or it follows from attempts only.
-    """
+    """The same for ``update_rollout``, which sets no status that follows from attempts."""
     if status in ROLLOUT_NEXT[rollout.status] and status not in BY_HAND:
         raise InvalidTransitionError(
             f"rollout {rollout.rollout_id!r}: cannot go from {rollout.status!r} to {status!r} by "
@@ -140,14 +132,7 @@ def move_attempt(
     current: bool,
     error: Failure | None = None,
 ) -> Attempt:
-    """The attempt in its next status.
-
-    Args:
-        current: See ``is_current``.
-
-    Raises:
-        InvalidTransitionError: The table does not have this step.
-    """
+    """The attempt in its next status, as ``move_rollout``; see ``is_current`` for ``current``."""
     if status == attempt.status:
         return attempt
     what = check_step(attempt, status)
@@ -164,14 +149,7 @@ def move_attempt(
 
 
 def check_step(attempt: Attempt, status: AttemptStatus) -> str:
-    """Refuse a step that no attempt can make, whatever became of its rollout.
-
-    Returns:
-        The attempt, for messages.
-
-    Raises:
-        InvalidTransitionError: The table does not have this step.
-    """
+    """Refuse a step that the table does not have; returns what messages call the attempt."""
     what = f"attempt {attempt.attempt_id!r} of rollout {attempt.rollout_id!r}"
     if status != attempt.status and status not in ATTEMPT_NEXT[attempt.status]:
         raise _refused(what, attempt.status, status, ATTEMPT_NEXT)

@@ -77,10 +77,8 @@ def storable(span: Span) -> Span:
     """The span as a store takes it; nearly always as it is.
 
     A number that is not finite becomes text, and so does all of a list that holds one; a lone
-    surrogate becomes U+FFFD: one such value must not cost the whole span, or those beside it.
-
-    Raises:
-        InvalidRecordError: Something else is wrong with it; see ``check_span``.
+    surrogate becomes U+FFFD: one such value must not cost the whole span, or those beside it. What
+    else is wrong is refused; see ``check_span``.
     """
     try:
         _check_all(span)

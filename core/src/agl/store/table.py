@@ -146,14 +146,10 @@ def page(
     reader: Callable[[str], Callable[[R], Any]] = attrgetter,
     last: Row[R] | None = None,
 ) -> PaginatedResult[T]:
-    """What a query finds in these rows.
+    """What a query finds in these rows, which may come in any order.
 
-    Args:
-        rows: In any order.
-        query: Which of them.
-        give: Makes of each record what its reader gets.
-        reader: Makes what reads a field of a record.
-        last: The row of ``query.after``.
+    ``give`` makes of each record what its reader gets, ``reader`` reads a field of a record, and
+    ``last`` is the row of ``query.after``.
     """
     conditions = [_condition(reader(one.field), one) for one in query.filters]
     found = list(rows)

@@ -33,11 +33,9 @@ class StoreClock:
 
 
 class Watchdog:
-    """Calls ``scan`` every so often, once started.
+    """Calls ``scan`` at intervals, once started.
 
-    Args:
-        scan: A bound method; the thread ends when its object is gone.
-        interval_seconds: Between two scans.
+    ``scan`` is a bound method; the thread ends when its object is gone.
     """
 
     def __init__(self, scan: Callable[[], object], interval_seconds: float) -> None:

@@ -161,11 +161,7 @@ class Tracer(ParallelWorkerBase, ABC):
     def target(
         self, store: "LightningStore | None", rollout_id: str | None, attempt_id: str | None
     ) -> SpanTarget | None:
-        """Where the spans of a ``trace_context`` with these arguments go; None without ids.
-
-        Raises:
-            TracerError: Only one of the two ids was given, or ids without a store.
-        """
+        """What ``trace_context`` makes of these arguments; None without ids."""
         if rollout_id is None and attempt_id is None:
             return None
         if rollout_id is None or attempt_id is None:
@@ -200,11 +196,7 @@ def get_active_tracer() -> Tracer | None:
 
 
 def recording_tracer(doing: str, *, propagate: bool) -> Tracer:
-    """The active tracer; one that keeps nothing without ``propagate``.
-
-    Raises:
-        TracerError: ``doing`` something needs an active tracer, and there is none.
-    """
+    """The active tracer, or a ``TracerError``; without ``propagate`` one that keeps nothing."""
     tracer = get_active_tracer() if propagate else DummyTracer()
     if tracer is None:
         raise TracerError(
@@ -217,11 +209,7 @@ def recording_tracer(doing: str, *, propagate: bool) -> Tracer:
 
 
 def set_active_tracer(tracer: Tracer) -> None:
-    """Make ``tracer`` the active one here and in what is started from here.
-
-    Raises:
-        TracerError: Another one is active.
-    """
+    """Make a tracer active in this context; a ``TracerError`` if another one is."""
     current = _active.get()
     if current is not None and current is not tracer:
         raise TracerError(

@@ -28,10 +28,8 @@ class SpanBuffer:
     """Keeps spans in the order of their ends, and writes them in the background.
 
     Nobody waits for a write: agents share event loops. The order of a span and of model calls that
-    another process records follows from the time of its end; see ``runner/report.py``.
-
-    Args:
-        target: Where to write; None only keeps them.
+    another process records follows from the time of its end; see ``runner/report.py``. Without a
+    ``target`` it only keeps them.
     """
 
     def __init__(self, target: SpanTarget | None) -> None:

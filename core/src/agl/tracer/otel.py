@@ -123,11 +123,7 @@ class OtelTracer(Tracer, trace_api.Tracer):
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Generator[SpanRecordingContext]:
-        """See ``Tracer.operation_context``; spans made within are children.
-
-        Raises:
-            TracerError: No attempt can be told to which it belongs, or OpenTelemetry drops it.
-        """
+        """See ``Tracer.operation_context``; spans made within are children."""
         span = self._start(name, attributes, start_time)
         recording = _OtelRecording(span)
         try:

@@ -74,11 +74,7 @@ class SpanRouter(SpanProcessor):
         self.num_unattributed = 0
 
     def install(self) -> None:
-        """Join the process's provider, and set one first if there is none.
-
-        Raises:
-            TracerError: OpenTelemetry is switched off, or its provider is not of the SDK.
-        """
+        """Join the process's provider, or set one; a ``TracerError`` if it cannot be joined."""
         provider: Any = trace_api.get_tracer_provider()
         if provider is self._provider:
             return

@@ -39,11 +39,7 @@ def public_names(kind: str) -> dict[str, Any]:
 
 
 def refuse_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Called by the ``__getattr__`` of a module for what it does not have.
-
-    Raises:
-        AttributeError: It names the nearest, or what to use instead of a name of 0.3.
-    """
+    """Raise a module's ``AttributeError``, with the nearest name, or the one for a name of 0.3."""
     instead = _read("names.json")["of 0.3"].get(name)
     hint = f" It is of Agent Lightning 0.3: {instead}" if instead else did_you_mean(name, known)
     message = f"module {module!r} has no attribute {name!r}.{hint}"

@@ -25,12 +25,10 @@ def check_numbers(
     below: float | None = None,
     **values: object,
 ) -> None:
-    """Refuse options that are no finite numbers, or out of bounds. True and False are no numbers.
+    """Raise a ``ConfigError`` for the first option that is no finite number, or out of bounds.
 
-    ``values`` are the options of ``owner`` by name; ``optional`` lets None pass, too.
-
-    Raises:
-        ConfigError: It names the first of them.
+    ``values`` are the options of ``owner`` by name; ``optional`` lets None pass, too. True and
+    False are no numbers.
     """
     limits = [("at least", ge, least), ("above", gt, above), ("at most", le, most)]
     bounds = [(word, fits, b) for word, fits, b in (*limits, ("below", lt, below)) if b is not None]
@@ -52,11 +50,7 @@ def check_numbers(
 
 
 def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
-    """Refuse what is none of the known values.
-
-    Raises:
-        ConfigError: It names the first of them, and what there is.
-    """
+    """Raise a ``ConfigError`` for the first value that is none of the known ones."""
     for name, value in values.items():
         if value not in known:
             *most, last = known
@@ -64,11 +58,7 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
 
 
 def check_dataset(where: str, dataset: Any) -> None:
-    """Refuse what is no dataset, though it may be counted and indexed like one. None passes.
-
-    Raises:
-        DatasetError: It is a text, bytes or a mapping, or cannot be counted or indexed.
-    """
+    """Raise a ``DatasetError`` for what is no sequence of tasks, such as a text. None passes."""
     kind = cast("type[Any]", type(dataset))
     if isinstance(dataset, str | bytes):
         hint = "The tasks of a file are agl_runs.config.datasets.load_dataset(path)"
@@ -92,11 +82,7 @@ def check_dataset(where: str, dataset: Any) -> None:
 
 
 def check_resources(where: str, resources: Any) -> None:
-    """Refuse what an agent could not be given. None passes.
-
-    Raises:
-        ConfigError: It is no mapping, or a value of it no resource.
-    """
+    """Raise a ``ConfigError`` for what is no mapping of resources. None passes."""
     if resources is not None and not isinstance(resources, Mapping):
         raise ConfigError(f"{where}: expected a dict of name -> resource; got {resources!r}")
     for name, value in cast("Mapping[Any, Any]", resources or {}).items():
@@ -108,11 +94,7 @@ def check_resources(where: str, resources: Any) -> None:
 
 
 def one_of(owner: str, /, **values: T | None) -> T | None:
-    """The value that was given under one of several names of the same thing.
-
-    Raises:
-        ConfigError: Several were given.
-    """
+    """The value that was given under one of the names of a setting; a ``ConfigError`` for two."""
     given = {name: value for name, value in values.items() if value is not None}
     if len(given) > 1:
         raise ConfigError(f"{owner}: {' and '.join(given)} are one setting; give one of them")

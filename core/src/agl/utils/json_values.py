@@ -41,11 +41,7 @@ def copy_of_changes(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def copy_of(value: Any) -> Any:
-    """A deep copy; of JSON's types, which is what nearly all inputs are made of, a fast one.
-
-    Raises:
-        InvalidRecordError: It goes too deep, or holds itself.
-    """
+    """A deep copy, a fast one of JSON's types; an ``InvalidRecordError`` if it goes too deep."""
     try:
         return _copied(value, _DEEPEST_KEPT)
     except RecursionError:
@@ -69,11 +65,7 @@ def _copied(value: Any, levels: int) -> Any:
 
 
 def json_of(value: Any, what: str) -> str:
-    """A value as JSON.
-
-    Raises:
-        InvalidRecordError: JSON cannot hold it.
-    """
+    """A value as JSON; an ``InvalidRecordError`` about ``what`` if JSON cannot hold it."""
     try:
         text = to_json(value)
         is_deep = text.count(b"[") + text.count(b"{") > _READ_DEPTH
@@ -131,11 +123,7 @@ def _nodes_in(node: Any) -> list[Any]:
 
 
 def to_json_text(value: Any, *, strict: bool = False) -> str:
-    """JSON of any object; what JSON cannot hold is written as ``str`` does, or refused.
-
-    Raises:
-        ValueError: ``strict``, and some part cannot be written as JSON.
-    """
+    """JSON of any object; what has none becomes its ``str``, or a ``ValueError`` if ``strict``."""
     try:
         plain = to_jsonable_python(value, fallback=None if strict else str)
     except Exception as error:

@@ -58,11 +58,7 @@ def _flatten(key: str, value: Any, flat: Attributes, strict: bool) -> None:
 
 
 def put(key: str, value: Any, flat: dict[str, Any]) -> None:
-    """Set an attribute.
-
-    Raises:
-        ValueError: It is set already.
-    """
+    """Set an attribute; a ``ValueError`` if it is set already."""
     if key in flat:
         raise ValueError(
             f"attribute {key!r} is given twice, once nested and once with dots in its name; "
@@ -72,11 +68,7 @@ def put(key: str, value: Any, flat: dict[str, Any]) -> None:
 
 
 def to_attribute_value(value: Any, *, key: str = "value", strict: bool = False) -> AttributeValue:
-    """One value as a span can hold it: itself when it is a finite primitive, else JSON or text.
-
-    Raises:
-        ValueError: ``strict``, and the value is no finite primitive.
-    """
+    """A finite primitive as it is, else JSON or text of it; a ``ValueError`` if ``strict``."""
     if _is_plain(value):
         return value
     number = _as_number(value)
@@ -201,11 +193,7 @@ def make_link_attributes(links: Mapping[str, str | bool | int | float]) -> Attri
 
 
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkMatch]:
-    """The links in these attributes, in order.
-
-    Raises:
-        ValueError: A link lacks its key or its value.
-    """
+    """The links in these attributes, in order; a ``ValueError`` if one lacks key or value."""
     found = attributes_under(attributes, LightningSpanAttributes.LINK)
     links: list[LinkMatch] = []
     for index in _indices(key.partition(".")[0] for key in found):

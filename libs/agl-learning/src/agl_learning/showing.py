@@ -9,12 +9,13 @@ from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
-from agl.utils.text import place_of, printable
+from agl.utils.text import printable
 from agl_learning.explanation import CallLine, Chain, Explanation, explain
 from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.records import ModelCall
 from agl_learning.reward_lines import refused_text
 from agl_learning.traces import Part
+from agl_runs.result import place_of
 
 BAR_WIDTH = 30
 LONGEST_MESSAGE = 2_000

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import os
+import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +18,6 @@ from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, public_failure
-from agl.utils.text import place_of
 from agl_runs.folders import known_run
 from agl_runs.records import Run
 
@@ -135,3 +137,24 @@ async def sum_up(
     except PluginError as error:  # what was trained must not be lost for what is said of it
         logger.warning("%s", error)
     return replace(result, summary="\n".join(lines))
+
+
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+_AGL = re.compile(r"(.*[/\\](agl(?:_\w+)?))[/\\]")
+
+
+def place_of(traceback: str | None) -> str:
+    """``file:line`` of the last frame that the agent's author wrote, else of the last; or ""."""
+    frames: list[tuple[str, str]] = _FRAME.findall(traceback or "")
+    own = [frame for frame in frames if not _is_of_others(frame[0])] or frames
+    return ":".join(own[-1]).removeprefix(f"{Path.cwd()}{os.sep}") if own else ""
+
+
+def _is_of_others(file: str) -> bool:
+    """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
+    if _INSTALLED.search(file) or file.startswith(os.path.dirname(os.__file__)):
+        return True
+    folder, name = match.groups() if (match := _AGL.match(file)) else ("", "agl")
+    found = find_spec(name)
+    return found is not None and folder in (found.submodule_search_locations or ())

@@ -14,11 +14,7 @@ from agl.utils.json_values import copy_of_changes, copy_of_record
 
 
 def check_fence(tables: Tables, fence: Fence) -> None:
-    """Refuse what a writer would write after another one has taken over.
-
-    Raises:
-        ReplacedError: One has.
-    """
+    """Raise a ``ReplacedError`` if another writer has taken over from this one."""
     kind, key, version = fence
     if tables.document_version(kind, key) > version:
         (stored,) = tables.query_documents(kind, key_in=[key])

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.errors import AglError
 from agl.types import Attempt, Failure, Rollout
-from agl.utils.text import place_of
 from agl_inspect.doctor.fixes import (
     BROKEN_TOOL_CALL,
     CALLS_NO_MODEL,
@@ -25,6 +24,7 @@ from agl_inspect.doctor.trial import Trial
 from agl_learning.reading import OF_OTHERS
 from agl_learning.rows import RowSet
 from agl_learning.types import EXCLUSION_REASONS, ExclusionReason
+from agl_runs.result import place_of
 
 Level = Literal["error", "warning", "note"]
 

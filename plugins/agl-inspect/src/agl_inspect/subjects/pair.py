@@ -8,12 +8,13 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.utils.text import place_of, printable
+from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
 from agl_learning.final_rewards import reward_text
 from agl_learning.showing import Shown, cut, show, text_of
 from agl_learning.traces import Part
+from agl_runs.result import place_of
 
 WIDTH = 80
 """Characters of a line; a wider terminal is not waited for."""

@@ -9,7 +9,7 @@ from agl.cli.shared import table_text
 from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
-from agl.utils.text import place_of, printable
+from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import reading_of, task_id
 from agl_learning.calls.reading import recorded_parts
@@ -17,6 +17,7 @@ from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.ledger import load_parts
 from agl_learning.records import ModelCall
 from agl_learning.showing import cut, text_of
+from agl_runs.result import place_of
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""

@@ -13,7 +13,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
 from agl.types import Attempt, Span
-from agl.utils.text import place_of
 from agl_learning.calls.reading import recorded_parts
 from agl_learning.file_store import file_of
 from agl_learning.records import ModelCall
@@ -22,6 +21,7 @@ from agl_learning.traces import MOST_CALLS, Part
 from agl_learning.types import EXCLUSION_REASONS
 from agl_learning.why import why
 from agl_learning.why_parts import Why
+from agl_runs.result import place_of
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.images import decoded
 from agl_ui.live import state_of

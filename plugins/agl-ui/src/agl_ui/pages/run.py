@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse
 
 from agl.errors import ConfigError
 from agl.types import Attempt, AttemptedRollout
-from agl.utils.text import place_of
 from agl_learning.ledger_tables import excluded, reasons_text
 from agl_learning.plotted import plotted
 from agl_learning.run_metrics import lines_of, metrics_of
@@ -20,6 +19,7 @@ from agl_learning.task_changes import TaskChange, task_changes
 from agl_learning.types import EXCLUSION_REASONS
 from agl_runs.differences import flat
 from agl_runs.folders import shown_status
+from agl_runs.result import place_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
