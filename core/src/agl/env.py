@@ -54,7 +54,7 @@ def resolve_str_env_var(
 def resolve_bool_env_var(
     env_var: LightningEnvVar, override: bool | None = None, fallback: bool | None = None
 ) -> bool | None:
-    """Like ``resolve_str_env_var``, for 1/true/yes/on and 0/false/no/off; else a ``ConfigError``."""
+    """Like ``resolve_str_env_var``, for 1/true/yes/on and 0/false/no/off; refuses the rest."""
     value = os.environ.get(env_var.value)
     if override is not None or value is None:
         return fallback if override is None else override
