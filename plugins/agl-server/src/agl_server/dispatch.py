@@ -1,4 +1,4 @@
-"""The routes of a store server: each request for one is read, carried out and refused here.
+"""The routes of a store server: each request for one is read, refused or carried out here.
 
 FastAPI describes them on its OpenAPI page, and answers what is none of them.
 """
@@ -16,11 +16,28 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import compile_path
 
-from agl.errors import AglError
+from agl.errors import AglError, NotAllowedError
 from agl.store import documents
+from agl.store.base import AttemptEnd, LightningStore
 from agl.store.documents import RETRY_SECONDS
+from agl.store.packed_span import AnySpan, PackedSpan
+from agl.types import AttemptedRollout
 from agl_http import wire
-from agl_http.layers import FENCE, GRANT, JSON, RECEIVED, ROUTE, App, Receive, Scope, Send, header
+from agl_http.layers import (
+    ATTEMPTS,
+    FENCE,
+    GRANT,
+    JSON,
+    RECEIVED,
+    ROUTE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    header,
+)
+from agl_http.roles import check
+from agl_http.tokens import Grant, Tokens
 from agl_server.answers import error_answer
 from agl_server.shapes import Shape
 
@@ -252,3 +269,98 @@ class Dispatch:
             if route.verb == verb and (match := pattern.match(path)):
                 return route, match.groupdict()
         return None, {}
+
+
+_many_attempted = TypeAdapter(list[AttemptedRollout])
+_attempted = TypeAdapter(AttemptedRollout)
+
+
+class Grants:
+    """Looks at what ``Authenticated`` noted of each request.
+
+    Args:
+        store: What is served.
+        tokens: Make the tokens of what is claimed; None where nobody needs any.
+    """
+
+    def __init__(self, store: LightningStore, tokens: Tokens | None) -> None:
+        self._store, self._tokens = store, tokens
+
+    async def check(self, request: Request, operation: str, arguments: Mapping[str, Any]) -> None:
+        """Refuse what the request's token does not allow; see ``agl_http.roles.check``."""
+        grant: Grant = request.scope[GRANT]
+        if grant.role == "admin":
+            return
+        if operation == "update_rollout":  # for whoever claimed it last, and for nobody before
+            latest = await self._store.get_latest_attempt(arguments["rollout_id"])
+            arguments = {**arguments, "attempt_id": latest.attempt_id if latest else ""}
+        check(grant, self._claims(request), operation, arguments)
+
+    def _claims(self, request: Request) -> list[Grant]:
+        shown = header(request.scope, RECEIVED[ATTEMPTS]).decode("latin-1")
+        if self._tokens is None or not shown:
+            return []
+        return [one for token in shown.split(",") if (one := self._tokens.read(token.strip()))]
+
+    def key(self, request: Request, key: str | None) -> str | None:
+        """The key of a claim, which with another token is another one."""
+        grant: Grant = request.scope[GRANT]
+        own = grant.role == "admin" or key is None
+        return key if own else f"{grant.role}.{grant.expires}.{key}"
+
+    def is_reader(self, request: Request) -> bool:
+        """Whether the answer goes to one who only looks."""
+        return request.scope[GRANT].role == "reader"
+
+    def written(
+        self,
+        request: Request,
+        spans: Sequence[AnySpan],
+        operation: str = "add_many_spans",
+        finish: AttemptEnd | None = None,
+    ) -> Sequence[AnySpan]:
+        """The spans, each with its writer as the request's token says.
+
+        Raises:
+            NotAllowedError: It does not allow to write them, or to end ``finish`` beside that.
+        """
+        role = request.scope[GRANT].role
+        if role == "admin":
+            return spans
+        attempts = {(span.rollout_id, span.attempt_id) for span in spans}
+        if finish is not None:
+            attempts.add((finish.rollout_id, finish.attempt_id))
+        check(request.scope[GRANT], self._claims(request), operation, {}, attempts)
+        is_agents = {span.writer for span in spans} <= {"agent"}  # nearly always
+        return spans if is_agents else [_signed(span, role) for span in spans]
+
+    def claims_json(self, claimed: Sequence[AttemptedRollout]) -> bytes:
+        """What was claimed, each with the token of its attempt; see ``wire.Claimed``."""
+        if self._tokens is None:
+            return _many_attempted.dump_json(list(claimed))
+        found: list[bytes] = []
+        for one in claimed:
+            token = self._tokens.issue("attempt", one.rollout_id, one.attempt.attempt_id)
+            # Validated records are not validated again for one more field.
+            found.append(
+                b'%s,"span_token":"%s"}' % (_attempted.dump_json(one)[:-1], token.encode())
+            )
+        return b"[%s]" % b",".join(found)
+
+
+def _signed(span: AnySpan, role: str) -> AnySpan:
+    """The span as one of this role may write it: a runner for itself or its agent.
+
+    Raises:
+        NotAllowedError: It says that another wrote it.
+    """
+    if span.writer == "agent" or (span.writer, role) == ("runner", "runner"):
+        return span
+    if span.writer is None or role == "attempt":
+        if isinstance(span, PackedSpan):
+            return span.with_field('"writer":"agent"')._replace(writer="agent")
+        return span.changed(writer="agent")
+    raise NotAllowedError(
+        f"span {span.name!r} of attempt {span.attempt_id!r}: a token of role {role!r} may not "
+        f"write as {span.writer!r}; leave 'writer' out"
+    )

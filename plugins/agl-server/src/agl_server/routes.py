@@ -34,8 +34,7 @@ from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
 from agl_server.answers import Answer, json_answer, record_json
 from agl_server.calls import CALLS, AnyRollout, Call
-from agl_server.dispatch import Route
-from agl_server.grants import Grants
+from agl_server.dispatch import Grants, Route
 
 logger = logging.getLogger("agl.server")
 T = TypeVar("T")
