@@ -24,6 +24,7 @@ from agl.types import (
     Span,
     TraceStatus,
 )
+from agl_learning.file_store import FileStore
 from agl_sqlite import SqliteLightningStore
 from agl_testing.otlp import request_of
 
@@ -654,6 +655,19 @@ def test_times_are_read_in_their_unit_and_the_start_is_kept(agl: Agl, unit: floa
     assert (span.start_time, span.end_time) == (1763800000.5, 1763800002)
     origin = stored.metadata["imported"]
     assert origin == {"id": "a", "from": "run.json", "start_time": 1763800000.5}
+
+
+def test_whole_store_is_read_many_rollouts_at_a_time(
+    agl: Agl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(*(("t", [[reward_span(1.0)]], "succeeded") for _ in range(20)))
+    reads, read = [], FileStore._in_thread
+    monkeypatch.setattr(FileStore, "_in_thread", lambda *given: [reads.append(1), read(*given)][1])
+    assert agl("export", "--as", "store", "--path", "s.db", "-o", "all.jsonl")[0] == 0
+    assert len(reads) < 10
+    code, _, err = agl("export", "--as", "store", "--url", "http://127.0.0.1:9")
+    assert code == 2
+    assert "where the server's file lies" in err
 
 
 def test_whole_store_comes_back_as_it_was(agl: Agl) -> None:

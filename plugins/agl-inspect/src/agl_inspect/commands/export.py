@@ -85,7 +85,13 @@ def command(
     all.
     """
     if form == "store":
-        if any(given is not None for given in (url, mode, agent_match, min_reward)):
+        if url is not None:
+            raise click.UsageError(
+                "--as store reads a file: a server tells neither the keys of rollouts nor which "
+                "kinds of documents it has. Export with --path where the server's file lies; it "
+                "may be served meanwhile"
+            )
+        if any(given is not None for given in (mode, agent_match, min_reward)):
             raise click.UsageError("--as store writes all of a file: it takes --path and -o only")
         if out is not None and out.suffix != ".jsonl":
             raise click.UsageError(f"{out}: --as store writes JSON lines; give a .jsonl file")

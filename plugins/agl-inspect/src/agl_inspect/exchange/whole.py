@@ -6,6 +6,7 @@ key, attempts and spans, or a document. Workers are left out: they are processes
 
 import asyncio
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,43 +17,31 @@ from pydantic import ValidationError
 from agl.errors import ConfigError
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
-from agl.store.queries import PAGE, each_record
+from agl.store.queries import PAGE, each_record, make_query
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Span
 from agl.utils.rewards import place_of_reward
 from agl_inspect.exchange.incoming import AT_ONCE, Imported
 from agl_inspect.exchange.recorded import each_line, parse
 from agl_inspect.exchange.writers import Write
 from agl_learning.file_store import FileStore
-from agl_learning.stores import each_rollout
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.ids import number_of
+from agl_sqlite.lookups import SqliteLookups
 from agl_sqlite.tables import SqliteTables
 
 FORMAT = 1
 
 
 async def write_store(store: FileStore, write: Write) -> None:
-    """Write all that a store holds, rollout by rollout."""
+    """Write all that a store holds, some rollouts at a time."""
     write({"store": FORMAT})
     async for update in each_record(store.query_resources, sort_by="update_time"):
         write({"resources": update.model_dump(mode="json")})
-    async for rollout in each_rollout(store):
-        rollout_id = rollout.rollout_id
-        about = number_of(rollout_id), rollout_id
-        sql = "SELECT key FROM rollout WHERE n = ? AND rollout_id = ?"
-        key = await store.ask(
-            lambda found, sql=sql, about=about: found.execute(sql, about).fetchone()
-        )
-        attempts = await store.query_attempts(rollout_id)
-        spans = await store.query_spans(rollout_id)
-        write(
-            {
-                "rollout": rollout.model_dump(mode="json", exclude={"attempt"}),
-                "key": _text(key[0]) if key else None,
-                "attempts": [one.model_dump(mode="json") for one in attempts],
-                "spans": [one.model_dump(mode="json") for one in spans],
-            }
-        )
+    last = None
+    while some := await store.query_rollouts(after=last, limit=AT_ONCE):
+        for line in await store.ask(lambda file, some=some: [_line_of(file, one) for one in some]):
+            write(line)
+        last = some[-1].rollout_id
     sql = "SELECT DISTINCT kind FROM document ORDER BY kind"
     for (kind,) in await store.ask(lambda found: found.execute(sql).fetchall()):
         after = None
@@ -60,6 +49,20 @@ async def write_store(store: FileStore, write: Write) -> None:
             for document in page:
                 write({"document": document.model_dump(mode="json", exclude={"expect"})})
             after = page[-1].key
+
+
+def _line_of(file: sqlite3.Connection, rollout: Rollout) -> dict[str, Any]:
+    found, rollout_id = SqliteLookups(file), rollout.rollout_id
+    sql, about = "SELECT key FROM rollout WHERE n = ? AND rollout_id = ?", number_of(rollout_id)
+    key = file.execute(sql, (about, rollout_id)).fetchone()
+    attempts = found.query_attempts(rollout_id, make_query("attempts", sort_by="sequence_id"))
+    spans = found.query_spans(rollout_id, None, make_query("spans", sort_by="sequence_id"))
+    return {
+        "rollout": rollout.model_dump(mode="json", exclude={"attempt"}),
+        "key": _text(key[0]) if key else None,
+        "attempts": [one.model_dump(mode="json") for one in attempts],
+        "spans": [one.model_dump(mode="json") for one in spans],
+    }
 
 
 def _text(value: Any) -> Any:
