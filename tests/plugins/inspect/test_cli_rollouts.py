@@ -1,7 +1,9 @@
 """``agl rollouts`` and ``agl spans``: what a store holds, in tables and as JSON."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -150,4 +152,34 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
     rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
     assert [row["reward"] for row in rows] == [0.5, 0.5]
     spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
-    assert (spans.code, "restore a copy of the file" in spans.err) == (1, True)
+    assert (spans.code, "restore a copy of the file" in spans.err) == (0, True)
+
+
+def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(
+    agl: Agl, tmp_path: Path
+) -> None:
+    async def fill() -> list[str]:
+        store, ids = SqliteLightningStore(tmp_path / "s.db"), []
+        for task in range(3):
+            rollout = await store.start_rollout({"q": task})
+            owner = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            spans = [Span.from_attributes(name=f"s{n}", attributes={}, **owner) for n in range(2)]
+            await store.add_many_spans(spans)
+            await store.update_attempt(*owner.values(), status="failed", metadata={"m": 1})
+            ids.append(rollout.rollout_id)
+        await store.close()
+        return ids
+
+    ids = asyncio.run(fill())
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
+        file.execute("UPDATE rollout SET metadata = '[' WHERE n = 1")
+        file.execute("UPDATE attempt SET metadata = '[' WHERE n = 2")
+        file.execute("UPDATE span SET body = '{' WHERE k = 5")
+    listed = agl("rollouts", "--path", str(tmp_path / "s.db"), "--json")
+    assert [row["rollout_id"] for row in json.loads(listed.out)] == ids[2:]
+    assert all(f"'{one}'" in listed.err for one in ids[:2])
+    spans = agl("spans", ids[2], "--path", str(tmp_path / "s.db"), "--json")
+    assert [span["name"] for span in json.loads(spans.out)] == ["s1"]
+    assert "left out, as it is damaged" in spans.err
+    shown = agl("show", ids[0], "--path", str(tmp_path / "s.db"))
+    assert (shown.code, f"rollout '{ids[0]}'" in shown.err) == (1, True)

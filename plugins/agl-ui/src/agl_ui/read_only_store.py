@@ -1,19 +1,15 @@
 """A store as one sees it who may look and nothing else; one damaged record hides no other."""
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agl.errors import AglError, ConfigError, DamagedRecordError, NotAllowedError
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
-from agl.store.queries import PAGE, SORTABLE
-from agl.types import PaginatedResult
 from agl_http.roles import ALLOWED, visible
-
-MOST_DAMAGED = 50
-"""Records that one question passes over; a store with more of them is said to be damaged."""
+from agl_sqlite.damage import PAGED, query_undamaged
 
 
 @dataclass
@@ -29,10 +25,6 @@ class Damage:
 
 DAMAGE: ContextVar[Damage | None] = ContextVar("DAMAGE", default=None)
 """Of the page that is being written; None where damage is to be told by an error."""
-
-
-_PAGED = {f"query_{kind}" for kind in SORTABLE} - {"query_documents"}
-"""Queries whose pages have an offset."""
 
 
 class ReadOnlyStore(ForwardingStore):
@@ -62,11 +54,11 @@ class ReadOnlyStore(ForwardingStore):
         try:
             return await self._ask(operation, arguments)
         except DamagedRecordError:
-            if damage is None or operation not in _PAGED:
+            if damage is None or operation not in PAGED:
                 raise
             if operation == "query_spans" and not damage.spans:
                 raise
-        return await self._spare(operation, arguments, damage)
+        return await query_undamaged(partial(self._ask, operation), arguments, damage.problems)
 
     async def _ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         try:
@@ -79,32 +71,3 @@ class ReadOnlyStore(ForwardingStore):
             why = " ".join(str(error).split())[:300]
             what = operation.removeprefix("query_").replace("_", " ")
             raise DamagedRecordError(f"one of the store's {what} cannot be read: {why}") from error
-
-    async def _spare(
-        self, operation: str, arguments: dict[str, Any], damage: Damage
-    ) -> PaginatedResult[Any]:
-        """The answer of a query without those records that are damaged; what they are is noted."""
-        limit, begin = arguments.get("limit", -1), arguments.get("offset", 0)
-        items: list[Any] = []
-        at, size, total, damaged = begin, PAGE, 0, 0
-        while limit == -1 or at < begin + limit:
-            size = size if limit == -1 else min(size, begin + limit - at)
-            try:
-                page = await self._ask(operation, {**arguments, "limit": size, "offset": at})
-            except DamagedRecordError as error:
-                if size > 1:
-                    size = max(1, size // 8)
-                    continue
-                damaged += 1
-                if damaged > MOST_DAMAGED:
-                    raise
-                damage.problems[str(error)] = None
-                at, size = at + 1, PAGE
-                continue
-            items += page
-            at, total = at + len(page), page.total
-            if len(page) < size:
-                break
-        total = max(total, len(items) + damaged)
-        make: Callable[..., Any] = PaginatedResult[Any].model_construct
-        return make(items=items, limit=limit, offset=begin, total=total)

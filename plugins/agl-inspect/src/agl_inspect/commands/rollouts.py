@@ -6,10 +6,11 @@ from typing import Any, cast, get_args
 
 import click
 
-from agl.cli.shared import note, print_json, print_table, read_and_close
+from agl.cli.shared import note, print_json, print_table
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Rollout, RolloutMode
+from agl_inspect.readable import read_undamaged
 from agl_inspect.runs.lookup import file_of, find_run
 from agl_learning.final_rewards import final_reward, reward_text
 from agl_learning.listing import Listed, Wanted, listed
@@ -80,7 +81,7 @@ def command(
         rows = [await _row(store, rollout) for rollout in shown]
         return rows, found
 
-    rows, found = read_and_close(open_store(path, url), read)
+    rows, found = read_undamaged(open_store(path, url), read)
     if as_json:
         print_json(rows)
     else:

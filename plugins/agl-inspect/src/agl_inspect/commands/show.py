@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from agl.cli.shared import note, print_json, read_and_close
+from agl.cli.shared import note, print_json
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl_inspect.readable import read_undamaged
 from agl_inspect.subjects.finding import Subject, attempt_number, find, newest
 from agl_learning.showing import MOST_CALLS, as_text, show
 from agl_learning.stores import open_store, store_options
@@ -87,7 +88,7 @@ def command(
                 shown = await show(store, subject.rollout_id, number, step, read=part)
                 return subject, shown, as_text(shown, tokens=tokens, full=full)
 
-    subject, shown, text = read_and_close(open_store(path, url), read)
+    subject, shown, text = read_undamaged(open_store(path, url), read)
     if as_json:
         print_json({"kind": subject.kind, **shown.as_json()})
     else:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from agl.cli.shared import print_json, print_table, read_and_close
+from agl.cli.shared import print_json, print_table
 from agl.store.base import LightningStore
 from agl.types import Span
+from agl_inspect.readable import read_undamaged
 from agl_inspect.subjects.finding import rollout_of
 from agl_learning.stores import open_store, store_options
 
@@ -25,7 +26,7 @@ def command(
     async def read(store: LightningStore) -> Sequence[Span]:
         return await store.query_spans(await rollout_of(store, name), attempt)
 
-    spans = read_and_close(open_store(path, url), read)
+    spans = read_undamaged(open_store(path, url), read, spans=True)
     if as_json:
         print_json([span.model_dump(mode="json") for span in spans])
         return
