@@ -30,8 +30,17 @@ from agl_sqlite.rows import (
 T = TypeVar("T")
 
 
+def read_statements(package: str, file: str) -> dict[str, str]:
+    """The statements of a SQL file in a package, each behind its line ``-- name: NAME``."""
+    text = files(package).joinpath(file).read_text("utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
+    return {
+        name: sql.strip().removesuffix(";")
+        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
 def _statements() -> dict[str, str]:
-    text = files("agl_sqlite").joinpath("statements.sql").read_text("utf-8")
     columns = {
         "rollout": ", ".join(
             # SQLite refuses a page with text that is no UTF-8; bytes are read one by one.
@@ -47,13 +56,11 @@ def _statements() -> dict[str, str]:
         "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
         "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
     }
-    for name, sql in columns.items():
-        text = text.replace(f"{{{name}}}", sql)
-    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
-    return {
-        name: sql.strip().removesuffix(";")
-        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    statements = read_statements("agl_sqlite", "statements.sql")
+    for column, sql in columns.items():
+        for name, text in statements.items():
+            statements[name] = text.replace(f"{{{column}}}", sql)
+    return statements
 
 
 SQL: Final = _statements()

@@ -1,6 +1,6 @@
 """A conversation as turns: each message once, however often later calls repeat it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +24,16 @@ def turns(calls: Sequence[ModelCall]) -> list[Turn]:
 
     A call that goes on from the one before adds its new messages; any other begins anew.
     """
-    return list(_turns(calls))
-
-
-def _turns(calls: Sequence[ModelCall]) -> Iterator[Turn]:
+    found: list[Turn] = []
     heard: list[dict[str, Any]] = []
     for call in calls:
         before = list(map(said, call.messages[: len(heard)]))
         same = len(heard) if before == list(map(said, heard)) else 0
-        for message in call.messages[same:]:
-            yield Turn(*message_text(message))
+        found += [Turn(*message_text(message)) for message in call.messages[same:]]
         answer = [{"role": "assistant", **call.response}] if call.response else []
-        for message in answer:
-            yield Turn(*message_text(message), call.call_id)
+        found += [Turn(*message_text(message), call.call_id) for message in answer]
         heard = [*call.messages, *answer]
+    return found
 
 
 def common(conversations: Sequence[Sequence[Turn]]) -> int:

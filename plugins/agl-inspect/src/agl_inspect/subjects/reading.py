@@ -7,7 +7,6 @@ then only its newest rollouts.
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing, suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,6 +16,7 @@ from agl.types import AttemptedRollout, Rollout
 from agl_learning.file_store import file_of
 from agl_learning.tasks import digest
 from agl_sqlite.file import open_to_read
+from agl_sqlite.lookups import read_statements
 
 MOST: Final = 6
 """Candidates that are looked for; what matters is whether there is one."""
@@ -96,15 +96,6 @@ def reading_of(store: LightningStore) -> Reading:
     return PagedReading(store) if path is None else FileReading(path)
 
 
-def _statements() -> dict[str, str]:
-    text = files("agl_inspect.subjects").joinpath("reading.sql").read_text("utf-8")
-    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
-    return {
-        name: sql.strip().removesuffix(";")
-        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
 def ranges(column: str, id_column: str, beginning: str) -> str:
     """The condition that an id begins so, by the number in it, which is the key of its record.
 
@@ -139,7 +130,7 @@ class FileReading:
     def __init__(self, file: Path) -> None:
         self.looked_at: list[str] = []
         self._file = file
-        self._sql = _statements()
+        self._sql = read_statements("agl_inspect.subjects", "reading.sql")
 
     def ask(self, name: str, values: dict[str, Any], **parts: str) -> list[tuple[Any, ...]]:
         """The rows of a statement of ``reading.sql``."""
