@@ -23,13 +23,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agl.errors import StoreError, StoreUnavailableError
-from agl.semconv import LightningResourceAttributes as Ids
 from agl.store.base import LightningStore
 from agl.types import Span
 from agl_http.otlp import response_of, spans_of, status_message
 from agl_http.tokens import token_in
 from agl_inspect.exchange.incoming import IMPORTED, Importer
-from agl_inspect.exchange.otlp_json import UNNAMED, task_of
+from agl_inspect.exchange.otlp_json import name_spans, task_of
 
 logger = logging.getLogger("agl.agentops")
 
@@ -156,7 +155,7 @@ class Collector:
 
 
 def _named(body: bytes) -> bytes:
-    """The request, in which every span says whose it is: where nothing does, its trace's.
+    """The request, in which every span says whose it is; see ``name_spans``.
 
     Raises:
         ValueError: It is no OTLP request.
@@ -166,11 +165,5 @@ def _named(body: bytes) -> bytes:
         request.ParseFromString(body)
     except Exception as error:  # protobuf's DecodeError, whose module differs between versions
         raise ValueError(f"not an ExportTraceServiceRequest: {error}") from None
-    for group in request.resource_spans:
-        own = {attribute.key for attribute in group.resource.attributes}
-        for span in (span for scope in group.scope_spans for span in scope.spans):
-            names = own | {attribute.key for attribute in span.attributes}
-            for key, value in ((Ids.ROLLOUT_ID, span.trace_id.hex()), (Ids.ATTEMPT_ID, UNNAMED)):
-                if key.value not in names:
-                    span.attributes.add(key=key.value).value.string_value = value
+    name_spans(request)
     return request.SerializeToString()

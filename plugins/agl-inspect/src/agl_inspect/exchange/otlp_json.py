@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import AdapterError, ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
@@ -18,6 +18,9 @@ from agl_http.otlp import spans_of
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
 from agl_learning.calls.reading import model_calls
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 BATCH = 500
 """Spans that are written at once."""
@@ -134,33 +137,28 @@ def _packed(request: dict[str, Any]) -> bytes:
     if "resourceSpans" not in request:
         raise ValueError(f"expected 'resourceSpans', got the keys {sorted(request)}")
     for group in request["resourceSpans"]:
-        own = _names(group.get("resource", {}).get("attributes", ()))
         if "scopeSpans" not in group:
             # Protobuf's reader would pass over what older versions called it.
             raise ValueError(f"expected 'scopeSpans' in 'resourceSpans', got {sorted(group)}")
-        for scope in group["scopeSpans"]:
-            for span in scope["spans"]:
-                _name(span, own)
+        for span in (span for scope in group["scopeSpans"] for span in scope["spans"]):
+            for part in (span, *span.get("links", ())):
+                for key in ("traceId", "spanId", "parentSpanId"):
+                    if part.get(key):
+                        part[key] = base64.b64encode(bytes.fromhex(part[key])).decode()
     try:
-        return ParseDict(
-            request, ExportTraceServiceRequest(), ignore_unknown_fields=True
-        ).SerializeToString()
+        packed = ParseDict(request, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except ParseError as error:
         raise ValueError(str(error)) from None
+    name_spans(packed)
+    return packed.SerializeToString()
 
 
-def _name(span: dict[str, Any], of_resource: set[str]) -> None:
-    """Say whose span it is, where nothing does, and write its ids as protobuf has them."""
-    attributes = span.setdefault("attributes", [])
-    names = of_resource | _names(attributes)
-    for key, value in ((Ids.ROLLOUT_ID, span["traceId"]), (Ids.ATTEMPT_ID, UNNAMED)):
-        if key.value not in names:
-            attributes.append({"key": key.value, "value": {"stringValue": value}})
-    for part in (span, *span.get("links", ())):
-        for key in ("traceId", "spanId", "parentSpanId"):
-            if part.get(key):
-                part[key] = base64.b64encode(bytes.fromhex(part[key])).decode()
-
-
-def _names(attributes: Any) -> set[str]:
-    return {attribute["key"] for attribute in attributes}
+def name_spans(request: "ExportTraceServiceRequest") -> None:
+    """Let every span say whose it is: where nothing does, its trace's."""
+    for group in request.resource_spans:
+        own = {attribute.key for attribute in group.resource.attributes}
+        for span in (span for scope in group.scope_spans for span in scope.spans):
+            names = own | {attribute.key for attribute in span.attributes}
+            for key, value in ((Ids.ROLLOUT_ID, span.trace_id.hex()), (Ids.ATTEMPT_ID, UNNAMED)):
+                if key.value not in names:
+                    span.attributes.add(key=key.value).value.string_value = value
