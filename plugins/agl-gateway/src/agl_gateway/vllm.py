@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from agl_http.layers import App, Message, Receive, Scope, Send
+from agl_http.layers import App, Receive, Scope, Send, first, read_body
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """Ends of the addresses whose requests have the field."""
@@ -30,27 +30,14 @@ class ReturnTokenIds:
         is_asked = scope["type"] == "http" and scope["method"] == "POST"
         if not is_asked or not scope["path"].endswith(PATHS):
             return await self.app(scope, receive, send)
-        parts: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None  # the client is gone
-            parts.append(message.get("body", b""))
-            if not message.get("more_body"):
-                break
-        body = _asking(b"".join(parts))
+        given = await read_body(receive, sys.maxsize)
+        if given is None:
+            return None  # the client is gone
+        body = _asking(given)
         headers = [header for header in scope["headers"] if header[0] != b"content-length"]
         headers.append((b"content-length", b"%d" % len(body)))
-        is_read = False
-
-        async def received() -> Message:
-            nonlocal is_read
-            if is_read:
-                return await receive()
-            is_read = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return await self.app({**scope, "headers": headers}, received, send)
+        whole = {"type": "http.request", "body": body, "more_body": False}
+        return await self.app({**scope, "headers": headers}, first(whole, receive), send)
 
 
 def _asking(body: bytes) -> bytes:

@@ -14,6 +14,7 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
+from agl.utils.text import shorten
 from agl_inspect.runs.lookup import find_run
 from agl_learning.stores import each_rollout
 from agl_runs.config.file import (
@@ -224,5 +225,4 @@ def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> N
 
 
 def _short(task: Any) -> str:
-    text = json.dumps(task, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return shorten(json.dumps(task, ensure_ascii=False, default=str), SHOWN)

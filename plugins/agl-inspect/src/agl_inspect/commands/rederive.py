@@ -13,6 +13,7 @@ import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
+from agl.utils.text import shorten
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.runs.lookup import copy_store, file_of, find_run
@@ -179,9 +180,8 @@ def _print(found: dict[str, Any]) -> None:
 def _row(one: dict[str, Any]) -> list[Any]:
     task, (before, now) = str(one["task"]), (one["before"], one["now"])
     difference = None if before is None or now is None else now - before
-    shown = task if len(task) <= SHOWN else f"{task[: SHOWN - 1]}…"
     numbers = (before, now, difference, one["credit_before"], one["credit_now"])
-    return [shown, one["rollouts"], *map(_number, numbers)]
+    return [shorten(task, SHOWN), one["rollouts"], *map(_number, numbers)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -9,6 +9,7 @@ import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
+from agl.utils.text import shorten
 from agl_inspect.runs.lookup import Where, copy_store, file_of, find_run
 from agl_learning.stores import open_store, store_options
 from agl_runs.config.file import check_config, load_config, load_config_of_run
@@ -129,5 +130,4 @@ def _verdict(one: "Compared") -> str:
 
 
 def _shown(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return "" if value is None else shorten(str(value), SHOWN)

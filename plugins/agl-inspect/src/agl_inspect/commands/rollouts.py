@@ -10,6 +10,7 @@ from agl.cli.shared import note, print_json, print_table
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
 from agl.types import Rollout, RolloutMode
+from agl.utils.text import shorten
 from agl_inspect.readable import read_undamaged
 from agl_inspect.runs.lookup import file_of, find_run
 from agl_learning.final_rewards import final_reward, reward_text
@@ -119,4 +120,4 @@ def _short(value: object) -> str:
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return shorten(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl.utils.text import printable
+from agl.utils.text import printable, shorten
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
 from agl_learning.final_rewards import reward_text
@@ -230,4 +230,4 @@ def _cell(value: object) -> str:
     if value is None:
         return "none"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 27 else f"{text[:26]}…"
+    return shorten(text, 26)
