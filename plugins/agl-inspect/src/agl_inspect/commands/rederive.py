@@ -16,7 +16,8 @@ from agl.errors import ConfigError
 from agl.utils.text import shorten
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
-from agl_inspect.runs.lookup import copy_store, file_of, find_run
+from agl_inspect.runs.comparing import MOST_TASKS
+from agl_inspect.runs.lookup import copy_store, file_of, find_run, rounded
 from agl_learning.stores import open_store, store_options
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from agl_runs.records import Run
 
 RECORDS = "records.jsonl"
-MOST_TASKS = 50
-"""So many tasks are shown; ``--json`` has all."""
 SHOWN = 60
 
 
@@ -181,14 +180,10 @@ def _row(one: dict[str, Any]) -> list[Any]:
     task, (before, now) = str(one["task"]), (one["before"], one["now"])
     difference = None if before is None or now is None else now - before
     numbers = (before, now, difference, one["credit_before"], one["credit_now"])
-    return [shorten(task, SHOWN), one["rollouts"], *map(_number, numbers)]
+    return [shorten(task, SHOWN), one["rollouts"], *rounded(numbers)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Of those that there are."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
