@@ -151,6 +151,15 @@ def place_of(traceback: str | None) -> str:
     return ":".join(own[-1]).removeprefix(f"{Path.cwd()}{os.sep}") if own else ""
 
 
+def failure_text(error: Failure | None) -> str:
+    """Boundary, type and message of a failure, and its place in the agent's code; "" for none."""
+    if error is None:
+        return ""
+    place = place_of(error.traceback)
+    text = f"{error.boundary}: {error.type}: {error.message}"
+    return f"{text} ({place})" if place else text
+
+
 def _is_of_others(file: str) -> bool:
     """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
     if _INSTALLED.search(file) or file.startswith(os.path.dirname(os.__file__)):

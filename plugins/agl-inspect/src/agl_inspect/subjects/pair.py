@@ -14,7 +14,7 @@ from agl_inspect.subjects.reading import task_id
 from agl_learning.final_rewards import reward_text
 from agl_learning.showing import Shown, cut, show, text_of
 from agl_learning.traces import Part
-from agl_runs.result import place_of
+from agl_runs.result import failure_text
 
 WIDTH = 80
 """Characters of a line; a wider terminal is not waited for."""
@@ -118,9 +118,6 @@ async def show_pair(
 def _side(shown: Shown) -> Side:
     rollout, attempt = shown.rollout, shown.attempt
     fates = [shown.fates[call.call_id] for call in shown.calls if call.call_id in shown.fates]
-    error = attempt.error if attempt else None
-    where = place_of(error.traceback) if error else None
-    problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
     took = [call.end_time - call.start_time for call in shown.calls
             if call.start_time is not None and call.end_time is not None]  # fmt: skip
     about = rollout.metadata or {}
@@ -142,7 +139,7 @@ def _side(shown: Shown) -> Side:
         seconds=attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
         model_seconds=sum(took),
         resources=rollout.resources_id,
-        error=f"{problem} ({where})" if where else problem,
+        error=failure_text(attempt.error if attempt else None),
         turns=turns(shown.calls),
     )
 

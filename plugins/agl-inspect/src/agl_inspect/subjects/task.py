@@ -17,7 +17,7 @@ from agl_learning.final_rewards import FinalReward, reward_text
 from agl_learning.ledger import load_parts
 from agl_learning.records import ModelCall
 from agl_learning.showing import cut, text_of
-from agl_runs.result import place_of
+from agl_runs.result import failure_text
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""
@@ -120,8 +120,6 @@ def calls_in(spans: list[Span]) -> list[ModelCall]:
 
 def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
     error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
-    where = place_of(error.traceback) if error else None
-    problem = f"{error.boundary}: {error.type}: {error.message}" if error else ""
     given = FinalReward.of(rollout.status, find_final_reward(spans))
     return Line(
         rollout.rollout_id,
@@ -132,7 +130,7 @@ def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
         given.on_the_way,
         advantage,
         None if rollout.end_time is None else rollout.end_time - rollout.start_time,
-        f"{problem} ({where})" if where else problem,
+        failure_text(error),
     )
 
 
