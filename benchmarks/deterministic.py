@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from agl_learning.sampling.sequences import Completion, SamplingRequest
+from agl_models.sampling.sequences import Completion, SamplingRequest
 from agl_torch.generate import Sampler
 from agl_torch.models import use_deterministic_algorithms
 from agl_torch.server import FIXED_ROWS

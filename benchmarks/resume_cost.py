@@ -51,8 +51,8 @@ def measure_shares(out: Path, steps: int, deterministic: bool) -> None:
     sys.path.insert(0, str(QUICKSTART))
     import quickstart
 
-    from agl_learning import online
-    from agl_learning.journal import Journal
+    from agl_learning.run.journal import Journal
+    from agl_learning.trainer import online
     from agl_runs import recording
 
     seconds = Counter[str]()

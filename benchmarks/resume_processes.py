@@ -120,7 +120,7 @@ class Life:
         command = process.cmdline()
         if self.script in command:  # forked
             return "supervisor" if process.ppid() == self.process.pid else "runner"
-        if "agl_learning.guard" in command:
+        if "agl_models.processes.guard" in command:
             return None
         if "agl_unsloth.training" in command:
             return "training"

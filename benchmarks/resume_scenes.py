@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl_learning.ledger_documents import query_parts
-from agl_learning.ledger_tables import as_json, read_accounts
+from agl_records.ledger.documents import query_parts
+from agl_records.ledger.tables import as_json, read_accounts
 from agl_runs.folders import known_run
 from agl_runs.store import get_run
 

@@ -43,14 +43,14 @@ from trl import (
 
 import agl_torch
 from agl.types import Rollout
-from agl_learning.collected import Collected, Ended
-from agl_learning.estimated import Foreseen
-from agl_learning.ledger import Ledger
-from agl_learning.options import pick_options
-from agl_learning.records import TrainingRow
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.weighing import weigh
+from agl_learning.collect.results import Collected, Ended
 from agl_learning.selection import select_best
-from agl_learning.types import Credit
-from agl_learning.weighing import weigh
+from agl_records.ledger.ledger import Ledger
+from agl_records.options import pick_options
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_testing.models import smollm2
 from agl_torch.batch import logprob_differences, token_logprobs
 from agl_torch.learner import Learner, LearnerOptions, Sample

@@ -45,9 +45,9 @@ from tests.plugins.ui.long_trace import fill_with_long_trace
 from tests.plugins.ui.stores import apart, call_span, reward_span
 
 import agl
-from agl_learning.ledger_documents import put_parts
-from agl_learning.run_metrics import METRICS
-from agl_learning.types import Exclusion, LedgerItem, LedgerPart
+from agl_learning.reports.run_metrics import METRICS
+from agl_records.ledger.documents import put_parts
+from agl_records.types import Exclusion, LedgerItem, LedgerPart
 from agl_runs import store as run_store
 from agl_runs.records import RunStart
 

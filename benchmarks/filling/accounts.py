@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
-from agl_learning.types import Advantage, Credit, Exclusion, LedgerItem, LedgerPart, Trained
+from agl_records.types import Advantage, Credit, Exclusion, LedgerItem, LedgerPart, Trained
 from filling.templates import Holes, part_template
 
 Fate = Literal["trained", "zero_advantage", "not_trained_mode", "failed_attempt"]

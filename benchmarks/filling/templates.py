@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from agl.types import Span
 from agl.utils.json_values import json_of
-from agl_learning.types import LedgerPart
+from agl_records.types import LedgerPart
 
 
 class Holes:

@@ -18,7 +18,7 @@ from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import PackedSpan
 from agl.types import LLM, Attempt, Rollout, RolloutConfig
 from agl.utils.rewards import place_of_reward
-from agl_learning import ledger_documents
+from agl_records.ledger import documents
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore
@@ -298,8 +298,8 @@ class _Filler:
         cut = tuple(piece.truncated for piece in pieces if piece.kind == "call")
         body = fill(account(one.fate, cut), values)
         rollout_id = values["rollout"]
-        key = ledger_documents.key_of(run_id, one.step, "grpo", rollout_id)
-        about = (ledger_documents.KIND, key, 2, number_of(rollout_id), rollout_id)
+        key = documents.key_of(run_id, one.step, "grpo", rollout_id)
+        about = (documents.KIND, key, 2, number_of(rollout_id), rollout_id)
         self._parts.append((*about, body))
 
     def _flush(self) -> None:

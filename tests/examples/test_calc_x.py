@@ -195,7 +195,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     from calc_agent import calc_agent
 
     from agl_adapters import TraceToRows
-    from agl_learning.calls.reading import model_calls
+    from agl_records.calls.reader import model_calls
 
     def reply(request: dict[str, Any]) -> Any:
         last = request["messages"][-1]

@@ -129,7 +129,7 @@ def test_image_is_read_back_from_its_address(tasks: list[Any], urls: Any) -> Non
 
 
 def nodes(outcome: Any) -> list[str | None]:
-    from agl_learning.calls.reading import model_calls
+    from agl_records.calls.reader import model_calls
 
     return [call.agent_name for call in model_calls(outcome.spans)]
 
@@ -168,7 +168,7 @@ async def test_another_model_sees_and_its_calls_are_left_out_by_name(
     from scripted_llm import scripted_reply
 
     from agl_adapters import TraceToRows
-    from agl_learning.records import TrainedModel
+    from agl_records.training_data import TrainedModel
 
     bench = await start_bench(scripted_reply, "vision")
     outcome = await bench.run(LitChartQAAgent("vision"), tasks[0])

@@ -168,7 +168,7 @@ async def test_agent_looks_up_twice_and_all_calls_are_one_row(
     from scripted_llm import scripted_reply
 
     from agl_adapters import TraceToRows
-    from agl_learning.calls.reading import model_calls
+    from agl_records.calls.reader import model_calls
 
     bench = await start_bench(scripted_reply)
     outcome = await bench.run(rag_agent, TASK)

@@ -261,7 +261,7 @@ def test_answers_are_read() -> None:
 
 def nodes(outcome: Any) -> list[str]:
     """Which nodes called the model, in order."""
-    from agl_learning.calls.reading import model_calls
+    from agl_records.calls.reader import model_calls
 
     return [str(call.agent_name) for call in model_calls(outcome.spans)]
 

@@ -14,7 +14,7 @@ import agl
 from agl import errors, semconv
 from agl.env import LightningEnvVar
 from agl.types import Failure
-from agl_learning.types import ExclusionReason
+from agl_records.types import ExclusionReason
 from agl_runs.config.file import RunConfig
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

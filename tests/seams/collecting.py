@@ -7,9 +7,9 @@ from typing import Any
 import agl
 from agl.execution.base import ThreadingEvent
 from agl.types import RolloutConfig
-from agl_learning.collect import Collector
-from agl_learning.collected import Collected
-from agl_learning.records import TrainedModel
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.results import Collected
+from agl_records.training_data import TrainedModel
 
 
 async def collect(

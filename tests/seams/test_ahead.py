@@ -14,7 +14,7 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_learning.ledger_tables import as_json, read_accounts
+from agl_records.ledger.tables import as_json, read_accounts
 
 pytest.importorskip("torch")
 

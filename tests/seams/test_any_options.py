@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings, strategies as
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.ledger_tables import read_accounts
+from agl_records.ledger.tables import read_accounts
 
 from .scripted import CASES, Conversation, Script, agent_of, judge, judge_entry
 

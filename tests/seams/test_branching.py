@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from agl.types import Rollout
 from agl_adapters import TraceToRows
-from agl_learning.collected import Collected, Ended
-from agl_learning.ledger import Ledger
-from agl_learning.weighing import WeighingOptions, weigh
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.results import Collected, Ended
+from agl_records.ledger.ledger import Ledger
 from agl_testing.traces import Trace
 
 pytest.importorskip("torch")

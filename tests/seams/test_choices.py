@@ -8,7 +8,7 @@ import pytest
 
 import agl
 from agl.utils.otel import make_link_attributes
-from agl_learning.records import TrainedModel
+from agl_records.training_data import TrainedModel
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled

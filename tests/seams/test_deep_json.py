@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 
 import agl
-from agl_learning.records import TrainedModel
+from agl_records.training_data import TrainedModel
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl_learning.report import Report
+from agl_learning.reports.report import Report
 from agl_unsloth.sft import SFT
 
 SCRIPT = Path(__file__).with_name("grpo_run.py")

@@ -10,14 +10,14 @@ from opentelemetry import trace
 
 import agl
 from agl.utils.rewards import MAX_REWARD
-from agl_learning.credit import CreditRule
+from agl_records.credit import CreditRule
 
 from .grpo_run import TASKS
 
 pytest.importorskip("torch")
 pytest.importorskip("agl_adapters")
 
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 
 from .table_model import build_model, build_tokenizer
 

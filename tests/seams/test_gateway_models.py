@@ -9,15 +9,15 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_learning.gateways import WHOLE_SOFTMAX, model_served
+from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
-from agl_learning.fine_tuning import FineTuning
 from agl_learning.selection import select_best
-from agl_learning.versions import Served, Version
+from agl_learning.trainer.fine_tuning import FineTuning
+from agl_models.versions import Served, Version
 
 
 def entry(name, url):

@@ -11,9 +11,9 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.journal import read_entries
-from agl_learning.ledger import Ledger
-from agl_learning.replaying import compare_metrics, new_replay
+from agl_learning.resume.replay import compare_metrics, new_replay
+from agl_learning.run.journal import read_entries
+from agl_records.ledger.ledger import Ledger
 
 from .word_trainer import WORDS, ask, write_trainer
 

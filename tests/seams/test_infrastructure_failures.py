@@ -12,9 +12,9 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoreUnavailableError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import RolloutConfig
-from agl_learning.accounts import collected_metrics, usable_rows
-from agl_learning.collect import Collector
-from agl_learning.weighing import WeighingOptions, weigh
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.step_metrics import collected_metrics, usable_rows
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")

@@ -14,9 +14,9 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError
-from agl_learning.calls.reading import model_calls
-from agl_learning.credit import GroupRule, Score
-from agl_learning.ledger_tables import read_accounts
+from agl_records.calls.reader import model_calls
+from agl_records.credit import GroupRule, Score
+from agl_records.ledger.tables import read_accounts
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .scripted import Conversation
@@ -207,7 +207,7 @@ def test_scores_that_are_none_are_said_with_the_judge_that_gave_them(tmp_path, g
     with pytest.raises(AlgorithmError) as caught:
         train(tmp_path, honest, tasks=1, credit=Careless(gives))
     assert f"judge 'Careless' gave {gives!r} for" in str(caught.value)
-    assert "expected a list of as many agl_learning.credit.Score" in str(caught.value)
+    assert "expected a list of as many agl_records.credit.Score" in str(caught.value)
 
 
 def test_a_judge_that_is_down_is_said_and_the_run_goes_on_with_the_same_rollouts(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 import agl
 from agl.cli import main
-from agl_learning.types import LedgerItem, LedgerPart, Trained
+from agl_records.types import LedgerItem, LedgerPart, Trained
 
 STEP = 1
 OLD_SPAN_ID = hashlib.sha256(b"ledger grpo 1").hexdigest()[:16]

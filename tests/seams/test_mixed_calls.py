@@ -12,7 +12,7 @@ import pytest
 import agl
 from agl.errors import ConfigError
 from agl.types import resources
-from agl_learning.collect import Collector
+from agl_learning.collect.collector import Collector
 from agl_testing.echo_llm import EchoLLM
 
 openai = pytest.importorskip("openai")

@@ -12,7 +12,7 @@ import pytest
 import agl
 from agl.emitter import reward_attributes
 from agl.types import Attempt, Span
-from agl_learning.records import TrainedModel
+from agl_records.training_data import TrainedModel
 from agl_testing.echo_llm import EchoLLM
 
 from .collecting import collect, rows_of, settled

@@ -15,10 +15,10 @@ import agl
 from agl.emitter import reward_attributes
 from agl.execution.base import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl_learning.accounts import why_nothing
-from agl_learning.collect import Collector
-from agl_learning.collected import Collected
-from agl_learning.records import ModelCall, TrainedModel
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.results import Collected
+from agl_learning.collect.step_metrics import why_nothing
+from agl_records.training_data import ModelCall, TrainedModel
 from agl_runs.infrastructure import infrastructure_failure
 
 pytest.importorskip("agl_adapters")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_learning.checkpoint import Progress, making
-from agl_learning.generations import (
+from agl_learning.reports.report import Report
+from agl_learning.run.checkpoint import Progress, making
+from agl_learning.run.generations import (
     Generation,
     begin_generation,
     branch_to,
@@ -22,10 +23,9 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
-from agl_learning.ledger_documents import put_parts, query_parts
-from agl_learning.ledger_tables import Accounts, as_json, read_accounts
-from agl_learning.report import Report
-from agl_learning.types import LedgerPart
+from agl_records.ledger.documents import put_parts, query_parts
+from agl_records.ledger.tables import Accounts, as_json, read_accounts
+from agl_records.types import LedgerPart
 from agl_runs.rollouts import cancel_leftovers
 from agl_runs.store import query_runs
 
@@ -428,7 +428,7 @@ async def test_nothing_of_a_live_run_is_cancelled(
 
 def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from agl_learning.generations import hold_run\n"
+        "import os, sys; from agl_learning.run.generations import hold_run\n"
         "with hold_run(sys.argv[1]):\n"
         "    reading, writing = os.pipe()\n"
         "    if os.fork() == 0:\n"

@@ -12,7 +12,7 @@ import pytest
 import agl
 from agl.tracer import buffer
 from agl_http.server import ServerThread
-from agl_learning.advantages import sibling_advantages
+from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .collecting import collect, rows_of, settled

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 
 pytest.importorskip("torch")

@@ -11,10 +11,10 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_learning.explanation import explain
-from agl_learning.findings import read_findings
-from agl_learning.ledger_tables import as_json, read_accounts
-from agl_learning.why import why
+from agl_learning.reports.findings import read_findings
+from agl_records.ledger.tables import as_json, read_accounts
+from agl_views.explanations.explanation import explain
+from agl_views.explanations.token_explanation import why
 
 pytest.importorskip("torch")
 

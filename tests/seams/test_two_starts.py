@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 
 from .scene import Scene
 
 SCRIPT = """
 import json, platform
-from agl_learning.ledger_documents import put_parts
+from agl_records.ledger.documents import put_parts
 options = json.loads((HERE / "options.json").read_text())
 platform.node = lambda: options["host"]  # else a process that lives would be seen
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_learning.collected import Collected
-from agl_learning.ledger import Ledger, save_ledger
-from agl_learning.reading import Reader
-from agl_learning.showing import show
-from agl_learning.weighing import WeighingOptions, weigh
-from agl_learning.why import why
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.results import Collected
+from agl_learning.collect.rollout_reader import Reader
+from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+from agl_views.explanations.rollout_view import show
+from agl_views.explanations.token_explanation import why
 
 from ..plugins.ui.grouped import TOKENS  # noqa: TID252
 from ..plugins.ui.stores import call_span, reward_span  # noqa: TID252

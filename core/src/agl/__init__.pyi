@@ -4,12 +4,12 @@ import agentlightning.store.threading
 import agl_adapters
 import agl_apo
 import agl_gateway
-import agl_learning.advantages
-import agl_learning.credit
-import agl_learning.ledger
-import agl_learning.mixing
-import agl_learning.records
-import agl_learning.types
+import agl_learning.advantages.group_advantages
+import agl_learning.collect.mixed_calls
+import agl_records.credit
+import agl_records.ledger.ledger
+import agl_records.training_data
+import agl_records.types
 import agl_runs.baseline
 import agl_runs.records
 import agl_server.client
@@ -146,27 +146,27 @@ TracerTraceToTriplet = agl_adapters.TracerTraceToTriplet
 APO = agl_apo.APO
 GEPA = agl_apo.GEPA
 LLMProxy = agl_gateway.LLMProxy
-group_advantages = agl_learning.advantages.group_advantages
-sibling_advantages = agl_learning.advantages.sibling_advantages
-CreditRule = agl_learning.credit.CreditRule
-Ledger = agl_learning.ledger.Ledger
-load_ledger = agl_learning.ledger.load_ledger
-load_parts = agl_learning.ledger.load_parts
-save_ledger = agl_learning.ledger.save_ledger
-MixingCheck = agl_learning.mixing.MixingCheck
-Choice = agl_learning.records.Choice
-ModelCall = agl_learning.records.ModelCall
-RowBreak = agl_learning.records.RowBreak
-TrainedModel = agl_learning.records.TrainedModel
-TrainingRow = agl_learning.records.TrainingRow
-EXCLUSION_REASONS = agl_learning.types.EXCLUSION_REASONS
-Advantage = agl_learning.types.Advantage
-Credit = agl_learning.types.Credit
-Exclusion = agl_learning.types.Exclusion
-ExclusionReason = agl_learning.types.ExclusionReason
-LedgerPart = agl_learning.types.LedgerPart
-StepCredit = agl_learning.types.StepCredit
-Trained = agl_learning.types.Trained
+group_advantages = agl_learning.advantages.group_advantages.group_advantages
+sibling_advantages = agl_learning.advantages.group_advantages.sibling_advantages
+CreditRule = agl_records.credit.CreditRule
+Ledger = agl_records.ledger.ledger.Ledger
+load_ledger = agl_records.ledger.ledger.load_ledger
+load_parts = agl_records.ledger.ledger.load_parts
+save_ledger = agl_records.ledger.ledger.save_ledger
+MixingCheck = agl_learning.collect.mixed_calls.MixingCheck
+Choice = agl_records.training_data.Choice
+ModelCall = agl_records.training_data.ModelCall
+RowBreak = agl_records.training_data.RowBreak
+TrainedModel = agl_records.training_data.TrainedModel
+TrainingRow = agl_records.training_data.TrainingRow
+EXCLUSION_REASONS = agl_records.types.EXCLUSION_REASONS
+Advantage = agl_records.types.Advantage
+Credit = agl_records.types.Credit
+Exclusion = agl_records.types.Exclusion
+ExclusionReason = agl_records.types.ExclusionReason
+LedgerPart = agl_records.types.LedgerPart
+StepCredit = agl_records.types.StepCredit
+Trained = agl_records.types.Trained
 Baseline = agl_runs.baseline.Baseline
 Run = agl_runs.records.Run
 RunGeneration = agl_runs.records.RunGeneration

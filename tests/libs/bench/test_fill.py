@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from filling.world import Shape
 from filling.writing import fill_store
 
-from agl_learning.ledger_documents import put_parts, query_parts
+from agl_records.ledger.documents import put_parts, query_parts
 
 SHAPE = Shape(rollouts=60, runs=2, groups=2, group_size=5)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from agl.types import Rollout
-from agl_learning.collected import Collected, Ended
-from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall, TrainingRow
-from agl_learning.types import Credit
+from agl_learning.collect.results import Collected, Ended
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import ModelCall, TrainingRow
+from agl_records.types import Credit
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):

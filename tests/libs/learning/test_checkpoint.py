@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.checkpoint import (
+from agl_learning.run.checkpoint import (
     MANIFEST,
     Progress,
     best_checkpoint,
@@ -16,7 +16,7 @@ from agl_learning.checkpoint import (
     read_note,
     remove_older,
 )
-from agl_learning.generations import begin_generation
+from agl_learning.run.generations import begin_generation
 
 
 def make(folder, text="weights", **note):

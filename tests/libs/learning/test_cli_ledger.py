@@ -19,7 +19,7 @@ def agent(task: dict) -> float:
 
 class Toy(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
-        from agl_learning.ledger import save_ledger
+        from agl_records.ledger.ledger import save_ledger
         store = self.get_store()
         for step, task in enumerate(train_dataset, start=1):
             rollout = await store.enqueue_rollout(task, mode="train")

@@ -11,10 +11,10 @@ from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import EnqueueRolloutRequest, Failure
-from agl_learning.collect import Collector
-from agl_learning.ledger import Ledger
-from agl_learning.ledger_documents import query_parts
-from agl_learning.types import LedgerError
+from agl_learning.collect.collector import Collector
+from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import Ledger
+from agl_records.types import LedgerError
 
 
 class NoRows(agl.TraceAdapter[Any]):

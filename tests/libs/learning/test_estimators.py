@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from agl_learning.types import Credit
+from agl_records.types import Credit
 
 torch = pytest.importorskip("torch")
 
-from agl_learning.estimators import ESTIMATORS  # noqa: E402
-from agl_learning.siblings import Inputs  # noqa: E402
-from agl_learning.trajectories import Call, lay_out  # noqa: E402
+from agl_learning.advantages.comparisons import Inputs  # noqa: E402
+from agl_learning.advantages.estimators import ESTIMATORS  # noqa: E402
+from agl_learning.advantages.trajectories import Call, lay_out  # noqa: E402
 
 pytestmark = pytest.mark.plugins
 LENGTHS = [3, 5, 7, 2, 9, 11, 4, 6]

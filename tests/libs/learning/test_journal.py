@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from agl.errors import ConfigError
-from agl_learning.journal import Journal, read_entries
-from agl_learning.json_lines import write_lines
+from agl_learning.reports.json_lines import write_lines
+from agl_learning.run.journal import Journal, read_entries
 
 
 def test_entries_are_found_again_and_a_torn_last_line_counts_as_not_written(tmp_path, caplog):
@@ -86,7 +86,7 @@ def test_a_forked_process_does_not_keep_the_folder(tmp_path):
 
 def test_an_entry_is_on_the_disk_when_append_returns(tmp_path):
     program = (
-        "import os, sys; from pathlib import Path; from agl_learning.journal import Journal\n"
+        "import os, sys; from pathlib import Path; from agl_learning.run.journal import Journal\n"
         "with Journal(Path(sys.argv[1])) as journal:\n"
         "    journal.append('trained', version=1)\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -110,8 +110,8 @@ def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collec
 
 
 def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected):
-    from agl_learning.records import ModelCall
-    from agl_learning.types import Exclusion
+    from agl_records.training_data import ModelCall
+    from agl_records.types import Exclusion
 
     one = collected(ended("a", 0, []))
     call = ModelCall(call_id="c", rollout_id="a", attempt_id="at", sequence_id=1)

@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agl.errors import ConfigError
-from agl_learning.options import check_options
-from agl_learning.types import Credit, StepCredit
-from agl_learning.weighing import (
+from agl_learning.advantages.weighing import (
     ADVANTAGES,
     OF_TOKENS,
     WeighingOptions,
@@ -20,6 +18,8 @@ from agl_learning.weighing import (
     is_solved,
     weigh,
 )
+from agl_records.options import check_options
+from agl_records.types import Credit, StepCredit
 
 pytestmark = pytest.mark.plugins
 TOKENS = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 3}
@@ -225,7 +225,7 @@ def test_nothing_that_is_usable_is_nothing_to_estimate(collected, ended):
 
 def test_every_estimator_can_be_chosen_or_says_why_not():
     pytest.importorskip("torch")
-    from agl_learning.estimators import ESTIMATORS
+    from agl_learning.advantages.estimators import ESTIMATORS
 
     assert {*ADVANTAGES, *OF_TOKENS} == {*ESTIMATORS, "reverse_kl"}
 
@@ -276,7 +276,7 @@ def test_the_default_needs_no_torch_and_the_others_say_that_they_do():
 import sys
 sys.modules["torch"] = None
 from agl.errors import ConfigError
-from agl_learning.weighing import *
+from agl_learning.advantages.weighing import *
 check_weighing("Mine", WeighingOptions())
 try:
     check_weighing("Mine", WeighingOptions(estimator="rloo"))

@@ -12,9 +12,9 @@ from agl_adapters import (
     TracerTraceToTriplet,
     TraceToRows,
 )
-from agl_learning.advantages import sibling_advantages
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit, StepCredit
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit, StepCredit
 
 
 def rewards(trace, credit) -> list[float | None]:

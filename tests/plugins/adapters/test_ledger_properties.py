@@ -6,8 +6,8 @@ from hypothesis import given, settings, strategies as st
 
 from agl.types import Attempt, TraceStatus
 from agl_adapters import TraceToRows
-from agl_learning.advantages import sibling_advantages
-from agl_learning.ledger import Ledger
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger
 
 CREDITS = ["final", "per_call", "per_agent", "discounted", "stepwise"]
 STATUSES = ["succeeded", "failed", "timeout", "unresponsive", "running"]

@@ -3,8 +3,8 @@
 import pytest
 
 from agl_adapters import TraceToRows
-from agl_learning.calls.reading import model_calls
-from agl_learning.records import TrainedModel
+from agl_records.calls.reader import model_calls
+from agl_records.training_data import TrainedModel
 
 POLICY, ECHO = TrainedModel(name="policy"), TrainedModel(name="echo")
 OWN_REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 1.0}

@@ -7,7 +7,7 @@ import pytest
 
 from agl.types import Span, TraceStatus
 from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows
-from agl_learning.calls.reading import model_calls
+from agl_records.calls.reader import model_calls
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LIBRARIES = ["agentops", "litellm", "openinference", "openllmetry", "weave"]

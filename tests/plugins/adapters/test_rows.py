@@ -6,9 +6,9 @@ import agl
 from agl.errors import AdapterError, ConfigError, UnknownComponentError
 from agl.types import Attempt
 from agl_adapters import TraceToRows
-from agl_learning.credit import CreditRule
-from agl_learning.records import RowBreak
-from agl_learning.types import Credit, LedgerError, StepCredit
+from agl_records.credit import CreditRule
+from agl_records.training_data import RowBreak
+from agl_records.types import Credit, LedgerError, StepCredit
 
 
 def settled(result):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings, strategies as st
 
 from agl_adapters import TraceToRows
-from agl_learning.calls.reading import model_calls
+from agl_records.calls.reader import model_calls
 
 tokens = st.integers(0, 3)
 some_tokens = st.lists(tokens, min_size=1, max_size=4)

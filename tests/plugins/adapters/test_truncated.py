@@ -8,9 +8,9 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Rollout
 from agl_adapters import TraceToChats, TraceToRows
-from agl_learning.accounts import collected_metrics
-from agl_learning.calls.sources import read_call
-from agl_learning.collected import Collected, Ended
+from agl_learning.collect.results import Collected, Ended
+from agl_learning.collect.step_metrics import collected_metrics
+from agl_records.calls.sources import read_call
 
 
 def ended(trace, reason: str, answer: dict | None = None, number: int = -1) -> None:

@@ -14,9 +14,9 @@ pytest.importorskip("torch")
 
 from agl.types import Rollout
 from agl_adapters import Discounted, TraceToRows
-from agl_learning.collected import Collected, Ended
-from agl_learning.ledger import Ledger
-from agl_learning.weighing import WeighingOptions, weigh
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.results import Collected, Ended
+from agl_records.ledger.ledger import Ledger
 from agl_testing.traces import Trace
 from agl_torch.loss import row_weights
 

@@ -11,9 +11,9 @@ import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import RolloutStatus
 from agl_apo.journal import StoreJournal
-from agl_learning.prompt_runs import EVALUATION
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run, query_runs
+from agl_views.runs.prompt_runs import EVALUATION
 
 UNFINISHED: list[RolloutStatus] = ["queuing", "requeuing", "preparing", "running"]
 

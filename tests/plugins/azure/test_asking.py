@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from agl.errors import ConfigError
-from agl_learning.remote import RemoteRefusalError
+from agl_models.provider_errors import RemoteRefusalError
 
 httpx = pytest.importorskip("httpx")
 openai = pytest.importorskip("openai")

@@ -12,7 +12,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
 from agl_gateway.routing import Tries
-from agl_learning.remote import retry_after
+from agl_models.provider_errors import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .conftest import free_port, until

@@ -18,8 +18,8 @@ from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as 
 from agl.store import watchdog
 from agl.types import Failure, Span
 from agl_adapters import TraceToRows
-from agl_learning.advantages import sibling_advantages
-from agl_learning.ledger import Ledger, save_ledger
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunCode, RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore, ids

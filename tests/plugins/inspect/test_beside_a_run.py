@@ -9,7 +9,7 @@ import pytest
 
 import agl
 from agl.errors import StoreUnavailableError
-from agl_learning.file_store import FileStore
+from agl_views.tables.file_store import FileStore
 
 AGL = str(Path(sys.executable).with_name("agl"))
 

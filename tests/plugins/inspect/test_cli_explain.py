@@ -12,10 +12,10 @@ from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
 from agl_adapters import TraceToRows
-from agl_learning.advantages import sibling_advantages
-from agl_learning.ledger import Ledger, save_ledger
-from agl_learning.records import TrainingRow
-from agl_learning.types import Exclusion
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_records.training_data import TrainingRow
+from agl_records.types import Exclusion
 from agl_sqlite import SqliteLightningStore
 
 Explain = Callable[..., tuple[object, str]]

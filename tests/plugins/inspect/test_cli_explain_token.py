@@ -9,14 +9,14 @@ import pytest
 
 from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
-from agl_learning.advantages import sibling_advantages
-from agl_learning.ledger import Ledger, save_ledger
-from agl_learning.showing import show
-from agl_learning.types import Exclusion, LedgerItem
-from agl_learning.why import why
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_records.types import Exclusion, LedgerItem
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
+from agl_views.explanations.rollout_view import show
+from agl_views.explanations.token_explanation import why
 
 from .test_cli_explain import (
     FIRST,

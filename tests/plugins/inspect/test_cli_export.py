@@ -24,9 +24,9 @@ from agl.types import (
     Span,
     TraceStatus,
 )
-from agl_learning.file_store import FileStore
 from agl_sqlite import SqliteLightningStore
 from agl_testing.otlp import request_of
+from agl_views.tables.file_store import FileStore
 
 Agl = Callable[..., tuple[object, str, str]]
 

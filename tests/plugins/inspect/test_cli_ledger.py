@@ -10,10 +10,10 @@ import pytest
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.store.base import LightningStore
-from agl_learning import ledger_tables
-from agl_learning.ledger import save_ledger
-from agl_learning.ledger_documents import put_parts
-from agl_learning.types import LedgerItem
+from agl_records.ledger import tables
+from agl_records.ledger.documents import put_parts
+from agl_records.ledger.ledger import save_ledger
+from agl_records.types import LedgerItem
 from agl_sqlite import SqliteLightningStore
 
 Agl = Callable[..., Any]
@@ -79,11 +79,11 @@ async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(ledger_tables, "MOST_ACCOUNTS", 12)
+    monkeypatch.setattr(tables, "MOST_ACCOUNTS", 12)
     for step in range(1, 23):
         await one_step(memory_store, step, trained=1, excluded=0)
     await memory_store.enqueue_rollout("never run")
-    said = (await ledger_tables.ledger_summary(memory_store) or "").splitlines()
+    said = (await tables.ledger_summary(memory_store) or "").splitlines()
     assert said[0] == "ledger       the last 10 of 22 steps"
     assert [line.split()[0] for line in said[3:]] == [*map(str, range(13, 23)), "these"]
     assert capsys.readouterr().err == ""

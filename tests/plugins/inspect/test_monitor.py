@@ -10,7 +10,7 @@ import agl
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl_inspect.monitor import RewardMonitor, Said, repetition, signals
-from agl_learning.ledger_documents import put_parts
+from agl_records.ledger.documents import put_parts
 
 
 def said(*answers, failed=False, reward=1.0, name="r"):

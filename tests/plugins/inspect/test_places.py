@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import agl
-import agl_learning.listing
+import agl_views.tables.rollout_table
 from agl.types import Attempt
 from agl_inspect.doctor.findings import attempt_failure
-from agl_learning.showing import failure
 from agl_runs.result import place_of
+from agl_views.explanations.rollout_view import failure
 
 OF_OTHERS = [
     "/v/site-packages/openai/_base.py",
     json.__file__,
     agl.__file__,
-    agl_learning.listing.__file__,
+    agl_views.tables.rollout_table.__file__,
     "<string>",
 ]
 

@@ -13,13 +13,13 @@ from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
-from agl_learning.findings import Finding, read_findings, write_finding
-from agl_learning.generations import begin_generation
-from agl_learning.report import Report
-from agl_learning.run_facts import HeldOut, RunFacts, run_facts
+from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.report import Report
+from agl_learning.run.generations import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.rollouts import OfRunStore
 from agl_runs.store import begin_run, end_run
+from agl_views.runs.run_facts import HeldOut, RunFacts, run_facts
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 

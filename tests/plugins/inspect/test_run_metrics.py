@@ -9,10 +9,10 @@ from agl.algorithm.run_result import RunResult
 from agl.store.memory import InMemoryLightningStore
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
-from agl_learning.findings import Finding, read_findings, write_finding
-from agl_learning.run_facts import run_facts
-from agl_learning.run_metrics import lines_of, metrics_of
+from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.run_metrics import lines_of, metrics_of
 from agl_runs.records import Run
+from agl_views.runs.run_facts import run_facts
 
 GOOD = b'{"step": 1, "reward/mean": 0.5}\n', b'{"step": 2, "reward/mean": 0.75}\n'
 BAD = [

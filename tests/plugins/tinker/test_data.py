@@ -2,8 +2,8 @@
 
 import pytest
 
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_tinker.data import batches, example_of_row, logprob_gap, shifted
 
 

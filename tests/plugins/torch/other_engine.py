@@ -16,7 +16,7 @@ import torch
 import uvicorn
 
 from agl_http.layers import JSON, read_body, send_whole
-from agl_learning.sampling.batcher import Weights
+from agl_models.sampling.batcher import Weights
 from agl_torch.generate import Sampler
 from agl_torch.models import load_model, load_tokenizer
 from agl_torch.server import TorchApp

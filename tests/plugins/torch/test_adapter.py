@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import agl
 import agl_torch
 from agl.errors import ConfigError
-from agl_learning.checkpoint import find_checkpoint
+from agl_learning.run.checkpoint import find_checkpoint
 from agl_torch import adapter
 from agl_torch.adapter import add_adapter, copy_trained, load_merged, merge, refresh, share_weights
 from agl_torch.generate import Sampler

@@ -13,14 +13,14 @@ import torch
 import agl_torch
 from agl.errors import ConfigError
 from agl.types import Rollout
-from agl_learning.collected import Collected, Ended
-from agl_learning.estimated import is_mean_of_tokens
-from agl_learning.ledger import Ledger
-from agl_learning.options import pick_options
-from agl_learning.records import TrainingRow
-from agl_learning.sampling.sequences import SamplingRequest
-from agl_learning.types import Advantage, Credit
-from agl_learning.weighing import Weighed, estimator_of, weigh
+from agl_learning.advantages.estimates import is_mean_of_tokens
+from agl_learning.advantages.weighing import Weighed, estimator_of, weigh
+from agl_learning.collect.results import Collected, Ended
+from agl_models.sampling.sequences import SamplingRequest
+from agl_records.ledger.ledger import Ledger
+from agl_records.options import pick_options
+from agl_records.training_data import TrainingRow
+from agl_records.types import Advantage, Credit
 from agl_torch.batch import token_logprobs
 from agl_torch.critic import Critic, value_loss
 from agl_torch.learner import Learner, Sample

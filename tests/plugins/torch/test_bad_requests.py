@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.completions import RequestError
-from agl_learning.sampling.sequences import SamplingRequest
+from agl_models.completions import RequestError
+from agl_models.sampling.sequences import SamplingRequest
 from agl_torch.batch import token_logprobs
 from agl_torch.draws import sampling_distribution
 from agl_torch.generate import Sampler

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.engines import EngineServer
+from agl_models.processes.engines import EngineServer
 from agl_torch.checkpoint import save_model
 from agl_torch.memory import check_memory
 

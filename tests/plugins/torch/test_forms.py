@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from agl_learning.sampling.forms import split_calls
+from agl_models.sampling.forms import split_calls
 from agl_torch.server import InferenceServer
 
 pytest.importorskip("llguidance")

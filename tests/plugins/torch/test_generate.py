@@ -8,8 +8,8 @@ import torch
 import transformers
 
 from agl.errors import ConfigError
-from agl_learning.sampling.sequences import Completion, SamplingRequest
-from agl_learning.sampling.textstream import TextStream, _uncertain
+from agl_models.sampling.sequences import Completion, SamplingRequest
+from agl_models.sampling.text_stream import TextStream, _uncertain
 from agl_torch.draws import CHANCES, draw, sampling_distribution
 from agl_torch.generate import Sampler
 

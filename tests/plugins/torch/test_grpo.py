@@ -14,8 +14,8 @@ import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
 from agl_http.tokens import issue_token
-from agl_learning.checkpoint import find_checkpoint
-from agl_learning.ledger import Ledger
+from agl_learning.run.checkpoint import find_checkpoint
+from agl_records.ledger.ledger import Ledger
 
 from .conftest import build_model
 

@@ -9,8 +9,8 @@ import torch
 from tests.libs.learning.rollouts_by_hand import make_row, two_calls
 
 from agl.errors import ConfigError
-from agl_learning.checkpoint import Progress, find_checkpoint, making
-from agl_learning.tasks import TaskOrder
+from agl_learning.collect.task_order import TaskOrder
+from agl_learning.run.checkpoint import Progress, find_checkpoint, making
 from agl_torch.checkpoint import restore, save
 from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
 from agl_torch.loss import clipped

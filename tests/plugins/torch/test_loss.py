@@ -7,9 +7,9 @@ import torch
 import transformers
 
 import agl_torch
-from agl_learning.advantages import group_advantages
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit
+from agl_learning.advantages.group_advantages import group_advantages
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_torch.batch import microbatches, token_logprobs
 from agl_torch.loss import Gain, Tokens, clipped, policy_loss, row_weights
 

@@ -175,8 +175,8 @@ def test_single_rollouts_are_enough_where_no_siblings_are_compared():
 def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     import random
 
-    from agl_learning.checkpoint import Progress, making
-    from agl_learning.options import pick_options
+    from agl_learning.run.checkpoint import Progress, making
+    from agl_records.options import pick_options
     from agl_torch.checkpoint import restore, save
     from agl_torch.critic import Critic
     from agl_torch.fingerprint import fingerprint

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.sampling.batcher import Batcher
+from agl_models.sampling.batcher import Batcher
 from agl_torch.server import InferenceServer, TorchApp
 
 MESSAGES = [{"role": "user", "content": "red and green"}]

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from agl_learning.findings import read_findings
+from agl_learning.reports.findings import read_findings
 
 from .test_grpo import says_red
 

@@ -11,10 +11,10 @@ pytest.importorskip("trl")
 import torch
 
 import agl_torch
-from agl_learning.options import pick_options
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit
-from agl_learning.weighing import weigh
+from agl_learning.advantages.weighing import weigh
+from agl_records.options import pick_options
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model

@@ -3,7 +3,7 @@
 import json
 
 from agl.utils.secrets import learn
-from agl_learning.records import ModelCall
+from agl_records.training_data import ModelCall
 from agl_trackers.conventions import call_attributes, clean
 
 TOOL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"room": 1}'}}

@@ -3,8 +3,8 @@
 import agl
 from agl.semconv import ModelCallAttributes as Call
 from agl_adapters import TraceToRows
-from agl_learning.advantages import sibling_advantages
-from agl_learning.ledger import Ledger, save_ledger
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 

@@ -3,9 +3,9 @@
 import pytest
 
 import agl
-from agl_learning.generations import mark_lost
-from agl_learning.ledger_documents import put_parts
-from agl_learning.types import Credit, Exclusion, LedgerItem, LedgerPart
+from agl_learning.run.generations import mark_lost
+from agl_records.ledger.documents import put_parts
+from agl_records.types import Credit, Exclusion, LedgerItem, LedgerPart
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui import accounts

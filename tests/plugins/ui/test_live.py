@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 import agl
-from agl_learning.ledger_documents import put_parts
-from agl_learning.types import LedgerItem, LedgerPart
+from agl_records.ledger.documents import put_parts
+from agl_records.types import LedgerItem, LedgerPart
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES

@@ -7,11 +7,11 @@ import urllib.request
 import pytest
 
 import agl
-from agl_learning.file_store import FileStore
-from agl_learning.listing import Wanted
 from agl_ui.data_sources import DataSource
 from agl_ui.pages.rollouts import SORTS, _by_contract, _by_index
 from agl_ui.read_only_store import ReadOnlyStore
+from agl_views.tables.file_store import FileStore
+from agl_views.tables.rollout_table import Wanted
 
 from .stores import apart, reward_span
 
@@ -105,7 +105,7 @@ async def test_large_stores_are_sorted_the_same(file, monkeypatch):
     source = DataSource("f", "f", ReadOnlyStore(at_hand), file, at_hand)
     sorts = list(itertools.product(FILTERS, ("ended", "status", "reward", "lowest")))
     few = [(await paged(_by_index, source, FILTERS[one], sort))[0] for one, sort in sorts]
-    monkeypatch.setattr("agl_learning.listing.MANY", 2)
+    monkeypatch.setattr("agl_views.tables.rollout_table.MANY", 2)
     many = [(await paged(_by_index, source, FILTERS[one], sort))[0] for one, sort in sorts]
     assert few == many
     await source.store.close()

@@ -10,13 +10,13 @@ import pytest
 
 import agl
 from agl.types import Failure
-from agl_learning.run_facts import run_facts
-from agl_learning.task_changes import TaskChange, task_changes
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_ui.pages.run import MOST_TASKS, most_changed
 from agl_ui.templating import number
+from agl_views.runs.run_facts import run_facts
+from agl_views.tables.task_changes import TaskChange, task_changes
 
 from .stores import TRACEBACK, apart, reward_span
 

@@ -10,11 +10,11 @@ import agl
 from agl.errors import NotSupportedError
 from agl.store.forwarding import ForwardingStore
 from agl.types import Event, Failure, RolloutConfig
-from agl_learning.listing import Wanted, listed
 from agl_ui.data_sources import DataSource, file_source
 from agl_ui.pages.task import _siblings
 from agl_ui.prompt_tree import prompt_runs
 from agl_ui.read_only_store import ReadOnlyStore
+from agl_views.tables.rollout_table import Wanted, listed
 
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
@@ -218,7 +218,7 @@ async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch)
     file = tmp_path / "old.db"
     ids = apart(fill(file, [{"step": n} for n in range(4)]))
     monkeypatch.setattr("agl_ui.prompt_tree.PAGE", 3)
-    monkeypatch.setattr("agl_learning.listing.PAGE", 3)
+    monkeypatch.setattr("agl_views.tables.rollout_table.PAGE", 3)
     store = agl.SqliteLightningStore(file)
     await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}")})
     old = NoKeys(store)

@@ -13,9 +13,9 @@ import aiohttp
 
 import agl
 from agl.execution.base import ThreadingEvent
-from agl_learning.fine_tuning import FineTuning
 from agl_learning.selection import select_best
-from agl_learning.versions import Served, Version
+from agl_learning.trainer.fine_tuning import FineTuning
+from agl_models.versions import Served, Version
 
 
 async def ask(task: str, llm: agl.LLM) -> float:

@@ -17,8 +17,8 @@ import agl
 from agl.algorithm.base import RunContext
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
-from agl_learning.generations import begin_generation
-from agl_learning.journal import read_entries
+from agl_learning.run.generations import begin_generation
+from agl_learning.run.journal import read_entries
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -210,7 +210,7 @@ async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agl_learning.fine_tuning.begin_generation", killed)
+        patch.setattr("agl_learning.trainer.fine_tuning.begin_generation", killed)
         with pytest.raises(OSError, match="killed"):
             await fit(counting(), store, TASKS)
     assert events(tmp_path) == ["begun"]

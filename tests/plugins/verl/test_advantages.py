@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from agl.types import Rollout
-from agl_learning.collected import Collected, Ended
-from agl_learning.estimators import ESTIMATORS
-from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall, TrainingRow
-from agl_learning.siblings import Inputs
-from agl_learning.trajectories import Trajectories
-from agl_learning.types import Credit, StepCredit
-from agl_learning.weighing import ADVANTAGES, WeighingOptions, weigh
+from agl_learning.advantages.comparisons import Inputs
+from agl_learning.advantages.estimators import ESTIMATORS
+from agl_learning.advantages.trajectories import Trajectories
+from agl_learning.advantages.weighing import ADVANTAGES, WeighingOptions, weigh
+from agl_learning.collect.results import Collected, Ended
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import ModelCall, TrainingRow
+from agl_records.types import Credit, StepCredit
 from agl_verl.groups import _train
 from agl_verl.losses import loss_weights
 from agl_verl.rows import CallNote, RowNotes

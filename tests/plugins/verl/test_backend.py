@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from agl_http.server import ServerThread
-from agl_learning.completions import end_tokens
-from agl_learning.start import MODEL_NAME
+from agl_models.completions import end_tokens
+from agl_models.versions import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))

@@ -13,14 +13,14 @@ from agl.errors import ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import RolloutConfig, Span
-from agl_learning import run_metrics
-from agl_learning.collect import Collector
-from agl_learning.estimated import is_mean_of_tokens
-from agl_learning.generations import Generation, begin_generation, read_generation
-from agl_learning.ledger import Ledger
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit
-from agl_learning.weighing import estimator_of
+from agl_learning.advantages.estimates import is_mean_of_tokens
+from agl_learning.advantages.weighing import estimator_of
+from agl_learning.collect.collector import Collector
+from agl_learning.reports import run_metrics
+from agl_learning.run.generations import Generation, begin_generation, read_generation
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle

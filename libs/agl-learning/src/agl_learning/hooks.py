@@ -8,7 +8,7 @@ from agl.store.base import LightningStore
 @hookimpl
 async def run_summary(store: LightningStore, result: RunResult, lines: list[str]) -> None:
     """Add the sums of the ledger, if the run has one."""
-    from agl_learning.ledger_tables import ledger_summary
+    from agl_records.ledger.tables import ledger_summary
 
     if (text := await ledger_summary(store)) is not None:
         lines.append(text)

@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError
-from agl_learning.accounts import usable_rows, why_nothing
+from agl_learning.collect.step_metrics import usable_rows, why_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agl_learning.collected import Collected
-    from agl_learning.records import TrainingRow
+    from agl_learning.collect.results import Collected
+    from agl_records.training_data import TrainingRow
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""

@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl.plugins.build import build_component
-from agl_learning.accounts import collected_metrics
-from agl_learning.by_model import RowsByModel
-from agl_learning.gateways import WHOLE_SOFTMAX, entry_of, model_served, sampling_of
-from agl_learning.online import OnlineTraining
-from agl_learning.records import TrainedModel
-from agl_learning.signs import OF_MODELS
-from agl_learning.start import MODEL_NAME, Origin
-from agl_learning.weighing import WeighingOptions
+from agl_learning.advantages.weighing import WeighingOptions
+from agl_learning.collect.step_metrics import collected_metrics
+from agl_learning.reports.diagnostics import OF_MODELS
+from agl_learning.rows_by_model import RowsByModel
+from agl_learning.run.start import Origin
+from agl_learning.trainer.online import OnlineTraining
+from agl_models.gateways import WHOLE_SOFTMAX, entry_of, model_served, sampling_of
+from agl_models.versions import MODEL_NAME
+from agl_records.training_data import TrainedModel
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
-    from agl_learning.collect import Collector
-    from agl_learning.collected import Collected
-    from agl_learning.versions import Served, Version
-    from agl_learning.weighing import Weighed
+    from agl_learning.advantages.weighing import Weighed
+    from agl_learning.collect.collector import Collector
+    from agl_learning.collect.results import Collected
+    from agl_models.versions import Served, Version
 
 OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from agl.types import Span
 from agl_adapters.credit.rewards import all_rewards_of, calls_before, places, rewards_of
-from agl_learning.calls.reading import Recorded
-from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall
-from agl_learning.types import Credit, Exclusion, ExclusionReason
+from agl_records.calls.reader import Recorded
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import ModelCall
+from agl_records.types import Credit, Exclusion, ExclusionReason
 
 OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
     (

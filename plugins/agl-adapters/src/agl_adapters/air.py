@@ -15,7 +15,7 @@ from agl.semconv import AGL_ANNOTATION, AGL_OPERATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
-from agl_learning.calls.matching import compile_match, selects
+from agl_records.calls.matching import compile_match, selects
 
 AIR_RULE = "agentlightning.air.rule"
 """Attribute of the reward spans made here: which rule."""

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from agl.errors import AdapterError
 from agl_adapters.rows import TraceToRows, Truncated
-from agl_learning.calls.conversations import conversation
-from agl_learning.calls.reading import Recorded
-from agl_learning.credit import CreditRule
-from agl_learning.records import PER_CALL, ModelCall, TrainedModel, TrainingRow, items_of_calls
-from agl_learning.types import Credit, ExclusionReason
+from agl_records.calls.conversations import conversation
+from agl_records.calls.reader import Recorded
+from agl_records.credit import CreditRule
+from agl_records.training_data import PER_CALL, ModelCall, TrainedModel, TrainingRow, items_of_calls
+from agl_records.types import Credit, ExclusionReason
 
 
 class ChatRow(TrainingRow):

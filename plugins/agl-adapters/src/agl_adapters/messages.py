@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from agl.algorithm.adapter import TraceAdapter
 from agl.errors import AdapterError
 from agl.types import Span
-from agl_learning.calls.conversations import ChatMessages, conversation, tool_spans_of
-from agl_learning.calls.reading import by_attempt, recorded_calls
+from agl_records.calls.conversations import ChatMessages, conversation, tool_spans_of
+from agl_records.calls.reader import by_attempt, recorded_calls
 
 
 class TraceToMessages(TraceAdapter[list[ChatMessages]]):

@@ -11,10 +11,10 @@ from agl.emitter import is_reward_span
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attempt, Span
 from agl.utils.rewards import reward_problem
-from agl_learning.calls.reading import Recorded
-from agl_learning.calls.sources.gateway import is_gateway_span
-from agl_learning.records import ModelCall, TrainedModel
-from agl_learning.types import ExclusionReason
+from agl_records.calls.reader import Recorded
+from agl_records.calls.sources.gateway import is_gateway_span
+from agl_records.training_data import ModelCall, TrainedModel
+from agl_records.types import ExclusionReason
 
 QUESTION = ("requested_model", "agent_name", "messages", "tools")
 """What two calls have in common of which one asks the other's question again."""

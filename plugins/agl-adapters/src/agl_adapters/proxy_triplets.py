@@ -6,11 +6,11 @@ from agl.algorithm.adapter import TraceToTripletBase, Triplet
 from agl.emitter import get_reward_value
 from agl.types import Span
 from agl_adapters.credit.rewards import calls_before, places
-from agl_learning.calls.reading import by_attempt, recorded_calls
-from agl_learning.calls.sources import gateway, litellm
-from agl_learning.calls.tree import ordered
-from agl_learning.final_rewards import graded_only
-from agl_learning.records import ModelCall
+from agl_records.calls.reader import by_attempt, recorded_calls
+from agl_records.calls.sources import gateway, litellm
+from agl_records.calls.span_tree import ordered
+from agl_records.final_rewards import graded_only
+from agl_records.training_data import ModelCall
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):

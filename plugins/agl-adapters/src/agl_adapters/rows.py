@@ -10,20 +10,20 @@ from agl.utils.checks import check_choice, check_numbers
 from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
 from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
-from agl_learning.calls.attempts import unused_attempts
-from agl_learning.calls.matching import compile_match, selects
-from agl_learning.calls.reading import (
+from agl_records.calls.attempts import unused_attempts
+from agl_records.calls.matching import compile_match, selects
+from agl_records.calls.reader import (
     Recorded,
     by_attempt,
     recorded_and_unrecognised,
 )
-from agl_learning.calls.sources.fields import is_structured
-from agl_learning.calls.tree import ordered
-from agl_learning.credit import CreditRule, check_credits
-from agl_learning.ledger import Ledger
-from agl_learning.records import ModelCall, TrainedModel, TrainingRow
-from agl_learning.rows import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
-from agl_learning.types import Credit, Exclusion, ExclusionReason
+from agl_records.calls.sources.fields import is_structured
+from agl_records.calls.span_tree import ordered
+from agl_records.credit import CreditRule, check_credits
+from agl_records.ledger.ledger import Ledger
+from agl_records.row_builder import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
+from agl_records.training_data import ModelCall, TrainedModel, TrainingRow
+from agl_records.types import Credit, Exclusion, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1

@@ -11,8 +11,8 @@ from agl.types import UNASSIGNED, Span
 from agl.utils.checks import check_choice
 from agl.utils.otel import attributes_under, from_attributes
 from agl_adapters.credit.rewards import places
-from agl_learning.calls.matching import compile_match, selects
-from agl_learning.calls.reading import (
+from agl_records.calls.matching import compile_match, selects
+from agl_records.calls.reader import (
     Recorded,
     merged,
     record_of,
@@ -20,10 +20,10 @@ from agl_learning.calls.reading import (
     same_calls,
     with_choices,
 )
-from agl_learning.calls.sources.fields import make_call
-from agl_learning.calls.tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
-from agl_learning.final_rewards import graded_only
-from agl_learning.rows import image_urls
+from agl_records.calls.sources.fields import make_call
+from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
+from agl_records.final_rewards import graded_only
+from agl_records.row_builder import image_urls
 
 RewardMatch = Literal["first_occurrence", "first_sibling"]
 ANY_AGENT = "*"

@@ -23,7 +23,7 @@ def command(run: Path | None, url: str | None, name: str | None, as_json: bool) 
     from agl.cli.shared import print_json, read_and_close
     from agl.errors import ConfigError
     from agl_apo.history import read_histories
-    from agl_learning.stores import open_store
+    from agl_views.tables.stores import open_store
 
     histories = read_and_close(open_store(run, url), read_histories)
     if name is not None:
@@ -92,7 +92,7 @@ def _diff(history: "History") -> list[str]:
     """From the first prompts to the accepted ones, or to the challenger that was not accepted."""
     from difflib import unified_diff
 
-    from agl_learning.prompt_runs import SEED
+    from agl_views.runs.prompt_runs import SEED
 
     shown = history.best
     if shown == SEED and history.rounds:

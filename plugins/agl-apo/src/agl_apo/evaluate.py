@@ -24,10 +24,10 @@ from agl.errors import AlgorithmError
 from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode, public_failure
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
-from agl_learning.collect import Collector
-from agl_learning.collected import COUNTED, Ended
-from agl_learning.prompt_runs import EVALUATION
-from agl_learning.seeds import SEED, seed_of
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.results import COUNTED, Ended
+from agl_records.seeds import SEED, seed_of
+from agl_views.runs.prompt_runs import EVALUATION
 
 logger = logging.getLogger("agl.apo")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl_apo.decision import Decision
-from agl_learning.prompt_runs import SEED, Candidate, PromptRun, PromptRuns
+from agl_views.runs.prompt_runs import SEED, Candidate, PromptRun, PromptRuns
 
 TOLD = ("parent", "texts", "dropped", "copies", "critique", "mean")
 """What is told of a candidate, by the names that it has there."""
@@ -46,7 +46,7 @@ class History:
 
 async def read_histories(store: LightningStore) -> list[History]:
     """The prompt runs of a store, in the order in which they began."""
-    from agl_learning.stores import each_rollout
+    from agl_views.tables.stores import each_rollout
 
     found = PromptRuns()
     await found.take_entries(store)

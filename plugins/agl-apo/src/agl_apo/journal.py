@@ -15,9 +15,9 @@ from agl.errors import ConfigError, ConflictError, InvalidTransitionError, NotSu
 from agl.store.base import LightningStore
 from agl.types import Document
 from agl.utils.text import shorten
-from agl_learning.prompt_runs import ENTRIES, EVALUATION, FIELD
 from agl_runs.folders import is_alive
 from agl_runs.store import RUN_ID, get_run
+from agl_views.runs.prompt_runs import ENTRIES, EVALUATION, FIELD
 
 
 class StoreJournal:

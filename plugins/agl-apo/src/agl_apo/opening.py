@@ -8,7 +8,7 @@ from agl.types import Dataset, NamedResources, PromptTemplate
 from agl_apo.decision import Rule
 from agl_apo.options import PromptOptions
 from agl_apo.templates import BrokenTemplateError, placeholders
-from agl_learning.tasks import digest
+from agl_learning.collect.task_order import digest
 
 logger = logging.getLogger("agl.apo")
 

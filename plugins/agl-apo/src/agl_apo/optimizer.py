@@ -14,18 +14,18 @@ from agl_apo.journal import StoreJournal
 from agl_apo.opening import check_budget, find_targets, split_datasets
 from agl_apo.options import PromptOptions
 from agl_apo.session import SearchSession
-from agl_learning.generations import (
+from agl_learning.collect.task_order import digest
+from agl_learning.reports.progress_bar import Bar
+from agl_learning.reports.report import Report
+from agl_learning.run.generations import (
     begin_generation,
     begun_by_trainer,
     check_algorithm,
     hold_run,
     read_generation,
 )
-from agl_learning.progress import Bar
-from agl_learning.prompt_runs import SEED
-from agl_learning.report import Report
-from agl_learning.start import run_folder
-from agl_learning.tasks import digest
+from agl_learning.run.start import run_folder
+from agl_views.runs.prompt_runs import SEED
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Lt
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
-from agl_learning.options import AboveZero, Count, NotNegative, absolute, check_options
+from agl_records.options import AboveZero, Count, NotNegative, absolute, check_options
 from agl_runs.infrastructure import InfrastructureFailures
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from agl_apo.evaluate import Candidate, Evaluator, Split
 from agl_apo.options import PromptOptions
 from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
-from agl_learning.report import Report
+from agl_learning.reports.report import Report
 
 logger = logging.getLogger("agl.apo")
 

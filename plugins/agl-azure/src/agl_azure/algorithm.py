@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import AlgorithmError, ConfigError
 from agl_azure.data import MAX_BYTES, MIN_EXAMPLES, bill, example_of_chat, is_filtered
 from agl_azure.options import AzureOptions
-from agl_learning.options import Count, Share
-from agl_learning.paid import PaidTraining
-from agl_learning.remote import not_installed
 from agl_learning.selection import select_best
-from agl_learning.versions import Served, Version
+from agl_learning.trainer.billing import PaidTraining
+from agl_models.provider_errors import not_installed
+from agl_models.versions import Served, Version
+from agl_records.options import Count, Share
 
 if TYPE_CHECKING:
     from agl_azure.asking import Keys
     from agl_azure.deployments import Deployments
     from agl_azure.jobs import Jobs
-    from agl_learning.collected import Collected
+    from agl_learning.collect.results import Collected
 
 logger = logging.getLogger("agl.azure")
 

@@ -14,7 +14,7 @@ from azure.identity import DefaultAzureCredential
 
 from agl_azure.errors import SDK_ERRORS, is_passing, refusal
 from agl_azure.options import AzureOptions
-from agl_learning.remote import RemoteRefusalError, retry_after
+from agl_models.provider_errors import RemoteRefusalError, retry_after
 
 logger = logging.getLogger("agl.azure")
 

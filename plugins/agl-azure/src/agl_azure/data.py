@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from agl_learning.paid import Bill
+from agl_learning.trainer.billing import Bill
 
 BYTES_PER_TOKEN = 4
 """Of text in UTF-8, for English; the real number is in the job once it has ended."""

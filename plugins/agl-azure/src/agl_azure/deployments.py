@@ -12,8 +12,8 @@ from agl_azure.errors import DeploymentFailedError
 from agl_azure.management import Management
 
 if TYPE_CHECKING:
-    from agl_learning.journal import Journal
-    from agl_learning.versions import Version
+    from agl_learning.run.journal import Journal
+    from agl_models.versions import Version
 logger = logging.getLogger("agl.azure")
 
 

@@ -13,7 +13,7 @@ from openai import APIConnectionError, OpenAIError
 
 from agl.errors import AglError, ConfigError
 from agl_azure.data import is_filtered
-from agl_learning.remote import RemoteRefusalError, hide, status_of
+from agl_models.provider_errors import RemoteRefusalError, hide, status_of
 
 SDK_ERRORS = (OpenAIError, AzureError)
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from agl_azure.errors import JobFailedError
 from agl_azure.service import AzureService, FinishedJob
-from agl_learning.durable import round_of
+from agl_learning.resume.collection_journal import round_of
 
 if TYPE_CHECKING:
-    from agl_learning.journal import Entry, Journal
-    from agl_learning.versions import Version
+    from agl_learning.run.journal import Entry, Journal
+    from agl_models.versions import Version
 logger = logging.getLogger("agl.azure")
 
 

@@ -14,7 +14,7 @@ from openai import AsyncAzureOpenAI, NotFoundError, OpenAIError
 from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError, pause_after
 from agl_azure.errors import SDK_ERRORS, failed_job, is_passing, refusal
 from agl_azure.options import AzureOptions
-from agl_learning.remote import RemoteRefusalError
+from agl_models.provider_errors import RemoteRefusalError
 
 logger = logging.getLogger("agl.azure")
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agl_gateway.errors import RefusedError
-from agl_learning.dialects.responses import SEND_ALL
+from agl_records.dialects.responses import SEND_ALL
 
 MAX_BYTES = 16 * 2**20
 """Of one attempt, as JSON; then its oldest responses go."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agl.store.base import LightningStore
-from agl_learning.seeds import SEED
+from agl_records.seeds import SEED
 
 MAX_KNOWN = 65536
 

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from agl_gateway.dialect import NULL, Exchange, dumps
 from agl_gateway.errors import NOT_JSON
-from agl_learning.seeds import SEED, seed_of
+from agl_records.seeds import SEED, seed_of
 
 
 class _Message(msgspec.Struct):

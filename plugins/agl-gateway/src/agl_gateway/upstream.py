@@ -15,7 +15,7 @@ from agl_gateway.dialect import Exchange
 from agl_gateway.errors import BrokenOffError, RefusedError
 from agl_gateway.pool import CONNECT_SECONDS, Connection, Pool
 from agl_gateway.routing import Tries, rest
-from agl_learning.remote import retry_after
+from agl_models.provider_errors import retry_after
 
 CHAT = "chat/completions"
 RETRIED_STATUS = (429, 502, 503, 504)

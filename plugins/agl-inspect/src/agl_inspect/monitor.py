@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from agl.emitter import find_final_reward
 from agl.utils.checks import check_numbers
-from agl_learning.calls.reading import model_calls
-from agl_learning.final_rewards import FinalReward
-from agl_learning.ledger_documents import each_part
+from agl_records.calls.reader import model_calls
+from agl_records.final_rewards import FinalReward
+from agl_records.ledger.documents import each_part
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
     from agl.store.base import LightningStore
-    from agl_learning.records import ModelCall
+    from agl_records.training_data import ModelCall
 
 logger = logging.getLogger("agl.inspect")
 

@@ -29,16 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.durable import round_of
-from agl_learning.gateways import WHOLE_SOFTMAX
-from agl_learning.options import Count, Name, NotNegative, Share
-from agl_learning.paid import Bill, PaidTraining
-from agl_learning.remote import not_installed
-from agl_learning.report import warn_of_gap
-from agl_learning.selection import select_best
-from agl_learning.start import MODEL_NAME
-from agl_learning.versions import Served, Version
-from agl_learning.weighing import (
+from agl_learning.advantages.weighing import (
     DEFAULT,
     WeighingOptions,
     check_copies,
@@ -46,12 +37,20 @@ from agl_learning.weighing import (
     is_solved,
     weigh,
 )
+from agl_learning.reports.report import warn_of_gap
+from agl_learning.resume.collection_journal import round_of
+from agl_learning.selection import select_best
+from agl_learning.trainer.billing import Bill, PaidTraining
+from agl_models.gateways import WHOLE_SOFTMAX
+from agl_models.provider_errors import not_installed
+from agl_models.versions import MODEL_NAME, Served, Version
+from agl_records.options import Count, Name, NotNegative, Share
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
-    from agl_learning.collected import Collected
-    from agl_learning.journal import Entry
-    from agl_learning.records import TrainedModel
+    from agl_learning.collect.results import Collected
+    from agl_learning.run.journal import Entry
+    from agl_records.training_data import TrainedModel
     from agl_tinker.service import Saved, TinkerService
 
 logger = logging.getLogger("agl.tinker")
@@ -167,8 +166,8 @@ class Tinker(PaidTraining, WeighingOptions):
 
     def trained_model(self) -> "TrainedModel":
         """The model behind the bridge, with its vocabulary once the tokenizer is there."""
-        from agl_learning.prompts import unknown_token_id
-        from agl_learning.records import TrainedModel
+        from agl_learning.collect.prompt_checks import unknown_token_id
+        from agl_records.training_data import TrainedModel
 
         tokenizer = self._loaded_tokenizer
         if tokenizer is None:
@@ -211,7 +210,7 @@ class Tinker(PaidTraining, WeighingOptions):
                 seed=self.seed,
                 make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
             )
-        from agl_learning.accounts import why_nothing
+        from agl_learning.collect.step_metrics import why_nothing
 
         examples = [
             example_of_row(one.row, [advantage.value for advantage in one.advantages])

@@ -10,7 +10,7 @@ from typing import Any
 
 from agl.errors import AglError, ConfigError
 from agl_http.layers import EVENTS, JSON, Scope, Send, send_whole
-from agl_learning.completions import (
+from agl_models.completions import (
     AnswerWriter,
     Piece,
     RequestError,
@@ -18,8 +18,8 @@ from agl_learning.completions import (
     render_prompt,
     room_for_answer,
 )
-from agl_learning.model_app import ModelApp
-from agl_learning.start import MODEL_NAME
+from agl_models.model_app import ModelApp
+from agl_models.versions import MODEL_NAME
 from agl_tinker.service import Sampler
 
 

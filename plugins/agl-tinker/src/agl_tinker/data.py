@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from agl_learning.records import TrainingRow
+    from agl_records.training_data import TrainingRow
 
 Loss = Literal["importance_sampling", "ppo", "cross_entropy"]
 

@@ -16,7 +16,7 @@ import tinker
 from tinker import types
 
 from agl.errors import AglError, ConfigError
-from agl_learning.remote import RemoteRefusalError, hide, status_of
+from agl_models.provider_errors import RemoteRefusalError, hide, status_of
 from agl_tinker.data import Loss, logprob_gap, shifted
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError, install_line
-from agl_learning.checkpoint import home_of
+from agl_learning.run.checkpoint import home_of
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -74,7 +74,7 @@ def refresh(copied: Any, model: Any, seed: int) -> None:
     """
     import torch
 
-    from agl_learning.rounding import round_by_chance
+    from agl_models.stochastic_rounding import round_by_chance
 
     chance = torch.Generator(model.device).manual_seed(seed)
     for one, own in zip(copied.parameters(), model.parameters(), strict=True):

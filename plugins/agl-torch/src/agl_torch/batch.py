@@ -19,7 +19,7 @@ from agl_torch.slots import shared_length
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_learning.records import TrainingRow
+    from agl_records.training_data import TrainingRow
     from agl_torch.options import LearnerOptions
 
 

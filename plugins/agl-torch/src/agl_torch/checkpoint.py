@@ -1,6 +1,6 @@
 """What a checkpoint of a model in training has: a folder that ``from_pretrained`` loads, and more.
 
-``agl_learning.checkpoint`` makes the folder whole, and says whether it still is.
+``agl_learning.run.checkpoint`` makes the folder whole, and says whether it still is.
 """
 
 import copy
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.rounding import round_by_chance
+from agl_models.stochastic_rounding import round_by_chance
 from agl_torch.adapter import BASE, check_base
 from agl_torch.models import without_bars
 

@@ -6,7 +6,7 @@ With the advantages of GRPO and r_t = exp(new_t - old_t)
 
 so that a token whose probability has moved far counts less than it would, and still counts.
 
-Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
+Advantages come from ``agl_learning.advantages.weighing``, by the option ``estimator``.
 
 Source: CISPO of MiniMax-M1 (arXiv:2506.13585), with a bound above only, as there.
 

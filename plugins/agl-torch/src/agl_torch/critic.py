@@ -9,7 +9,7 @@ from agl_torch.batch import pack_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_learning.records import TrainingRow
+    from agl_records.training_data import TrainingRow
 
 
 class Critic(torch.nn.Module):

@@ -10,7 +10,7 @@ and what a token gains is the clipped surrogate of ``loss``. With ``gamma`` 0 a 
 costs itself: its expected gradient is minus that of KL(model | teacher), the reverse divergence, at
 states to which the model itself comes. With 1 it has what it leads to as well.
 
-Advantages come from ``reverse_kl`` of ``agl_learning.estimators``.
+Advantages come from ``reverse_kl`` of ``agl_learning.advantages.estimators``.
 
 Sources: MiniLLM (arXiv:2306.08543), GKD (arXiv:2306.13649), and for ``gamma`` 0 "On-Policy
 Distillation", https://thinkingmachines.ai/blog/on-policy-distillation.
@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen, OneEstimator
-from agl_learning.loop_options import Credit
+from agl_learning.advantages.estimates import Foreseen, OneEstimator
+from agl_learning.trainer.loop_options import Credit
 from agl_torch.models import load_model, resolve_dtype
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
-    from agl_learning.records import TrainingRow
-    from agl_learning.weighing import Weighed
+    from agl_learning.advantages.weighing import Weighed
+    from agl_records.training_data import TrainingRow
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -22,9 +22,9 @@ import numpy
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.completions import RequestError, end_tokens
-from agl_learning.sampling.sequences import Completion, Constraint, SamplingRequest
-from agl_learning.sampling.stops import first_stop, may_stop
+from agl_models.completions import RequestError, end_tokens
+from agl_models.sampling.sequences import Completion, Constraint, SamplingRequest
+from agl_models.sampling.stops import first_stop, may_stop
 from agl_torch.draws import CHANCES, draw, generator, sampling_distribution
 from agl_torch.models import as_mask, autocast
 from agl_torch.slots import Place, Slot, Slots, shared_length

@@ -10,7 +10,7 @@ Its kin are options of it: with its mean (``loss_type``) and its higher ``clip_h
 defaults, DAPO is ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_type: dr_grpo`` and
 ``normalise_std: false``; GRPO as it was published is ``loss_type: grpo`` and ``clip_high: 0.2``.
 
-Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
+Advantages come from ``agl_learning.advantages.weighing``, by the option ``estimator``.
 
 Sources: GRPO (arXiv:2402.03300), DAPO (arXiv:2503.14476), Dr. GRPO (arXiv:2503.20783).
 
@@ -18,7 +18,7 @@ Where we differ, besides what ``loss`` says:
 
 1. Mean and deviation of a group are over rollouts, each with weight 1 whatever its number of rows.
 2. Calls of one rollout may have different rewards, and be compared with different calls of
-   sibling rollouts, when a credit rule says so; ``agl_learning.advantages`` has that part of the
+   sibling rollouts, when a credit rule says so; ``agl_learning.advantages.group_advantages`` has that part of the
    formula.
 3. The ratio of tokens with negative advantage has a cap; see ``loss.clipped``.
 """

@@ -8,7 +8,7 @@ With the advantages of GRPO, and over the n sampled tokens of a row
 the same for all its tokens, so that a bound holds a sequence or none of it. It moves far less than
 ratios of tokens do, and so its bounds are a thousand times as narrow.
 
-Advantages come from ``agl_learning.weighing``, by the option ``estimator``.
+Advantages come from ``agl_learning.advantages.weighing``, by the option ``estimator``.
 
 Source: GSPO (arXiv:2507.18071).
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Lt
 
-from agl_learning.options import NotNegative
+from agl_records.options import NotNegative
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ Where we differ from all of these:
 1. A rollout may have several rows (sequences). Means are over rollouts, whatever their rows.
 2. Tasks whose rollouts all have an advantage of 0 are left out instead of counting as zeros, so a
    step's size does not shrink as tasks are solved. Other calls with an advantage of 0 count in the
-   means and the penalties. ``agl_learning.advantages`` says what equal means.
+   means and the penalties. ``agl_learning.advantages.group_advantages`` says what equal means.
 3. The entropy of the whole distribution at each sampled token may be rewarded.
 4. A minibatch has the share of its rollouts in the step, so that its gradient is a mean too.
 """

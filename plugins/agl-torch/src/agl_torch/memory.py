@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_learning.engines import memory_share
-from agl_learning.free_memory import free_memory
+from agl_models.free_memory import free_memory
+from agl_models.processes.engines import memory_share
 from agl_torch.memory_estimate import Size, estimate
 from agl_torch.models import resolve_dtype
 

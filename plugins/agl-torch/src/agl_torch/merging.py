@@ -22,7 +22,7 @@ def command(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     """
     from agl.cli.shared import note
     from agl.errors import ConfigError
-    from agl_learning.checkpoint import making
+    from agl_learning.run.checkpoint import making
     from agl_torch.adapter import ADAPTER
     from agl_torch.checkpoint import save_model
     from agl_torch.models import load_model, load_tokenizer

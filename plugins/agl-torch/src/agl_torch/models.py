@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_learning.progress import working
+from agl_learning.reports.progress_bar import working
 from agl_torch.adapter import base_chain, load_merged
 
 ModelSource = Any

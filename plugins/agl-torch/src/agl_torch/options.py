@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from agl.errors import ConfigError
-from agl_learning.options import AboveZero, Count, NotNegative
+from agl_records.options import AboveZero, Count, NotNegative
 from agl_torch.adapter import need
 
 logger = logging.getLogger("agl.torch")

@@ -3,8 +3,8 @@
 Each step runs P tasks G times through the agent, makes advantages of the rewards, and takes
 gradient steps on the tokens that the model sampled. What sets the algorithms apart is in a module
 each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo``, ``ppo`` and ``distillation``. What
-they share of the mathematics is in ``loss`` and ``agl_learning.weighing``, the loop in
-``agl_learning.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
+they share of the mathematics is in ``loss`` and ``agl_learning.advantages.weighing``, the loop in
+``agl_learning.trainer.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
 ``loss/total``, ``loss/policy``, ``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``,
 ``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance``,
 ``logprob_gap``, ``masked_fraction``, ``sampling_weight``, ``loss_tokens``, and with a teacher
@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import ConfigError
-from agl_learning.accounts import version_lag
-from agl_learning.checkpoint import home_of, making
-from agl_learning.engines import ENGINES, EngineServer, check_server
-from agl_learning.estimated import Foreseen
-from agl_learning.online import OnlineTraining
-from agl_learning.options import AboveZero, Count, check_place, pick_options
-from agl_learning.prompts import unknown_token_id
-from agl_learning.records import TrainedModel
-from agl_learning.start import MODEL_NAME, name_of
-from agl_learning.versions import Served, Version
-from agl_learning.weighing import check_copies
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.weighing import check_copies
+from agl_learning.collect.prompt_checks import unknown_token_id
+from agl_learning.collect.step_metrics import version_lag
+from agl_learning.run.checkpoint import home_of, making
+from agl_learning.run.start import name_of
+from agl_learning.trainer.online import OnlineTraining
+from agl_models.processes.engines import ENGINES, EngineServer, check_server
+from agl_models.versions import MODEL_NAME, Served, Version
+from agl_records.options import AboveZero, Count, check_place, pick_options
+from agl_records.training_data import TrainedModel
 from agl_torch.garbage import without_collections
 from agl_torch.option_names import OptionNames, take_other_names
 from agl_torch.options import ClipOptions, LearnerOptions, check_learner
@@ -43,9 +43,9 @@ from agl_torch.schedule import learning_factor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_learning.records import TrainingRow
-    from agl_learning.start import Origin
-    from agl_learning.weighing import Weighed
+    from agl_learning.advantages.weighing import Weighed
+    from agl_learning.run.start import Origin
+    from agl_records.training_data import TrainingRow
     from agl_torch.critic import Critic
     from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens

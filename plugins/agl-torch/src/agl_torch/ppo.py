@@ -8,7 +8,7 @@ sampled tokens of the rollout as one line, whatever rows they lie in,
     A_t = d_t + gamma * gae_lambda * A_(t+1), whitened over the step; the return is A_t + V_t
     L   = mean of the clipped surrogate (``loss``) + value_coefficient * that of ``value_loss``
 
-Advantages come from ``gae`` of ``agl_learning.estimators``.
+Advantages come from ``gae`` of ``agl_learning.advantages.estimators``.
 
 Sources: PPO (arXiv:1707.06347), GAE (arXiv:1506.02438).
 
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen, OneEstimator
-from agl_learning.options import AboveZero, NotNegative
+from agl_learning.advantages.estimates import Foreseen, OneEstimator
+from agl_records.options import AboveZero, NotNegative
 from agl_torch.adapter import copy_trained
 from agl_torch.models import load_model
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
-    from agl_learning.records import TrainingRow
+    from agl_records.training_data import TrainingRow
     from agl_torch.critic import Critic
     from agl_torch.learner import Objective
 

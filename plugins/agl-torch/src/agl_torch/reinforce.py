@@ -10,7 +10,7 @@ and what a token gains is the clipped surrogate of ``loss``. With the estimator
 ``reinforce_plus_plus_baseline`` R_i - mean of its group is whitened, of rewards less their
 penalties.
 
-Advantages come from ``agl_learning.estimators``, by the option ``estimator``.
+Advantages come from ``agl_learning.advantages.estimators``, by the option ``estimator``.
 
 Source: REINFORCE++ (arXiv:2501.03262).
 
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.estimated import Foreseen, OneEstimator
+from agl_learning.advantages.estimates import Foreseen, OneEstimator
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:
-    from agl_learning.records import TrainingRow
+    from agl_records.training_data import TrainingRow
 
 _Estimator = Literal["reinforce_plus_plus", "reinforce_plus_plus_baseline"]
 

@@ -10,7 +10,7 @@ of each row, of which each of its n tokens has 1 / n; the loss is the mean over 
 1, as in a first gradient step, the gradient is A times that of the log-probability of everything
 that the rollout sampled: REINFORCE with a baseline that does not bias it, whatever its length.
 
-Advantages come from ``rloo`` of ``agl_learning.estimators``.
+Advantages come from ``rloo`` of ``agl_learning.advantages.estimators``.
 
 Source: RLOO (arXiv:2402.14740).
 
@@ -23,7 +23,7 @@ row with negative advantage has a cap, see ``loss.clipped``.
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from agl_learning.estimated import OneEstimator
+from agl_learning.advantages.estimates import OneEstimator
 from agl_torch.policy import ClippedTraining
 
 if TYPE_CHECKING:

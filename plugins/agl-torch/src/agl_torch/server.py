@@ -7,8 +7,8 @@ from typing import Any
 from agl.errors import ConfigError
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
-from agl_learning.sampling.app import ChatApp
-from agl_learning.sampling.batcher import Weights
+from agl_models.sampling.app import ChatApp
+from agl_models.sampling.batcher import Weights
 from agl_torch.generate import Sampler
 from agl_torch.models import check_vocabulary
 

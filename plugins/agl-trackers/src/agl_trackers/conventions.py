@@ -14,7 +14,7 @@ from agl.types import Attributes, Span
 from agl.utils.json_values import parse_json
 from agl.utils.secrets import hide
 from agl.utils.text import capped
-from agl_learning.records import ModelCall
+from agl_records.training_data import ModelCall
 from agl_trackers.records import LONGEST_TEXT
 
 KIND = "openinference.span.kind"

@@ -12,9 +12,9 @@ from agl.types import AttemptedRollout, Rollout, public_failure, without_private
 from agl.utils.json_values import to_json_text
 from agl.utils.secrets import hide
 from agl.utils.text import capped
-from agl_learning.calls.conversations import conversation
-from agl_learning.calls.reading import model_calls
-from agl_learning.final_rewards import FinalReward
+from agl_records.calls.conversations import conversation
+from agl_records.calls.reader import model_calls
+from agl_records.final_rewards import FinalReward
 from agl_runs.description import name_of, options_of
 from agl_runs.secrets import redact
 from agl_runs.store import get_run

@@ -19,10 +19,10 @@ from agl.types import Attempt, Attributes, Rollout, Span, public_failure, withou
 from agl.types.spans import RewardDimension
 from agl.utils.json_values import to_json_text
 from agl.utils.rewards import find_final_rewards
-from agl_learning.calls.reading import recorded_calls
-from agl_learning.calls.sources.fields import looks_like_call
-from agl_learning.calls.tree import in_time
-from agl_learning.records import ModelCall
+from agl_records.calls.reader import recorded_calls
+from agl_records.calls.sources.fields import looks_like_call
+from agl_records.calls.span_tree import in_time
+from agl_records.training_data import ModelCall
 from agl_trackers.conventions import (
     CONVERSATION,
     KIND,

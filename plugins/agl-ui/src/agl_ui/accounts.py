@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl_learning.ledger_documents import LOST, count_parts, query_parts
-from agl_learning.ledger_tables import Accounts
-from agl_learning.types import LedgerPart
+from agl_records.ledger.documents import LOST, count_parts, query_parts
+from agl_records.ledger.tables import Accounts
+from agl_records.types import LedgerPart
 from agl_ui.data_sources import DataSource
 
 FEW = 2_000

@@ -67,10 +67,10 @@ def command(
     from agl.errors import ConfigError
     from agl_http.addresses import is_loopback
     from agl_http.tokens import without_token
-    from agl_learning.stores import store_file
     from agl_runs.folders import RUNS, STORE
     from agl_ui.data_sources import DataSources, file_source, server_source
     from agl_ui.serving import serve
+    from agl_views.tables.stores import store_file
 
     if not is_loopback(host):
         raise ConfigError(

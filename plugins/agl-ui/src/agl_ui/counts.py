@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agl.types import RolloutStatus
-from agl_learning.final_rewards import final_rewards
-from agl_learning.listing import Wanted, listed
+from agl_records.final_rewards import final_rewards
 from agl_ui.data_sources import DataSource
+from agl_views.tables.rollout_table import Wanted, listed
 
 STATUSES: Final[tuple[RolloutStatus, ...]] = (
     "queuing",

@@ -15,15 +15,15 @@ from agl.store.base import LightningStore
 from agl.types import PaginatedResult
 from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
-from agl_learning.file_store import FewOpen, FileStore
-from agl_learning.ledger_documents import KIND as LEDGER, LOST
-from agl_learning.prompt_runs import ENTRIES
-from agl_learning.run_metrics import METRICS
+from agl_learning.reports.run_metrics import METRICS
+from agl_records.ledger.documents import KIND as LEDGER, LOST
 from agl_runs.finding import last_time, placed
 from agl_runs.folders import RUNS, STORE
 from agl_runs.records import Run
 from agl_runs.store import KIND as RUNS_KIND, query_runs
 from agl_ui.read_only_store import ReadOnlyStore
+from agl_views.runs.prompt_runs import ENTRIES
+from agl_views.tables.file_store import FewOpen, FileStore
 
 logger = logging.getLogger("agl.ui")
 MOST_OPEN = 20

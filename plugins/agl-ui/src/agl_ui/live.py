@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from agl.errors import AglError, ConfigError
 from agl_http.layers import CLOSING
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 from agl_ui.data_sources import DataSource, DataSources
 
 logger = logging.getLogger("agl.ui")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agl_learning.versions import Version
+from agl_models.versions import Version
 
 
 def write_card(

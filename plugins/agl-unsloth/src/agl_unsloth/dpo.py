@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from agl_learning.options import AboveZero, Count, NotNegative
 from agl_learning.pairs import Pairing
+from agl_records.options import AboveZero, Count, NotNegative
 from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.pairs import no_pairs, select_pairs
 
 if TYPE_CHECKING:
-    from agl_learning.collected import Collected
+    from agl_learning.collect.results import Collected
 
 NO_SIBLING = "one rollout has no sibling to be compared with"
 

@@ -213,7 +213,7 @@ def save(model: Any, tokenizer: Any, order: Order) -> None:
     """Weights in 16 bits, and the tokenizer as it was; beside the state nothing else stays."""
     import torch
 
-    from agl_learning.rounding import round_by_chance
+    from agl_models.stochastic_rounding import round_by_chance
 
     dtype, chance = getattr(torch, order.options.weights), torch.Generator()
     chance.manual_seed(order.options.seed)

@@ -13,14 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.checkpoint import damage, making, read_note
-from agl_learning.children import child, tail
-from agl_learning.durable import round_of
-from agl_learning.fine_tuning import FineTuning
-from agl_learning.options import Count, NotNegative, check_place, pick_options
-from agl_learning.records import TrainedModel
-from agl_learning.start import MODEL_NAME
-from agl_learning.versions import Served, Version
+from agl_learning.resume.collection_journal import round_of
+from agl_learning.run.checkpoint import damage, making, read_note
+from agl_learning.trainer.fine_tuning import FineTuning
+from agl_models.processes.child_process import child, tail
+from agl_models.versions import MODEL_NAME, Served, Version
+from agl_records.options import Count, NotNegative, check_place, pick_options
+from agl_records.training_data import TrainedModel
 from agl_runs.files import write_whole
 from agl_unsloth.card import write_card
 from agl_unsloth.engines import choose_engine

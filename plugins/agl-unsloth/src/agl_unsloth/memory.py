@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 
 from agl.errors import ConfigError
-from agl_learning.free_memory import free_memory
+from agl_models.free_memory import free_memory
 from agl_unsloth.models import Size
 from agl_unsloth.options import TrainingOptions
 

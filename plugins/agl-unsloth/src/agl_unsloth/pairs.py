@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError
-from agl_learning.accounts import usable_rows, why_nothing
+from agl_learning.collect.step_metrics import usable_rows, why_nothing
 from agl_learning.pairs import Pairing, preference_pairs
-from agl_learning.types import Exclusion
+from agl_records.types import Exclusion
 
 if TYPE_CHECKING:
-    from agl_learning.collected import Collected
-    from agl_learning.records import TrainingRow
+    from agl_learning.collect.results import Collected
+    from agl_records.training_data import TrainingRow
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl_http.server import bind
-from agl_learning.children import child, tail
-from agl_learning.model_process import HOST, has_vllm, serve_child, vllm_command
-from agl_learning.start import MODEL_NAME
-from agl_learning.versions import Served, Version
+from agl_models.processes.child_process import child, tail
+from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
+from agl_models.versions import MODEL_NAME, Served, Version
 from agl_unsloth.memory import find_machine
 
 

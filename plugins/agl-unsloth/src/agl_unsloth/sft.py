@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agl_learning.options import Share
 from agl_learning.selection import select_best
+from agl_records.options import Share
 from agl_unsloth.local import LocalFineTuning
 
 if TYPE_CHECKING:
-    from agl_learning.collected import Collected
+    from agl_learning.collect.results import Collected
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

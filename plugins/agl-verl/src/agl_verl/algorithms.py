@@ -2,7 +2,7 @@
 
 One name chooses the advantage estimator, whether there is a critic, the policy loss and how tokens
 are weighed in it. Everything else (learning rate, clip bounds, KL penalties ...) stays as it is.
-Formulas and sources are in ``agl_learning.estimators``, ``losses`` and
+Formulas and sources are in ``agl_learning.advantages.estimators``, ``losses`` and
 ``docs/explanation/verl-algorithms.md``.
 """
 
@@ -33,7 +33,7 @@ class VerlAlgorithm:
     """A name, and what it stands for."""
 
     estimator: str
-    """One of ``agl_learning.estimators.ESTIMATORS``."""
+    """One of ``agl_learning.advantages.estimators.ESTIMATORS``."""
     summary: str
     loss_mode: str = "vanilla"
     """verl's ``policy_loss.loss_mode``."""

@@ -17,15 +17,15 @@ from functools import lru_cache
 from typing import Any
 
 from agl_http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
-from agl_learning.completions import (
+from agl_models.completions import (
     AnswerWriter,
     Piece,
     RequestError,
     end_tokens,
     render_prompt,
 )
-from agl_learning.model_app import ModelApp
-from agl_learning.start import MODEL_NAME
+from agl_models.model_app import ModelApp
+from agl_models.versions import MODEL_NAME
 from agl_verl.chat import VerlRequest
 
 logger = logging.getLogger("agl.verl")

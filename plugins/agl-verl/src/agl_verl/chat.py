@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agl_learning.completions import ChatRequest
+from agl_models.completions import ChatRequest
 
 SAMPLING = {
     *("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty"),

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl.types import RolloutMode
-from agl_learning.accounts import Totals, usable_rows, why_nothing
-from agl_learning.estimated import mean_of_tokens
-from agl_learning.generations import Generation
-from agl_learning.ledger import Ledger, save_ledger
-from agl_learning.records import TrainingRow
-from agl_learning.types import Advantage
-from agl_learning.weighing import OF_TOKENS
+from agl_learning.advantages.estimates import mean_of_tokens
+from agl_learning.advantages.weighing import OF_TOKENS
+from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
+from agl_learning.run.generations import Generation
+from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_records.training_data import TrainingRow
+from agl_records.types import Advantage
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME
@@ -25,8 +25,8 @@ from agl_verl.record import Record
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl.types import Dataset
-    from agl_learning.collect import Collector
-    from agl_learning.collected import Collected, Ended
+    from agl_learning.collect.collector import Collector
+    from agl_learning.collect.results import Collected, Ended
 
 logger = logging.getLogger("agl.verl")
 
@@ -54,7 +54,7 @@ class Policy:
     timeout_seconds: float | None
     """Of a whole group."""
     estimator: str = "grpo"
-    """Which of ``agl_learning.estimators`` makes verl's advantages."""
+    """Which of ``agl_learning.advantages.estimators`` makes verl's advantages."""
     dimensions: bool = False
     """Whether the dimensions of rewards are read, for algorithms that compare each by itself."""
     waits: bool = False

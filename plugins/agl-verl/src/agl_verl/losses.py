@@ -39,7 +39,7 @@ from agl.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_learning.trajectories import Trajectories
+    from agl_learning.advantages.trajectories import Trajectories
 
 FIELD = "agl_weights"
 """Name of the weights in the batch, per response token."""
@@ -53,9 +53,9 @@ def loss_weights(
 ) -> "Tensor":
     """Weight per response token, ``(B, L)``; 0 on what the model did not sample.
 
-    The other arguments are those of ``agl_learning.siblings.token_weights``.
+    The other arguments are those of ``agl_learning.advantages.comparisons.token_weights``.
     """
-    from agl_learning.siblings import token_weights
+    from agl_learning.advantages.comparisons import token_weights
 
     weights_NT = token_weights(rollouts.mask_NT, mean, constant)
     return rollouts.unpack((weights_NT * rollouts.shape[0]).float())

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agl_learning.ledger import Ledger
-from agl_learning.records import TrainingRow
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import TrainingRow
 from agl_verl.messages import Row
 from agl_verl.rows import CallNote, RowNotes
 

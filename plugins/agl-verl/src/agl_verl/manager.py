@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_http.server import ServerThread
-from agl_learning.completions import end_tokens
-from agl_learning.start import MODEL_NAME
+from agl_models.completions import end_tokens
+from agl_models.versions import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend
 from agl_verl.messages import (
     Backend,

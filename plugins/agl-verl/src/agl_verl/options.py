@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from agl.types import RolloutConfig
 from agl.utils.checks import check_choice
-from agl_learning.options import AboveZero, Count, Name, absolute, check_credit, check_options
+from agl_records.options import AboveZero, Count, Name, absolute, check_credit, check_options
 from agl_runs.infrastructure import InfrastructureFailures
 from agl_verl.configuration import check, read, with_algorithm
 

@@ -21,7 +21,7 @@ per row, is what our manager must write:
 
 from pydantic import BaseModel, ConfigDict
 
-from agl_learning.types import Credit
+from agl_records.types import Credit
 
 
 class CallNote(BaseModel):

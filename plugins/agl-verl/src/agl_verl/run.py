@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
-from agl_learning.accounts import Totals
-from agl_learning.collect import Collector
-from agl_learning.gateways import WHOLE_SOFTMAX, model_served
-from agl_learning.generations import (
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.step_metrics import Totals
+from agl_learning.reports.report import Report
+from agl_learning.reports.run_metrics import metric_lines
+from agl_learning.run.generations import (
     Generation,
     begin_generation,
     begun_by_trainer,
@@ -19,9 +20,8 @@ from agl_learning.generations import (
     keep_branch,
     read_generation,
 )
-from agl_learning.records import TrainedModel
-from agl_learning.report import Report
-from agl_learning.run_metrics import metric_lines
+from agl_models.gateways import WHOLE_SOFTMAX, model_served
+from agl_records.training_data import TrainedModel
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits

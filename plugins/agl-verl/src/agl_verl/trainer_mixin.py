@@ -10,7 +10,7 @@ and workers get ``losses.actor_loss`` and ``critic_loss`` through verl's own ``s
 Options that are read here, all in verl's own configuration:
 
 - ``algorithm.adv_estimator``: must be ``agl_<name>``, the name one of
-  ``agl_learning.estimators.ESTIMATORS``
+  ``agl_learning.advantages.estimators.ESTIMATORS``
 - ``algorithm.gamma``, ``lam``, ``norm_adv_by_std_in_grpo``, ``gdpo_reward_keys``,
   ``gdpo_reward_weights``
 - ``actor_rollout_ref.rollout.custom.agl_loss_mean``: one of ``losses.MEANS``; ``rollout`` if absent
@@ -30,7 +30,7 @@ from agl.errors import AlgorithmError, ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agl_learning.trajectories import Trajectories
+    from agl_learning.advantages.trajectories import Trajectories
 
 PREFIX = "agl_"
 
@@ -64,7 +64,7 @@ def register_estimators() -> None:
     """Make ``agl_<name>`` known to verl, in this process; again does nothing."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
-    from agl_learning.estimators import ESTIMATORS
+    from agl_learning.advantages.estimators import ESTIMATORS
 
     for name in ESTIMATORS:
         if PREFIX + name not in ADV_ESTIMATOR_REGISTRY:
@@ -77,7 +77,7 @@ def estimate(
     """An estimator in the form that verl calls.
 
     Args:
-        name: One of ``agl_learning.estimators.ESTIMATORS``.
+        name: One of ``agl_learning.advantages.estimators.ESTIMATORS``.
         token_level_rewards: ``(B, L)``, with KL penalties if verl is told to subtract them.
         response_mask: ``(B, L)``; less than the trajectories' where tokens were rejected.
         config: The section ``algorithm``.
@@ -90,8 +90,8 @@ def estimate(
     """
     import torch
 
-    from agl_learning.estimators import ESTIMATORS
-    from agl_learning.siblings import Inputs
+    from agl_learning.advantages.comparisons import Inputs
+    from agl_learning.advantages.estimators import ESTIMATORS
 
     context = _CONTEXT.get()
     if context is None:
@@ -143,7 +143,7 @@ def check(config: Any) -> None:
     Raises:
         ConfigError: With the option, its value and what to do.
     """
-    from agl_learning.estimators import ESTIMATORS
+    from agl_learning.advantages.estimators import ESTIMATORS
     from agl_verl.losses import check_loss_mode
 
     known = [PREFIX + name for name in ESTIMATORS]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agl.errors import AlgorithmError
-from agl_learning.trajectories import Call, Trajectories, lay_out
+from agl_learning.advantages.trajectories import Call, Trajectories, lay_out
 from agl_verl.rows import RowNotes
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from agl.errors import ConfigError
-from agl_learning.records import TrainingRow
-from agl_learning.types import Credit
+from agl_records.training_data import TrainingRow
+from agl_records.types import Credit
 from agl_torch.checkpoint import restore, save
 from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
 from agl_torch.loss import clipped

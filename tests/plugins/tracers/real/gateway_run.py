@@ -11,9 +11,9 @@ import agl
 import agl_gateway
 from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
-from agl_learning.calls.reading import model_calls
-from agl_learning.records import ModelCall
-from agl_learning.rows import RowSet
+from agl_records.calls.reader import model_calls
+from agl_records.row_builder import RowSet
+from agl_records.training_data import ModelCall
 from agl_testing.echo_llm import EchoLLM
 
 Answer = Callable[[dict[str, Any]], Any]

@@ -13,8 +13,8 @@ from scene import ANSWER, reply
 
 import agl
 from agl.store.memory import InMemoryLightningStore
-from agl_learning.records import ModelCall
-from agl_learning.rows import RowSet
+from agl_records.row_builder import RowSet
+from agl_records.training_data import ModelCall
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = pytest.mark.timeout(300)

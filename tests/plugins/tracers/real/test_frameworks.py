@@ -19,9 +19,9 @@ import agl
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
 from agl_adapters import TraceToRows
-from agl_learning.calls.reading import model_calls
-from agl_learning.calls.sources.gateway import is_gateway_span
-from agl_learning.records import ModelCall
+from agl_records.calls.reader import model_calls
+from agl_records.calls.sources.gateway import is_gateway_span
+from agl_records.training_data import ModelCall
 from agl_testing.echo_llm import EchoLLM
 
 for each in FRAMEWORKS.values():

@@ -8,7 +8,7 @@ import pytest
 from scene import KEY
 
 import agl
-from agl_learning.calls.reading import model_calls
+from agl_records.calls.reader import model_calls
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("langchain")

@@ -16,7 +16,7 @@ import agl
 from agl.errors import BrokenComponentError, ConfigError, install_line
 from agl.plugins.registry import load
 from agl.store.memory import InMemoryLightningStore
-from agl_learning.calls.reading import model_calls
+from agl_records.calls.reader import model_calls
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 # Imports take long on a busy machine.

@@ -134,7 +134,7 @@ async def test_streams_of_anthropic_keep_calls_of_tools(
 ) -> None:
     anthropic = pytest.importorskip("anthropic")
     import agl_gateway
-    from agl_learning.calls.reading import model_calls
+    from agl_records.calls.reader import model_calls
 
     tool = {"name": "get_weather", "input_schema": {"type": "object", "properties": {}}}
     request: dict[str, Any] = {

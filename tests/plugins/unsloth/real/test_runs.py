@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import agl
-from agl_learning.types import EXCLUSION_REASONS
+from agl_records.types import EXCLUSION_REASONS
 
 RISE = 0.25
 """Of the held-out reward, which begins near 0.05; measured ones are in docs/howto/fine-tune.md."""

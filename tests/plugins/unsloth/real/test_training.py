@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from agl_learning.rounding import round_by_chance
+from agl_models.stochastic_rounding import round_by_chance
 from agl_unsloth.options import Order, TrainingOptions
 
 pytestmark = pytest.mark.timeout(900)

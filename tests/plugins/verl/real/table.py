@@ -20,9 +20,9 @@ from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model
 
 import agl
-from agl_learning.file_store import FileStore
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 from agl_verl.cpu import cpu_config, use_cpu
+from agl_views.tables.file_store import FileStore
 
 
 class Killing(Script):

@@ -20,7 +20,7 @@ from running import HERE, MARK, check, end_all, free_port, marked, run
 
 import agl
 from agl.errors import StoreUnavailableError
-from agl_learning.ledger_documents import each_part
+from agl_records.ledger.documents import each_part
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

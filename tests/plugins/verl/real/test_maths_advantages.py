@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import maths_reference as ref  # noqa: E402
 
 from agl.errors import AlgorithmError  # noqa: E402
-from agl_learning.estimators import ESTIMATORS  # noqa: E402
-from agl_learning.siblings import Inputs, token_weights, whiten  # noqa: E402
-from agl_learning.trajectories import Trajectories  # noqa: E402
-from agl_learning.types import Credit, StepCredit  # noqa: E402
+from agl_learning.advantages.comparisons import Inputs, token_weights, whiten  # noqa: E402
+from agl_learning.advantages.estimators import ESTIMATORS  # noqa: E402
+from agl_learning.advantages.trajectories import Trajectories  # noqa: E402
+from agl_records.types import Credit, StepCredit  # noqa: E402
 from agl_verl.rows import CallNote, RowNotes  # noqa: E402
 from agl_verl.trajectories import trajectories  # noqa: E402
 

@@ -25,8 +25,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from agl.errors import AlgorithmError, ConfigError  # noqa: E402
-from agl_learning.estimators import ESTIMATORS  # noqa: E402
-from agl_learning.types import Credit  # noqa: E402
+from agl_learning.advantages.estimators import ESTIMATORS  # noqa: E402
+from agl_records.types import Credit  # noqa: E402
 from agl_verl.losses import FIELD, actor_loss, loss_weights  # noqa: E402
 from agl_verl.rows import CallNote, RowNotes  # noqa: E402
 from agl_verl.trainer_mixin import (  # noqa: E402

@@ -21,8 +21,8 @@ from running import MARK, end_all, marked
 from scripted import CASES, COPIES, TABLE, accounts
 
 import agl
-from agl_learning.ledger_documents import query_parts
-from agl_learning.ledger_tables import as_json, read_accounts
+from agl_records.ledger.documents import query_parts
+from agl_records.ledger.tables import as_json, read_accounts
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -10,7 +10,7 @@ from peft import LoraConfig
 
 import agl
 from agl.errors import AlgorithmError
-from agl_learning.engines import EngineServer
+from agl_models.processes.engines import EngineServer
 
 from .conftest import ARGUMENTS
 
@@ -59,7 +59,7 @@ async def test_adapter_of_each_update_is_loaded_while_the_server_runs(weights, t
 def servers() -> list[psutil.Process]:
     """Those that this process has started, each before what it has started itself."""
     guards = psutil.Process().children()
-    guards = [one for one in guards if "agl_learning.guard" in one.cmdline()]
+    guards = [one for one in guards if "agl_models.processes.guard" in one.cmdline()]
     return [process for guard in guards for process in guard.children(recursive=True)]
 
 

@@ -12,7 +12,7 @@ from agl.errors import ConfigError
 from agl.semconv import AGL_VIRTUAL
 from agl.types import Span
 from agl_adapters.triplets import TracerTraceToTriplet, Turn, as_span, triplet_of
-from agl_learning.calls.tree import Node, agent_name, build_tree, repair, walk
+from agl_records.calls.span_tree import Node, agent_name, build_tree, repair, walk
 
 
 class RewardMatchPolicy(StrEnum):
@@ -70,7 +70,7 @@ class TraceTree:
 
     @classmethod
     def from_spans(cls, spans: Sequence[Any]) -> "TraceTree":
-        """Link spans by their parents; see ``agl_learning.calls.tree.build_tree``.
+        """Link spans by their parents; see ``agl_records.calls.span_tree.build_tree``.
 
         Raises:
             AdapterError: There are no spans.

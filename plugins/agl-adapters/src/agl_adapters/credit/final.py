@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from agl.types import Span
 from agl_adapters.credit.rewards import Reward, rewards_of
-from agl_learning.credit import CreditRule
-from agl_learning.records import ModelCall
-from agl_learning.types import Credit
+from agl_records.credit import CreditRule
+from agl_records.training_data import ModelCall
+from agl_records.types import Credit
 
 
 class FinalReward(CreditRule):

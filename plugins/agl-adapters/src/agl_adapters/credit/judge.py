@@ -14,8 +14,8 @@ from agl.errors import AdapterError, ConfigError
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
 from agl.utils.text import capped, clean, shorten
-from agl_learning.credit import Ask, Conversation, GroupRule, Score
-from agl_learning.options import check_name
+from agl_records.credit import Ask, Conversation, GroupRule, Score
+from agl_records.options import check_name
 
 LONGEST_WHY = 2000
 """Characters that are kept of a judge's reason."""

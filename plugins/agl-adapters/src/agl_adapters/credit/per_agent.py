@@ -6,10 +6,10 @@ from agl.emitter import PRIMARY_REWARD
 from agl.types import Span
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
-from agl_learning.calls.tree import agent_name, agent_of, build_tree, walk
-from agl_learning.credit import CreditRule
-from agl_learning.records import ModelCall
-from agl_learning.types import Credit
+from agl_records.calls.span_tree import agent_name, agent_of, build_tree, walk
+from agl_records.credit import CreditRule
+from agl_records.training_data import ModelCall
+from agl_records.types import Credit
 
 
 class PerAgent(CreditRule):

@@ -9,10 +9,10 @@ from agl.types import Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl.utils.rewards import reward_problem
 from agl_adapters.air import AIR_RULE
-from agl_learning.calls.sources.gateway import is_gateway_span
-from agl_learning.final_rewards import graded_only
-from agl_learning.records import ModelCall
-from agl_learning.types import Credit
+from agl_records.calls.sources.gateway import is_gateway_span
+from agl_records.final_rewards import graded_only
+from agl_records.training_data import ModelCall
+from agl_records.types import Credit
 
 
 @dataclass(frozen=True)

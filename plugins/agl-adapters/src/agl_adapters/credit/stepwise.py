@@ -17,10 +17,10 @@ from agl_adapters.credit.rewards import (
     unordered,
     unreadable,
 )
-from agl_learning.credit import CreditRule
-from agl_learning.options import NotNegative, check_options
-from agl_learning.records import ModelCall
-from agl_learning.types import Credit, StepCredit
+from agl_records.credit import CreditRule
+from agl_records.options import NotNegative, check_options
+from agl_records.training_data import ModelCall
+from agl_records.types import Credit, StepCredit
 
 
 @dataclass(eq=False)

@@ -6,8 +6,8 @@ from agl_gateway.dialects.messages_answer import MessageStream, error_body
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import RefusedError
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
-from agl_learning.dialects.fields import Fields
-from agl_learning.dialects.messages import conversation
+from agl_records.dialects.fields import Fields
+from agl_records.dialects.messages import conversation
 
 HINTS = {
     "mcp_servers": "offer the tools of the server in 'tools'",

@@ -7,7 +7,7 @@ import msgspec
 
 from agl_gateway.dialect import dumps
 from agl_gateway.dialects.translated import ChatStream, server_sent_event as event
-from agl_learning.dialects.messages import INVALID_JSON
+from agl_records.dialects.messages import INVALID_JSON
 
 STOP_REASONS = {
     "stop": "end_turn",

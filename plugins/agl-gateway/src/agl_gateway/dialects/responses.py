@@ -6,9 +6,9 @@ from agl_gateway.dialects.responses_answer import Echo, ResponseStream
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import error_body
 from agl_gateway.response_history import AttemptHistory
-from agl_learning.dialects.fields import Fields, refuse
-from agl_learning.dialects.responses import SEND_ALL, conversation
-from agl_learning.dialects.responses_tools import SEARCH, SHELL, chat_name
+from agl_records.dialects.fields import Fields, refuse
+from agl_records.dialects.responses import SEND_ALL, conversation
+from agl_records.dialects.responses_tools import SEARCH, SHELL, chat_name
 
 HINTS = {
     "conversation": f"the gateway has no conversations: give 'previous_response_id', or {SEND_ALL}",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agl_gateway.dialects.translated import ChatStream, server_sent_event
-from agl_learning.dialects.responses_tools import Tool
+from agl_records.dialects.responses_tools import Tool
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reason -> why a response is incomplete."""

@@ -8,7 +8,7 @@ import msgspec
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, shorten
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
-from agl_learning.dialects.fields import FieldError, Fields
+from agl_records.dialects.fields import FieldError, Fields
 
 
 class ChatStream:

@@ -9,7 +9,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.subjects.finding import attempt_number, find
 from agl_inspect.subjects.pair import Pair, pair_text, show_pair
-from agl_learning.stores import open_store, store_options
+from agl_views.tables.stores import open_store, store_options
 
 
 @click.command("diff")

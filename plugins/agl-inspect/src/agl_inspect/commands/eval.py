@@ -16,7 +16,6 @@ from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import find_run
-from agl_learning.stores import each_rollout
 from agl_runs.config.file import (
     CheckedConfig,
     ConfigFile,
@@ -26,10 +25,11 @@ from agl_runs.config.file import (
 )
 from agl_runs.result import with_reward
 from agl_runs.training import new_run
+from agl_views.tables.stores import each_rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.loop import Training
+    from agl_learning.trainer.loop import Training
 
 SHOWN = 48
 """Characters of a task in the table; ``--json`` has all."""
@@ -101,8 +101,8 @@ def _evaluating(
     target: str, file: ConfigFile, start: str | None, copies: int, overrides: Sequence[str]
 ) -> tuple[ConfigFile, bool]:
     """The configuration with what an evaluation needs; whether its algorithm serves a model."""
-    from agl_learning.loop import Training
-    from agl_learning.online import OnlineTraining
+    from agl_learning.trainer.loop import Training
+    from agl_learning.trainer.online import OnlineTraining
 
     spec: Any = file.config.algorithm
     name = spec if isinstance(spec, str) else spec.get("type")
@@ -185,7 +185,7 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
 
 
 def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> None:
-    from agl_learning.copies import PASSED, over_copies
+    from agl_learning.collect.pass_at_k import PASSED, over_copies
 
     tasks = list(found.tasks.values())
     rewards = [reward for one in tasks for reward in one.rewards]

@@ -8,14 +8,14 @@ import click
 
 from agl.cli.shared import print_json, read_and_close
 from agl_inspect.subjects.finding import rollout_of
-from agl_learning.explanation import as_text, explain
-from agl_learning.stores import open_store, store_options
-from agl_learning.why import why
+from agl_views.explanations.explanation import as_text, explain
+from agl_views.explanations.token_explanation import why
+from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.explanation import Explanation
-    from agl_learning.why_parts import Why
+    from agl_views.explanations.explanation import Explanation
+    from agl_views.explanations.token_parts import Why
 
 
 @click.command("explain")

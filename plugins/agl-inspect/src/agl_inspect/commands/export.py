@@ -25,11 +25,11 @@ from agl_inspect.exchange.records import (
 )
 from agl_inspect.exchange.whole import write_store
 from agl_inspect.exchange.writers import Write, open_writer
-from agl_learning.calls.matching import compile_match
-from agl_learning.credit import CreditRule
-from agl_learning.file_store import FileStore
-from agl_learning.stores import each_rollout, open_store, store_options
-from agl_learning.tasks import digest
+from agl_learning.collect.task_order import digest
+from agl_records.calls.matching import compile_match
+from agl_records.credit import CreditRule
+from agl_views.tables.file_store import FileStore
+from agl_views.tables.stores import each_rollout, open_store, store_options
 
 PROGRESS_SECONDS = 2.0
 

@@ -10,8 +10,8 @@ from agl.store.base import LightningStore
 from agl_inspect.exchange.incoming import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
 from agl_inspect.exchange.whole import is_store, read_store
-from agl_learning.stores import open_store
 from agl_sqlite import SqliteLightningStore
+from agl_views.tables.stores import open_store
 
 PROGRESS_SECONDS = 2.0
 

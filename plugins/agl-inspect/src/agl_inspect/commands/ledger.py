@@ -8,15 +8,15 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_learning.ledger_tables import (
+from agl_records.ledger.tables import (
     Accounts,
     as_json,
     read_accounts,
     read_newest_accounts,
     steps_text,
 )
-from agl_learning.stores import open_store
-from agl_learning.types import EXCLUSION_REASONS, LedgerError
+from agl_records.types import EXCLUSION_REASONS, LedgerError
+from agl_views.tables.stores import open_store
 
 
 @click.command("ledger")

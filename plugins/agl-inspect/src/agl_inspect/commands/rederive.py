@@ -18,11 +18,11 @@ from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, st
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.runs.comparing import MOST_TASKS
 from agl_inspect.runs.lookup import copy_store, file_of, find_run, rounded
-from agl_learning.stores import open_store, store_options
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
 from agl_sqlite import SqliteLightningStore
+from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
     from agl_runs.records import Run

@@ -11,14 +11,14 @@ from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import Where, copy_store, file_of, find_run
-from agl_learning.stores import open_store, store_options
 from agl_runs.config.file import check_config, load_config, load_config_of_run
 from agl_runs.folders import CONFIG
 from agl_runs.local_runs import folder_here
 from agl_runs.replay import replay
+from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
-    from agl_learning.replay import Compared, Replay
+    from agl_learning.resume.replay_result import Compared, Replay
     from agl_runs.config.file import ConfigFile
     from agl_runs.records import Run
 

@@ -13,11 +13,11 @@ from agl.types import Rollout, RolloutMode
 from agl.utils.text import shorten
 from agl_inspect.readable import read_undamaged
 from agl_inspect.runs.lookup import file_of, find_run
-from agl_learning.final_rewards import final_reward, reward_text
-from agl_learning.listing import Listed, Wanted, listed
-from agl_learning.stores import open_store, store_options
+from agl_records.final_rewards import final_reward, reward_text
 from agl_runs.local_runs import one_of
 from agl_runs.store import query_runs
+from agl_views.tables.rollout_table import Listed, Wanted, listed
+from agl_views.tables.stores import open_store, store_options
 
 COLUMNS = ["rollout_id", "status", "mode", "attempts", "reward", "seconds", "input", "error"]
 LAST = 20

@@ -21,11 +21,11 @@ from agl_inspect.runs.lookup import (
     runs_of_store,
     when,
 )
-from agl_learning.run_metrics import metrics_of
-from agl_learning.stores import store_options
-from agl_learning.task_changes import task_changes, task_text
+from agl_learning.reports.run_metrics import metrics_of
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
+from agl_views.tables.stores import store_options
+from agl_views.tables.task_changes import task_changes, task_text
 
 COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

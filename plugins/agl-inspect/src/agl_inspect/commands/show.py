@@ -11,9 +11,9 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.readable import read_undamaged
 from agl_inspect.subjects.finding import Subject, attempt_number, find, newest
-from agl_learning.showing import MOST_CALLS, as_text, show
-from agl_learning.stores import open_store, store_options
-from agl_learning.traces import Part
+from agl_views.explanations.rollout_view import MOST_CALLS, as_text, show
+from agl_views.explanations.trace_reader import Part
+from agl_views.tables.stores import open_store, store_options
 
 OPTIONS = {
     "rollout": ["--attempt", "--step", "--tokens", "--full"],

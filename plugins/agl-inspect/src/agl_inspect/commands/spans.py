@@ -10,7 +10,7 @@ from agl.store.base import LightningStore
 from agl.types import Span
 from agl_inspect.readable import read_undamaged
 from agl_inspect.subjects.finding import rollout_of
-from agl_learning.stores import open_store, store_options
+from agl_views.tables.stores import open_store, store_options
 
 
 @click.command("spans")

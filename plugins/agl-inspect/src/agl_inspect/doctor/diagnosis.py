@@ -27,9 +27,9 @@ from agl_inspect.doctor.fixes import (
 )
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
-from agl_learning.calls.reading import Recorded, recorded_parts
-from agl_learning.rows import RowsAdapter, RowSet, rows_adapter
-from agl_learning.types import Credit, Exclusion
+from agl_records.calls.reader import Recorded, recorded_parts
+from agl_records.row_builder import RowsAdapter, RowSet, rows_adapter
+from agl_records.types import Credit, Exclusion
 
 TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
 """Reasons that keep a call from training weights, and from nothing else."""

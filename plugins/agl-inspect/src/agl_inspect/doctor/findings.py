@@ -21,9 +21,9 @@ from agl_inspect.doctor.fixes import (
 )
 from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
-from agl_learning.reading import OF_OTHERS
-from agl_learning.rows import RowSet
-from agl_learning.types import EXCLUSION_REASONS, ExclusionReason
+from agl_learning.collect.rollout_reader import OF_OTHERS
+from agl_records.row_builder import RowSet
+from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.result import place_of
 
 Level = Literal["error", "warning", "note"]

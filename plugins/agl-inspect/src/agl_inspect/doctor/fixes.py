@@ -1,6 +1,6 @@
 """What to do about each reason why something trained nothing, and about each failed boundary."""
 
-from agl_learning.types import ExclusionReason
+from agl_records.types import ExclusionReason
 
 FIXES: dict[ExclusionReason, str] = {
     "no_token_ids": "Serve the model with something that returns token ids (vLLM with "

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from agl.errors import AdapterError
 from agl_inspect.doctor.prompts import lost_prompt
-from agl_learning.calls.conversations import conversation
-from agl_learning.calls.reading import Recorded
-from agl_learning.records import ModelCall
-from agl_learning.types import ExclusionReason
+from agl_records.calls.conversations import conversation
+from agl_records.calls.reader import Recorded
+from agl_records.training_data import ModelCall
+from agl_records.types import ExclusionReason
 
 Grade = Literal["A", "B", "C", "-"]
 USES: dict[Grade, str] = {

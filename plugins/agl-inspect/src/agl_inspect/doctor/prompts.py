@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from agl.types import PromptTemplate
-from agl_learning.prompts import unknown_token_id
-from agl_learning.records import ModelCall
+from agl_learning.collect.prompt_checks import unknown_token_id
+from agl_records.training_data import ModelCall
 
 MAX_CHARACTERS = 2_000
 """So much is looked at of each message."""

@@ -32,9 +32,9 @@ from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.hooks import OfAttempts
 from agl_inspect.doctor.prompts import constant_prompts
-from agl_learning.final_rewards import final_rewards
-from agl_learning.mixing import Ran, ran, silent
-from agl_learning.records import TrainedModel
+from agl_learning.collect.mixed_calls import Ran, ran, silent
+from agl_records.final_rewards import final_rewards
+from agl_records.training_data import TrainedModel
 from agl_runs.baseline import Baseline
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 

@@ -28,14 +28,14 @@ from agl.utils.rewards import reward_problem
 from agl_inspect.exchange.reading import Read, read_rollout
 from agl_inspect.exchange.records import row_record
 from agl_inspect.exchange.writers import Write
-from agl_learning.credit import CreditRule
-from agl_learning.ledger import load_parts
-from agl_learning.rows import RowsAdapter
-from agl_learning.stores import each_rollout
-from agl_learning.tasks import digest
+from agl_learning.collect.task_order import digest
+from agl_records.credit import CreditRule
+from agl_records.ledger.ledger import load_parts
+from agl_records.row_builder import RowsAdapter
 from agl_runs.description import installed_versions
 from agl_runs.records import Run, RunSource, RunStart
 from agl_runs.store import begin_run, end_run
+from agl_views.tables.stores import each_rollout
 
 ALGORITHM: Final = "rederive"
 Component = str | dict[str, Any]
@@ -313,7 +313,7 @@ class _NoCredit(CreditRule):
     """For reading what was said: nobody asks what it got."""
 
     def assign(self, calls: Sequence[Any], spans: Sequence[Span]) -> list[Any]:
-        from agl_learning.types import Credit
+        from agl_records.types import Credit
 
         return [Credit(reward=None) for _ in calls]
 

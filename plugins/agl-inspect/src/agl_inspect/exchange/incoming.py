@@ -29,7 +29,7 @@ from agl_inspect.exchange.recorded import (
     RecordedRollout,
     read_records,
 )
-from agl_learning.stores import each_rollout
+from agl_views.tables.stores import each_rollout
 
 AT_ONCE = 64
 """Rollouts that are written at the same time."""

@@ -17,7 +17,7 @@ from agl.types import Span
 from agl_http.otlp import spans_of
 from agl_inspect.exchange.incoming import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
-from agl_learning.calls.reading import model_calls
+from agl_records.calls.reader import model_calls
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -8,15 +8,15 @@ from typing import Any
 from agl.errors import AdapterError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
-from agl_learning.calls.attempts import unused_attempts
-from agl_learning.calls.conversations import ChatMessages, conversation, tool_spans_of
-from agl_learning.calls.matching import selects
-from agl_learning.calls.reading import Recorded, by_attempt, recorded_and_unrecognised
-from agl_learning.calls.tree import ordered
-from agl_learning.credit import CreditRule, check_credits
-from agl_learning.records import ModelCall
-from agl_learning.tasks import digest
-from agl_learning.types import ExclusionReason
+from agl_learning.collect.task_order import digest
+from agl_records.calls.attempts import unused_attempts
+from agl_records.calls.conversations import ChatMessages, conversation, tool_spans_of
+from agl_records.calls.matching import selects
+from agl_records.calls.reader import Recorded, by_attempt, recorded_and_unrecognised
+from agl_records.calls.span_tree import ordered
+from agl_records.credit import CreditRule, check_credits
+from agl_records.training_data import ModelCall
+from agl_records.types import ExclusionReason
 
 
 @dataclass(frozen=True)

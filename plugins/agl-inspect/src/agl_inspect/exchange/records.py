@@ -13,12 +13,12 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.plugins.build import build_component
 from agl_inspect.exchange.reading import Read, Said
-from agl_learning.credit import CreditRule
+from agl_learning.collect.task_order import digest
 from agl_learning.pairs import preference_pairs
-from agl_learning.records import TrainingRow
-from agl_learning.rows import RowsAdapter, rows_adapter
-from agl_learning.tasks import digest
-from agl_learning.types import ExclusionReason
+from agl_records.credit import CreditRule
+from agl_records.row_builder import RowsAdapter, rows_adapter
+from agl_records.training_data import TrainingRow
+from agl_records.types import ExclusionReason
 
 Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
 Pairing = Literal["best", "all"]

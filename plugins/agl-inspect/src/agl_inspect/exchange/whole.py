@@ -23,11 +23,11 @@ from agl.utils.rewards import place_of_reward
 from agl_inspect.exchange.incoming import AT_ONCE, Imported
 from agl_inspect.exchange.recorded import each_line, parse
 from agl_inspect.exchange.writers import Write
-from agl_learning.file_store import FileStore
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.ids import number_of
 from agl_sqlite.lookups import SqliteLookups
 from agl_sqlite.tables import SqliteTables
+from agl_views.tables.file_store import FileStore
 
 FORMAT = 1
 

@@ -10,8 +10,8 @@ from agl.algorithm.run_result import FailureCause
 from agl.plugins.registry import names_in
 from agl.utils.text import printable
 from agl_inspect.report.curve import HELD_OUT, text_curve
-from agl_learning.run_facts import HeldOut, RunFacts
 from agl_runs.folders import RUNS, STORE
+from agl_views.runs.run_facts import HeldOut, RunFacts
 
 LABEL = 13
 """Columns of the names at the left."""

@@ -7,13 +7,13 @@ from typing import Any
 from agl.cli.shared import note, print_table
 from agl.store.base import LightningStore
 from agl_inspect.runs.lookup import Where, read_store_of, rounded
-from agl_learning.ledger_documents import each_part
-from agl_learning.listing import Wanted, listed
-from agl_learning.run_metrics import metrics_of
-from agl_learning.task_changes import task_text
+from agl_learning.reports.run_metrics import metrics_of
+from agl_records.ledger.documents import each_part
 from agl_runs.differences import flat
 from agl_runs.records import Run
 from agl_runs.result import with_reward
+from agl_views.tables.rollout_table import Wanted, listed
+from agl_views.tables.task_changes import task_text
 
 OfStep = tuple[Run, int | None]
 """A run, and the one step of it that is meant; None for all."""

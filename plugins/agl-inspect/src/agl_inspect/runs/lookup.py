@@ -15,14 +15,14 @@ import click
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.store.base import LightningStore
-from agl_learning.run_metrics import metrics_of
-from agl_learning.stores import open_store, store_file, store_of
+from agl_learning.reports.run_metrics import metrics_of
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl_runs.local_runs import one_of, runs_here, runs_in
 from agl_runs.records import Run
 from agl_sqlite.file import open_to_read
+from agl_views.tables.stores import open_store, store_file, store_of
 
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]

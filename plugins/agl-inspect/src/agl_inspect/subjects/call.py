@@ -9,9 +9,15 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Span
 from agl.utils.text import printable
-from agl_learning.explanation import CallLine, call_text, explain
-from agl_learning.records import ModelCall
-from agl_learning.showing import LONGEST_MESSAGE, cut, indented, message_text, text_of
+from agl_records.training_data import ModelCall
+from agl_views.explanations.explanation import CallLine, call_text, explain
+from agl_views.explanations.rollout_view import (
+    LONGEST_MESSAGE,
+    cut,
+    indented,
+    message_text,
+    text_of,
+)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agl_learning.records import ModelCall
-from agl_learning.showing import message_text, said
+from agl_records.training_data import ModelCall
+from agl_views.explanations.rollout_view import message_text, said
 
 
 @dataclass(frozen=True)

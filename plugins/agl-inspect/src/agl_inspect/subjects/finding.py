@@ -12,7 +12,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
 from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
-from agl_learning.ledger_documents import query_parts
+from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 
 Kind = Literal["rollout", "attempt", "span", "task", "run"]

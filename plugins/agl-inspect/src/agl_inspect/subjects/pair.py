@@ -11,10 +11,10 @@ from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import task_id
-from agl_learning.final_rewards import reward_text
-from agl_learning.showing import Shown, cut, show, text_of
-from agl_learning.traces import Part
+from agl_records.final_rewards import reward_text
 from agl_runs.result import failure_text
+from agl_views.explanations.rollout_view import Shown, cut, show, text_of
+from agl_views.explanations.trace_reader import Part
 
 WIDTH = 80
 """Characters of a line; a wider terminal is not waited for."""

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.types import AttemptedRollout, Rollout
-from agl_learning.file_store import file_of
-from agl_learning.tasks import digest
+from agl_learning.collect.task_order import digest
 from agl_sqlite.file import open_to_read
 from agl_sqlite.lookups import read_statements
+from agl_views.tables.file_store import file_of
 
 MOST: Final = 6
 """Candidates that are looked for; what matters is whether there is one."""

@@ -8,14 +8,14 @@ from typing import Any
 from agl.cli.shared import table_text
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_learning.file_store import file_of
-from agl_learning.final_rewards import final_rewards
-from agl_learning.listing import Listed, Wanted, listed
-from agl_learning.run_facts import RunFacts, run_facts
+from agl_records.final_rewards import final_rewards
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_runs.store import get_run
+from agl_views.runs.run_facts import RunFacts, run_facts
+from agl_views.tables.file_store import file_of
+from agl_views.tables.rollout_table import Listed, Wanted, listed
 
 MOST = 500
 """Rollouts that are read, the newest of the run."""

@@ -12,12 +12,12 @@ from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
 from agl_inspect.subjects.conversation import Turn, common, turns
 from agl_inspect.subjects.reading import reading_of, task_id
-from agl_learning.calls.reading import recorded_parts
-from agl_learning.final_rewards import FinalReward, reward_text
-from agl_learning.ledger import load_parts
-from agl_learning.records import ModelCall
-from agl_learning.showing import cut, text_of
+from agl_records.calls.reader import recorded_parts
+from agl_records.final_rewards import FinalReward, reward_text
+from agl_records.ledger.ledger import load_parts
+from agl_records.training_data import ModelCall
 from agl_runs.result import failure_text
+from agl_views.explanations.rollout_view import cut, text_of
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import quote
 
-from agl_learning.explanation import CallLine
-from agl_learning.records import ModelCall
-from agl_learning.showing import Shown, said as without_nothing, text_of, tool_calls
+from agl_records.training_data import ModelCall
 from agl_ui.images import Image, image_of
 from agl_ui.token_texts import Texts
+from agl_views.explanations.explanation import CallLine
+from agl_views.explanations.rollout_view import Shown, said as without_nothing, text_of, tool_calls
 
 MOST_CHARACTERS = 4_000
 """Of one message; the rest is a click away."""

@@ -7,12 +7,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from agl_learning.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 from agl_ui.charts import chart
 from agl_ui.data_sources import DataSources
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
 from agl_ui.prompt_tree import prompt_runs
+from agl_views.runs.prompt_runs import SEED, Candidate, Evaluation, PromptRun
 
 SPLITS = {"search": "in the search", "held_out": "on held-out tasks"}
 MOST_SHOWN = 200

@@ -13,14 +13,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from agl.errors import ConfigError
 from agl.types import Attempt, Span
-from agl_learning.calls.reading import recorded_parts
-from agl_learning.file_store import file_of
-from agl_learning.records import ModelCall
-from agl_learning.showing import Shown, find_rollout, show, text_of
-from agl_learning.traces import MOST_CALLS, Part
-from agl_learning.types import EXCLUSION_REASONS
-from agl_learning.why import why
-from agl_learning.why_parts import Why
+from agl_records.calls.reader import recorded_parts
+from agl_records.training_data import ModelCall
+from agl_records.types import EXCLUSION_REASONS
 from agl_runs.result import place_of
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.images import decoded
@@ -37,6 +32,11 @@ from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.spans import Window, window
 from agl_ui.read_only_store import DAMAGE
 from agl_ui.token_texts import texts_of
+from agl_views.explanations.rollout_view import Shown, find_rollout, show, text_of
+from agl_views.explanations.token_explanation import why
+from agl_views.explanations.token_parts import Why
+from agl_views.explanations.trace_reader import MOST_CALLS, Part
+from agl_views.tables.file_store import file_of
 
 MOST_RAW = 64 * 1024 * 1024
 MOST_ATTRIBUTES = 200

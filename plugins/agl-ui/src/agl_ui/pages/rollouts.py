@@ -12,8 +12,12 @@ from starlette.requests import Request
 from agl.errors import DamagedRecordError
 from agl.store.queries import check_statuses, each_record
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
-from agl_learning.final_rewards import FinalReward, final_reward
-from agl_learning.listing import (
+from agl_records.final_rewards import FinalReward, final_reward
+from agl_ui.counts import STATUSES
+from agl_ui.data_sources import DataSource, DataSources
+from agl_ui.pages.page import Page, number_of, whole_number
+from agl_views.tables.paging import page_behind
+from agl_views.tables.rollout_table import (
     MANY,
     NEWEST,
     Listed,
@@ -22,10 +26,6 @@ from agl_learning.listing import (
     ordered_in,
     page_in,
 )
-from agl_learning.paging import page_behind
-from agl_ui.counts import STATUSES
-from agl_ui.data_sources import DataSource, DataSources
-from agl_ui.pages.page import Page, number_of, whole_number
 
 SIZES = (25, 50, 100, 200)
 SORTS = {

@@ -12,11 +12,9 @@ from starlette.responses import RedirectResponse
 
 from agl.errors import ConfigError
 from agl.types import Attempt, AttemptedRollout
-from agl_learning.ledger_tables import excluded, reasons_text
-from agl_learning.plotted import plotted
-from agl_learning.run_metrics import lines_of, metrics_of
-from agl_learning.task_changes import TaskChange, task_changes
-from agl_learning.types import EXCLUSION_REASONS
+from agl_learning.reports.run_metrics import lines_of, metrics_of
+from agl_records.ledger.tables import excluded, reasons_text
+from agl_records.types import EXCLUSION_REASONS
 from agl_runs.differences import flat
 from agl_runs.folders import shown_status
 from agl_runs.result import place_of
@@ -25,6 +23,8 @@ from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, steps_of
+from agl_views.runs.chart_metrics import plotted
+from agl_views.tables.task_changes import TaskChange, task_changes
 
 COLOURS = 6
 """Reasons that have one of their own in the ledger's bars; the others share one, and their name."""

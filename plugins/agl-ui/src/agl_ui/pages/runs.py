@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from agl.errors import AglError, ConfigError
-from agl_learning.run_metrics import RunMetrics, metrics_of
+from agl_learning.reports.run_metrics import RunMetrics, metrics_of
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_ui.charts import Chart, chart

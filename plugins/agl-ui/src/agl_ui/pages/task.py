@@ -15,14 +15,14 @@ from starlette.requests import Request
 from agl.errors import AdapterError, DamagedRecordError, UnknownRecordError
 from agl.semconv import MODEL_CALL_SPAN
 from agl.types import Rollout
-from agl_learning.calls.reading import model_calls
-from agl_learning.paging import page_behind
-from agl_learning.showing import message_text, said
+from agl_records.calls.reader import model_calls
 from agl_sqlite.ids import number_of
 from agl_ui.charts import chart
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
+from agl_views.explanations.rollout_view import message_text, said
+from agl_views.tables.paging import page_behind
 
 AROUND = 1_000
 """Rollouts before and after the one that is asked for, among which those of its task are."""
@@ -173,7 +173,7 @@ def _id(row: Row) -> str:
 
 
 def _steps(rows: Sequence[Row]) -> list[Step]:
-    """As an algorithm compares them: see ``agl_learning.explanation.group_of``."""
+    """As an algorithm compares them: see ``agl_views.explanations.explanation.group_of``."""
     found: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
         about = row.rollout.metadata or {}

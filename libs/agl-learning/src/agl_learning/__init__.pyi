@@ -1,0 +1,25 @@
+from .advantages.estimates import Foreseen as Foreseen, OneEstimator as OneEstimator
+from .advantages.estimators import ESTIMATORS as ESTIMATORS
+from .advantages.group_advantages import (
+    group_advantages as group_advantages,
+    sibling_advantages as sibling_advantages,
+)
+from .advantages.weighing import (
+    Weighed as Weighed,
+    WeighingOptions as WeighingOptions,
+    weigh as weigh,
+)
+from .collect.collector import Collector as Collector
+from .collect.results import Collected as Collected, Ended as Ended
+from .collect.step_metrics import collected_metrics as collected_metrics, usable_rows as usable_rows
+from .collect.task_order import TaskOrder as TaskOrder
+from .pairs import preference_pairs as preference_pairs
+from .reports.report import Report as Report
+from .run.checkpoint import find_checkpoint as find_checkpoint
+from .run.generations import Generation as Generation, begin_generation as begin_generation
+from .selection import select_best as select_best
+from .team import Team as Team
+from .trainer.billing import Bill as Bill, PaidTraining as PaidTraining
+from .trainer.fine_tuning import FineTuning as FineTuning
+from .trainer.loop import Training as Training
+from .trainer.online import OnlineTraining as OnlineTraining

@@ -1,0 +1,145 @@
+"""An estimator over the usable rows of a collection: its advantages by call, and by token."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from agl.errors import AlgorithmError, ConfigError
+from agl_learning.advantages.comparisons import Inputs
+from agl_learning.advantages.estimates import Estimated, Foresee, Foreseen, mean_of_tokens
+from agl_learning.advantages.estimators import ESTIMATORS, reverse_kl
+from agl_learning.advantages.trajectories import Call, lay_out
+from agl_records.training_data import TrainingRow
+from agl_records.types import Advantage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agl_learning.advantages.trajectories import Trajectories
+    from agl_learning.collect.results import Ended
+
+_ALL = {**ESTIMATORS, "reverse_kl": reverse_kl}
+"""With what only trainers of ours have, as it needs another model."""
+
+
+def estimate(
+    members: "Sequence[tuple[Ended, list[tuple[int, TrainingRow]]]]",
+    compared_N: Sequence[Sequence[Sequence[Advantage]]],
+    options: Any,
+    about: Mapping[str, str],
+    foresee: Foresee | None,
+) -> list[list[Estimated]]:
+    """Advantages by an estimator, per rollout and row.
+
+    Args:
+        members: At least one rollout, with its usable rows, each with its place among all.
+        compared_N: Per rollout, per row, one per call; their sentences are about its reward.
+        options: ``WeighingOptions``: which estimator, and how.
+        about: Estimator -> what it does, for the sentence of each advantage.
+        foresee: Looks at the rows, in their order here.
+
+    Raises:
+        ConfigError: The credits tell calls apart that it does not.
+    """
+    numbers = count()
+    rows = [row for _, numbered in members for _, row in numbered]
+    masks = [torch.tensor(row.loss_mask) for row in rows]
+    laid = lay_out(
+        [[next(numbers) for _ in numbered] for _, numbered in members],
+        pad_sequence(masks, batch_first=True),
+        names=[one.rollout.rollout_id for one, _ in members],
+        tasks=[str(one.group) for one, _ in members],
+        calls=[
+            [Call(*span, credit) for span, credit in zip(row.call_ranges, row.credits, strict=True)]
+            for row in rows
+        ],
+        rewards=[one.rewards for one, _ in members],
+    )
+    foreseen = (None if foresee is None else foresee(rows)) or Foreseen()
+    calls_N = laid.calls or []
+    outcomes: list[float] = []
+    for (one, _), calls in zip(members, calls_N, strict=True):
+        # Of one reward for all calls that is the rollout's, whichever the credit rule took.
+        rewards = {call.credit.reward for call in calls}
+        outcomes.append((rewards.pop() if len(rewards) == 1 else one.reward) or 0.0)
+    values_NT = None if foreseen.values is None else _packed(laid, masks, foreseen.values)
+    inputs = Inputs(
+        laid,
+        torch.tensor(outcomes, dtype=torch.double),
+        _packed(laid, masks, foreseen.penalties),
+        gamma=foreseen.gamma,
+        lam=foreseen.lam,
+        normalise_std=options.normalise_std,
+        reward_keys=options.reward_keys or (),
+        reward_weights=options.reward_weights,
+        values_NT=values_NT,
+    )
+    try:
+        found = _ALL[options.estimator](inputs)
+    except AlgorithmError as error:  # only credits that do not fit the estimator are left
+        raise ConfigError(str(error)) from None
+    advantages_NT, returns_NT = found if isinstance(found, tuple) else (found, None)
+    is_by_token = returns_NT is not None
+    text = f"{options.estimator} ({about[options.estimator]})"
+    estimated_N: list[list[Estimated]] = []
+    for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
+        parts = [slice(call.start, call.end) for call in calls]
+        advantages = iter(_cut(advantages_NT[n], parts))
+        of_critic = returns_NT is not None and values_NT is not None
+        returns = iter(_cut(returns_NT[n], parts) if of_critic and returns_NT is not None else [])
+        values = iter(_cut(values_NT[n], parts) if values_NT is not None else [])
+        estimated_N.append(
+            [_of_row(of_row, advantages, returns, values, is_by_token, text) for of_row in compared]
+        )
+    return estimated_N
+
+
+def _of_row(
+    compared: Sequence[Advantage],
+    advantages: "Iterator[list[float]]",
+    returns: "Iterator[list[float]]",
+    values: "Iterator[list[float]]",
+    is_by_token: bool,
+    about: str,
+) -> Estimated:
+    tokens = [next(advantages) for _ in compared]
+    given: list[Advantage] = []
+    for each, of_call in zip(compared, tokens, strict=True):
+        low, high, text = min(of_call), max(of_call), about
+        if low != high:
+            text += f"{mean_of_tokens(len(of_call))} from {low:.4g} to {high:.4g}"
+        value = low if low == high else math.fsum(of_call) / len(of_call)
+        because = f"{text}; its reward: {each.because}"
+        given.append(Advantage(value=value, group=each.group, because=because))
+    number = len(tokens)
+    return Estimated(
+        given,
+        tokens if is_by_token else [],
+        [one for _, one in zip(range(number), returns, strict=False)],
+        [one for _, one in zip(range(number), values, strict=False)],
+    )
+
+
+def _packed(
+    laid: "Trajectories", masks: "Sequence[Tensor]", values: list[list[float]] | None
+) -> "Tensor":
+    """Numbers of rows' sampled tokens as those of rollouts' tokens; zeros of None."""
+    values_NT = torch.zeros(laid.mask_NT.shape, dtype=torch.double)
+    if values is None:
+        return values_NT
+    rows: list[Tensor] = []
+    for mask, given in zip(masks, values, strict=True):
+        row = torch.zeros(len(mask), dtype=torch.double)
+        row[mask.bool()] = torch.tensor(given, dtype=torch.double)
+        rows.append(row)
+    packed_NT = pad_sequence(rows, batch_first=True)[laid.row_NT, laid.token_NT]
+    return torch.where(laid.mask_NT, packed_NT, values_NT)
+
+
+def _cut(values_T: "Tensor", parts: Sequence[slice]) -> list[list[float]]:
+    values: list[float] = values_T.tolist()  # pyright: ignore
+    return [values[part] for part in parts]

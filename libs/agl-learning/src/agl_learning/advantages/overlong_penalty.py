@@ -1,0 +1,101 @@
+"""A soft punishment for answers that come near the limit of tokens.
+
+With L the limit ``max_tokens``, b the buffer and n the sampled tokens of a rollout's longest answer
+
+    p = 0                      n <= L - b
+        -(n - (L - b)) / b     beyond
+
+times ``overlong_penalty`` comes to the reward of each of its calls. Source: the soft overlong
+punishment of DAPO (arXiv:2503.14476, formula 13). Where we differ: a rollout may have several
+answers, and its longest counts; for all of its calls, so that no rule of credit is overruled.
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from agl.errors import ConfigError
+from agl_records.training_data import TrainingRow
+
+if TYPE_CHECKING:
+    from agl_learning.collect.results import Ended
+
+    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+
+
+def check_overlong(owner: str, options: Any) -> None:
+    """Refuse a punishment that would never come, or always.
+
+    Raises:
+        ConfigError: It names the options.
+    """
+    buffer, limit = options.overlong_buffer, getattr(options, "max_tokens", None)
+    if buffer is None:
+        if options.overlong_penalty != cast(Any, type(options)).overlong_penalty:
+            raise ConfigError(
+                f"{owner}: overlong_penalty is {options.overlong_penalty}, and without "
+                "overlong_buffer no answer is punished. Give overlong_buffer, in tokens"
+            )
+        return
+    if limit is None or buffer >= limit:
+        raise ConfigError(
+            f"{owner}: overlong_buffer is {buffer}: the last so many tokens before max_tokens, "
+            f"which is {limit}. Give max_tokens, and fewer tokens than that"
+        )
+    if options.estimator == "gdpo":
+        raise ConfigError(
+            f"{owner}: overlong_buffer changes the reward, and the estimator 'gdpo' compares its "
+            "dimensions, reward_keys. Leave it out, or have the agent emit the length as one"
+        )
+
+
+def punishment(tokens: int, limit: int, buffer: int) -> float:
+    """Of an answer with so many tokens, between 0 and -1.
+
+    Example:
+        With a limit of 100 and a buffer of 20: 80 tokens give 0, 90 give -0.5, and 100 give -1.
+    """
+    return -min(max(tokens - (limit - buffer), 0) / buffer, 1.0)
+
+
+def longest_answer(rows: Iterable[TrainingRow], limit: int, is_cut_off: bool) -> int:
+    """Sampled tokens of the longest answer of a rollout.
+
+    Args:
+        rows: Of the rollout.
+        limit: Tokens at which an answer is cut off.
+        is_cut_off: Whether one was that is in none of the rows.
+    """
+    longest = max((end - at for row in rows for at, end in row.call_ranges), default=0)
+    return max(longest, limit) if is_cut_off else longest
+
+
+def punished(
+    usable: "Iterable[Usable]", options: Any, cut_off: Container[str] = ()
+) -> "Iterator[Usable]":
+    """The same rows, with rewards less what the longest answer of their rollout costs.
+
+    Args:
+        usable: Rollouts with their rows.
+        options: ``overlong_buffer``; with None all stay as they are.
+        cut_off: Rollouts with an answer that was cut off, and is in none of their rows.
+    """
+    for one, numbered in usable:
+        if options.overlong_buffer is not None:
+            is_cut_off = one.rollout.rollout_id in cut_off
+            longest = longest_answer((row for _, row in numbered), options.max_tokens, is_cut_off)
+            part = punishment(longest, options.max_tokens, options.overlong_buffer)
+            cost = options.overlong_penalty * part
+            if cost:
+                why = f"; {cost:+.4g} for an answer of {longest} tokens"
+                numbered = [(number, _with(row, cost, why)) for number, row in numbered]
+        yield one, numbered
+
+
+def _with(row: TrainingRow, cost: float, why: str) -> TrainingRow:
+    credits = [
+        credit.model_copy(
+            update={"reward": (credit.reward or 0.0) + cost, "because": credit.because + why}
+        )
+        for credit in row.credits
+    ]
+    return row.model_copy(update={"credits": credits})

@@ -1,0 +1,383 @@
+"""How much each call of a collection counts: an estimator, by name, over its usable rows.
+
+The default, ``grpo``, is ``agl_learning.advantages.group_advantages`` and needs no torch. The others are those of
+``agl_learning.advantages.estimators``, which has their formulas and sources: siblings are the rollouts of one
+task, and a call has the advantage of its tokens. Where these have different ones, as by a critic, a
+row has them beside, and a call the mean of its.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Gt
+
+from agl.errors import ConfigError
+from agl.utils.checks import check_choice, check_numbers
+from agl_learning.advantages.estimates import Estimated
+from agl_learning.advantages.group_advantages import moments, sibling_advantages
+from agl_learning.advantages.overlong_penalty import check_overlong, punished
+from agl_learning.collect.step_metrics import usable_rows
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import TrainingRow
+from agl_records.types import Advantage, Exclusion
+
+if TYPE_CHECKING:
+    from agl_learning.advantages.estimates import Foresee
+    from agl_learning.collect.results import Collected, Ended
+
+    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+    """A rollout and its usable rows, each with its position among all its rows."""
+
+DEFAULT = "grpo"
+ADVANTAGES = {
+    DEFAULT: "the distance from the mean of its group, in deviations",
+    "rloo": "the distance from the mean of the others",
+    "opo": "the distance from the mean of its group, weighed by sampled tokens",
+    "gpg": "the distance from the mean of its group, larger where few rollouts got a reward",
+    "grpo_passk": "of the best of a task the distance from the second best, of others none",
+    "gdpo": "the distances of its dimensions from their means, summed and whitened over the step",
+    "reinforce_plus_plus": "whitened over the step",
+    "reinforce_plus_plus_baseline": "the distance from the mean of its group, whitened over the "
+    "step",
+}
+"""Estimator -> what a call's advantage is of its reward."""
+ABOUT = {
+    **ADVANTAGES,
+    "gae": "how much more came than a critic expected, whitened over the step",
+    "reverse_kl": "how much likelier a teacher finds its tokens, in nats; rewards have no part",
+}
+OF_TOKENS = {
+    "gae": "a critic's values, which the algorithm 'ppo'",
+    "optimal_token_baseline": "sums of squared probabilities, which the algorithm 'verl'",
+    "reverse_kl": "a teacher's log-probabilities, which the algorithm 'distillation'",
+}
+"""Estimators whose advantage differs within a call -> what they need, and who has it."""
+WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
+"""Estimators that divide by the standard deviation of a group unless told not to."""
+ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
+"""Estimators that look at the rollouts of a step whether they are siblings or not."""
+
+
+def estimator_of(because: str) -> str:
+    """The estimator that an advantage names; the default one where it names none."""
+    found = re.match(r"(\w+)(?: \(|, as )", because)
+    known = {*ABOUT, *OF_TOKENS}
+    return found[1] if found is not None and found[1] in known else DEFAULT
+
+
+def check_estimator(owner: str, /, **values: object) -> None:
+    """Refuse what is no estimator of calls.
+
+    Raises:
+        ConfigError: It names the first of them, and what there is.
+    """
+    for name, value in values.items():
+        for refused, needed in OF_TOKENS.items():
+            if value == refused:
+                raise ConfigError(
+                    f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
+                    f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
+                )
+        check_choice(owner, list(ADVANTAGES), **{name: value})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WeighingOptions:
+    """How rewards become advantages.
+
+    Args:
+        estimator: What an advantage is: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``,
+            ``gdpo``, ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl.
+            All but the first need torch.
+        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
+            for ``grpo``, ``grpo_passk`` and ``gdpo``.
+        reward_keys: With ``gdpo``: the dimensions of the reward that are compared, each by itself.
+        reward_weights: With ``gdpo``: how much each of them counts; None counts all alike.
+        overlong_buffer: Answers of the last so many tokens before ``max_tokens`` cost reward, in a
+            line from nothing to ``overlong_penalty`` (DAPO). None punishes none. To train no answer
+            that was cut off, give the adapter: ``{type: rows, truncated: mask}``.
+        overlong_penalty: What an answer of ``max_tokens`` costs.
+    """
+
+    estimator: Annotated[str, check_estimator] = DEFAULT
+    normalise_std: bool = True
+    reward_keys: list[str] | None = None
+    reward_weights: list[float] | None = None
+    overlong_buffer: Annotated[int, Ge(1)] | None = None
+    overlong_penalty: Annotated[float, Gt(0)] = 1.0
+
+
+def check_weighing(owner: str, options: WeighingOptions) -> None:
+    """Refuse options that do not fit each other or this machine.
+
+    Args:
+        owner: Whose options they are.
+        options: Each of them is right by itself.
+
+    Raises:
+        ConfigError: It names the options.
+    """
+    name, keys, weights = options.estimator, options.reward_keys, options.reward_weights
+    check_overlong(owner, options)
+    is_given = keys is not None or weights is not None
+    if name != "gdpo" and is_given:
+        raise ConfigError(
+            f"{owner}: reward_keys and reward_weights are for the estimator 'gdpo', and estimator "
+            f"is {name!r}. Leave them out"
+        )
+    if name == "gdpo" and not keys:
+        raise ConfigError(
+            f"{owner}: estimator 'gdpo' needs reward_keys, the names of the reward's dimensions"
+        )
+    for weight in weights or []:
+        check_numbers(owner, reward_weights=weight)
+    if weights is not None and len(weights) != len(keys or []):
+        raise ConfigError(
+            f"{owner}: reward_weights must be one number for each of reward_keys, {keys!r}; got "
+            f"{weights!r}"
+        )
+    if not options.normalise_std and name not in WITH_DEVIATIONS:
+        raise ConfigError(
+            f"{owner}: normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
+            f"estimator is {name!r}, which divides by no deviation of a group. Leave it out"
+        )
+    if name != DEFAULT and find_spec("torch") is None:
+        raise ConfigError(
+            f"{owner}: estimator {name!r} needs torch, which is not installed. Run: pip install "
+            f"torch, or take {DEFAULT!r}"
+        )
+
+
+def check_copies(owner: str, options: WeighingOptions, **copies: Any) -> None:
+    """Refuse a single rollout per task where siblings are compared.
+
+    Args:
+        owner: Whose options they are.
+        options: They say what is compared.
+        copies: The option that says how many rollouts a task has -> its value.
+
+    Raises:
+        ConfigError: It names the option and the estimator.
+    """
+    if options.estimator not in ACROSS_TASKS:
+        try:
+            check_numbers(owner, least=2, **copies)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}: estimator {options.estimator!r} compares rollouts of one task"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """A row that is trained, and how much."""
+
+    row: TrainingRow
+    """Only the calls with an advantage."""
+    advantages: list[Advantage]
+    """One per call."""
+    tokens: list[float] = field(default_factory=list[float])
+    """Advantages of the sampled tokens, where those of a call differ; else empty."""
+    returns: list[float] = field(default_factory=list[float])
+    """What a critic is to expect before each of them; empty where there is none."""
+    values: list[float] = field(default_factory=list[float])
+    """What it expected."""
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Rollout -> its sampled tokens without an advantage; of all that the row was compared with.
+
+    They are not trained, and count in means. Without them a call would weigh more exactly where
+    later calls came out as their siblings' did, and its gradient would not be that of the reward.
+    """
+
+    @property
+    def of_tokens(self) -> list[float]:
+        """The advantage of each sampled token."""
+        if self.tokens:
+            return self.tokens
+        pairs = zip(self.row.call_ranges, self.advantages, strict=True)
+        return [one.value for (start, end), one in pairs for _ in range(start, end)]
+
+
+def weigh(
+    collected: "Collected", options: WeighingOptions, foresee: "Foresee | None" = None
+) -> list[Weighed]:
+    """Rows with their advantages; every call goes into one bin of the ledger.
+
+    Calls of failed rollouts and without reward are excluded, and those without advantage where the
+    loss has no other term. A failed rollout does not count in the mean of its group either.
+
+    Args:
+        collected: What was collected.
+        options: How rewards become advantages.
+        foresee: What a model has to say of the rows that are weighed, before they are.
+
+    Raises:
+        ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
+            apart; or no rollout has one of ``reward_keys``.
+    """
+    groups: dict[int, list[Usable]] = {}
+    cut_off = {one.rollout_id for one in collected.ledger.exclusions if one.reason == "truncated"}
+    usable = punished(usable_rows(collected), options, cut_off)
+    for one, numbered in _with_dimensions(usable, options, collected.ledger):
+        if options.estimator != DEFAULT:
+            numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
+        groups.setdefault(one.group, []).append((one, numbered))
+    members: list[Usable] = []
+    compared_N: list[list[list[Advantage]]] = []
+    for siblings in groups.values():
+        rows_G = [[row for _, row in numbered] for _, numbered in siblings]
+        members += siblings
+        compared_N += sibling_advantages(rows_G, options.normalise_std)
+    estimated_N = [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_N]
+    equal = "its reward equals the mean of its group"
+    if options.estimator != DEFAULT and members:
+        from agl_learning.advantages.estimation import estimate
+
+        estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
+        equal = "its advantage is zero"
+    weighed: list[Weighed] = []
+    kept_N, left_out = _trained(members, estimated_N, options)
+    for (_, numbered), of_rows, kept_D in zip(members, estimated_N, kept_N, strict=True):
+        for (number, row), found, kept in zip(numbered, of_rows, kept_D, strict=True):
+            _book(row, found.advantages, kept, number, collected.ledger, equal)
+            if kept:
+                given = [found.advantages[n] for n in kept]
+                parts = (found.tokens, found.returns, found.values)
+                of_tokens = [[x for n in kept for x in part[n]] if part else [] for part in parts]
+                weighed.append(Weighed(row.only(kept), given, *of_tokens, left_out=left_out))
+    return weighed
+
+
+def _trained(
+    members: "Sequence[Usable]", estimated_N: "Sequence[list[Estimated]]", options: WeighingOptions
+) -> tuple[list[list[list[int]]], dict[str, int]]:
+    """Per rollout and row the calls that are trained, and ``Weighed.left_out``.
+
+    A task of which no call has an advantage does not count, and so makes no step smaller. Of others
+    it is the calls with an advantage, and where the loss has terms besides, all of them.
+    """
+    kept_N = [[_taught(found) for found in of_rows] for of_rows in estimated_N]
+    taught = {one.group for (one, _), kept in zip(members, kept_N, strict=True) if any(kept)}
+    across = taught and options.estimator in ACROSS_TASKS
+    kl = getattr(options, "penalises_loss", False) and getattr(options, "kl_coefficient", 0)
+    is_whole, left_out = kl or getattr(options, "entropy_bonus", 0), Counter[str]()
+    for (one, numbered), kept_D in zip(members, kept_N, strict=True):
+        if not (across or one.group in taught):
+            continue
+        for (_, row), kept in zip(numbered, kept_D, strict=True):
+            if is_whole:
+                kept[:] = range(len(row.call_ids))
+            left_out[row.rollout_id] += row.num_sampled - row.only(kept).num_sampled
+    return kept_N, dict(+left_out)
+
+
+def _taught(found: "Estimated") -> list[int]:
+    """The calls whose tokens have an advantage, or teach a critic."""
+    tokens = found.tokens or [[advantage.value] for advantage in found.advantages]
+    return [n for n, of_call in enumerate(tokens) if found.returns or any(of_call)]
+
+
+def _with_dimensions(
+    usable: "Iterable[Usable]", options: WeighingOptions, ledger: Ledger
+) -> "Iterable[Usable]":
+    """Those whose reward has the dimensions that are compared; the others are excluded.
+
+    Raises:
+        ConfigError: None of them has one of the dimensions.
+    """
+    usable = list(usable)
+    has = {key for one, _ in usable for key in one.rewards}
+    for key in options.reward_keys or ():
+        if usable and key not in has:
+            raise ConfigError(
+                f"reward_keys: no rollout of this step has a reward {key!r}; they have "
+                f"{', '.join(sorted(has)) or 'none'}. Emit it, or correct reward_keys"
+            )
+    for one, numbered in usable:
+        missing = [key for key in options.reward_keys or () if key not in one.rewards]
+        if not missing:
+            yield one, numbered
+            continue
+        why = f"its reward has no {missing[0]!r}, which reward_keys names; it has "
+        for _, row in numbered:
+            ledger.exclude_row(row, "no_reward", why + (", ".join(one.rewards) or "none"))
+
+
+def _book(
+    row: TrainingRow,
+    advantages: Sequence[Advantage],
+    kept: list[int],
+    number: int,
+    ledger: Ledger,
+    equal: str,
+) -> None:
+    """Calls that are kept are trained, and the others are excluded."""
+    for n, advantage in enumerate(advantages):
+        if n not in kept:
+            ledger.exclude(
+                Exclusion(
+                    call_id=row.call_ids[n],
+                    rollout_id=row.rollout_id,
+                    attempt_id=row.attempt_id,
+                    reason="zero_advantage",
+                    detail=f"{equal}: {advantage.because}",
+                    credit=row.credits[n],
+                    advantage=advantage,
+                )
+            )
+    if kept:
+        ledger.train(row.only(kept), [advantages[n] for n in kept], number)
+
+
+def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether equal rewards are all that kept usable rows from being trained.
+
+    What the collection has besides, such as a judge's calls, does not matter; but at least two
+    rollouts must have been compared, and none may have failed, or lack what is compared.
+    """
+    return (
+        _have_no_advantage(collected, options)
+        and _are_equal(collected, options)
+        and not collected.num_failed
+        and not (options.reward_keys and "no_reward" in collected.ledger.reasons())
+    )
+
+
+def is_a_draw(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether rewards differ, and still no rollout has an advantage.
+
+    With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
+    something is wrong, and none that there is nothing left to learn.
+    """
+    return _have_no_advantage(collected, options) and not _are_equal(collected, options)
+
+
+def _have_no_advantage(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether rollouts were compared, and none of their calls is trained."""
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    compared = Counter(
+        0 if options.estimator in ACROSS_TASKS else groups[rollout_id]
+        for rollout_id in {one.rollout_id for one in _without_advantage(collected)}
+    )
+    return max(compared.values(), default=0) > 1 and not collected.ledger.trained
+
+
+def _are_equal(collected: "Collected", options: WeighingOptions) -> bool:
+    """Whether calls that were compared and have no advantage have the same reward."""
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    rewards: dict[tuple[int, str], list[list[float]]] = {}
+    for one in _without_advantage(collected):
+        if one.credit is not None:
+            group = 0 if options.estimator in ACROSS_TASKS else groups[one.rollout_id]
+            rewards.setdefault((group, one.credit.group), []).append([one.credit.reward or 0.0])
+    # As coarse as the estimators, which keep seven digits.
+    return all(moments(each, 1e-6).std == 0 for each in rewards.values())
+
+
+def _without_advantage(collected: "Collected") -> list[Exclusion]:
+    return [one for one in collected.ledger.exclusions if one.reason == "zero_advantage"]

@@ -1,0 +1,1 @@
+"""Runs tasks through the store and reads what came of them: rewards, rows, the ledger."""

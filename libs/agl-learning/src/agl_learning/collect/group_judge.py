@@ -1,0 +1,287 @@
+"""A judge's turn between collecting and weighing: the scores of a group become its rewards.
+
+Each group is a rollout of its own in the store, with an attempt whose calls the gateway records and
+counts in the budget, and which are in the ledger as ``judge``. Its scores lie in the metadata of
+that attempt: who reads the same rollouts again, going on or replaying, asks nobody again.
+
+Metrics: ``judge/groups``, those that were scored; ``judge/equal``, those of them with one score for
+all; ``judge/failed``, those without scores, whose rollouts are left out.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from agl.errors import AdapterError, ConfigError, GatewayError
+from agl.store.rules import ENDED
+from agl.types import Failure
+from agl_learning.collect.results import Collected, Ended
+from agl_models.task_group import together
+from agl_records.calls.conversations import conversation
+from agl_records.calls.reader import model_calls
+from agl_records.credit import GroupRule, Score, check_scores
+from agl_records.training_data import TrainedModel
+from agl_records.types import Exclusion, ExclusionReason
+
+if TYPE_CHECKING:
+    from agl.algorithm.gateway import Gateway
+    from agl.store.base import LightningStore
+    from agl.types import LLM, AttemptedRollout
+    from agl_records.credit import Conversation
+
+logger = logging.getLogger("agl.learning")
+
+TRIES = 2
+"""So often, in each start of a run, a judge that is down is asked about a group."""
+AT_ONCE = 8
+TIMEOUT_SECONDS = 300.0
+SCORES, GAVE_UP = "scores", "gave_up"
+
+
+class Judging:
+    """Has a rule score groups.
+
+    Args:
+        rule: What compares.
+        store: Where the rollouts are.
+        gateway: Through which the judge is asked; without one only what it said can be read.
+    """
+
+    def __init__(self, rule: GroupRule, store: "LightningStore", gateway: "Gateway | None") -> None:
+        rule.is_awaited = True
+        self._rule = rule
+        self._store = store
+        self._gateway = gateway
+        self._serving = 0
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def judge(
+        self, collected: Collected, model: TrainedModel | None, metadata: Mapping[str, Any] | None
+    ) -> None:
+        """Give the training rollouts of a collection their scores as rewards.
+
+        Args:
+            collected: All of its groups.
+            model: Whose calls are shown to the judge; None shows all.
+            metadata: Of the judge's rollouts; None has only those read that there are.
+
+        Raises:
+            ConfigError: The gateway has no such model.
+        """
+        groups: dict[int, list[Ended]] = {}
+        for one in collected.ended:
+            is_usable = one.rollout.status == "succeeded" and one.unusable is None and one.rows
+            if one.rollout.mode == "train" and is_usable:
+                groups.setdefault(one.group, []).append(one)
+        found = Counter[str]({"judge/groups": 0, "judge/equal": 0, "judge/failed": 0})
+        async with contextlib.AsyncExitStack() as stack:
+            if metadata is not None:
+                await stack.enter_async_context(self._served(self._asked()))
+            each = [self._judge(group, model, metadata, collected) for group in groups.values()]
+            for what in await together(each):
+                found.update(what)
+        collected.judged = dict(found)
+
+    def _asked(self) -> "Gateway":
+        if self._gateway is None:
+            raise ConfigError(
+                "a judge is asked through the gateway, which books its calls, and the algorithm "
+                "has none. Take another credit rule"
+            )
+        return self._gateway
+
+    @contextlib.asynccontextmanager
+    async def _served(self, gateway: "Gateway") -> AsyncGenerator[None]:
+        """The gateway serves the judge meanwhile; several may ask at once."""
+        judge = self._rule.judge
+        self._serving += 1
+        try:
+            if self._serving == 1 and not isinstance(judge, str):
+                gateway.add_model(judge)
+            yield
+        finally:
+            self._serving -= 1
+            if self._serving == 0 and not isinstance(judge, str):
+                gateway.remove_model(judge["model_name"])
+
+    async def _judge(
+        self,
+        group: Sequence[Ended],
+        model: TrainedModel | None,
+        metadata: Mapping[str, Any] | None,
+        collected: Collected,
+    ) -> list[str]:
+        """Score a group; which metrics it counts in."""
+        texts = await together(self._text(one, model) for one in group)
+        # By what they say, so that who came first has no better place in the judge's list.
+        distinct = sorted({*texts}, key=lambda text: hashlib.sha256(text.encode()).digest())
+        if len(group) < 2:
+            why = "a judge compares rollouts of one task, and of this one there is no other"
+            _leave_out(group, "no_reward", why)
+            return ["judge/failed"]
+        if len(distinct) == 1:
+            said = f"no judge was asked: all {len(group)} rollouts of the task said the same"
+            scores = [Score(0.5, said)]
+        else:
+            async with self._at_once:
+                scores = await self._scores(group, distinct, metadata, collected)
+        if scores is None:
+            return ["judge/failed"]
+        by_text = dict(zip(distinct, scores, strict=True))
+        for one, text in zip(group, texts, strict=True):
+            score = by_text[text]
+            better = sum(by_text[other].value > score.value for other in texts)
+            place = f"place {better + 1} of {len(group)}"
+            because = f"the judge's score is {score.value:.4g}, {place}: {score.because}"
+            for row in one.rows:
+                given = {"reward": score.value, "because": because}
+                row.credits = [credit.model_copy(update=given) for credit in row.credits]
+            one.reward, one.rewards = score.value, {**one.rewards, "judge": score.value}
+        is_equal = len({score.value for score in scores}) == 1
+        return ["judge/groups", *(["judge/equal"] if is_equal else [])]
+
+    async def _text(self, one: Ended, model: TrainedModel | None) -> str:
+        """What a rollout said, as JSON: conversations, each up to its last answer."""
+        used = {row.attempt_id for row in one.rows}
+        spans = await self._store.query_spans(one.rollout.rollout_id)
+        said: list[Conversation] = []
+        for call in model_calls([span for span in spans if span.attempt_id in used]):
+            if call.response is None or (model is not None and not model.made(call)):
+                continue
+            now = conversation(call)["messages"]
+            before = [n for n, old in enumerate(said) if now[: len(old)] == old]
+            if before:
+                said[before[-1]] = now
+            else:
+                said.append(now)
+        return json.dumps(said, ensure_ascii=False, sort_keys=True)
+
+    async def _scores(
+        self,
+        group: Sequence[Ended],
+        distinct: Sequence[str],
+        metadata: Mapping[str, Any] | None,
+        collected: Collected,
+    ) -> list[Score] | None:
+        """What the store has, or else the judge says; None where the group was left out."""
+        ids = sorted(one.rollout.rollout_id for one in group)
+        name = hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:24]
+        task, tries = group[0].rollout.input, 0
+        about = {**(metadata or {}), "judges": ids}
+        for number in count():
+            rollout = await self._store.start_rollout(
+                {"judged": ids}, metadata=about, key=f"judge/{name}/{number}"
+            )
+            is_open = rollout.attempt.status in ("preparing", "running")
+            ended = rollout.status in ENDED or not is_open
+            if not ended:
+                await self._ask(rollout, task, distinct)
+                tries += 1
+            ended_as = (await self._store.query_attempts(rollout.rollout_id))[-1]
+            await self._book(rollout, collected)
+            kept = ended_as.metadata or {}
+            if ended_as.status == "succeeded":
+                return [Score(*pair) for pair in kept[SCORES]]
+            error = ended_as.error
+            is_down = error is None or error.boundary != "evaluator"
+            is_last = kept.get(GAVE_UP) and metadata is None
+            spent = self._gateway is not None and self._gateway.spent_budget() is not None
+            if is_last or (tries and (not is_down or tries >= TRIES or spent)):
+                why = f"its judge gave no scores: {error.message if error else ended_as.status}"
+                if not ended:
+                    await self._note(rollout, {GAVE_UP: True})
+                    logger.warning("rollouts of task %d are left out: %s", group[0].group, why)
+                _leave_out(group, "infrastructure" if is_down else "no_reward", why)
+                return None
+        raise AssertionError
+
+    async def _ask(self, rollout: "AttemptedRollout", task: Any, distinct: Sequence[str]) -> None:
+        """One attempt at scores; how it ended is in the store."""
+        judge, ids = self._rule.judge, (rollout.rollout_id, rollout.attempt.attempt_id)
+        name = judge if isinstance(judge, str) else judge["model_name"]
+        gateway = self._asked()
+        llm = gateway.as_resource(*ids, model=name)
+        attempts = [json.loads(text) for text in distinct]
+        try:
+            scores = await self._rule.score(task, attempts, partial(_send, llm))
+            check_scores(type(self._rule).__name__, scores, len(attempts))
+        except (AdapterError, GatewayError) as error:
+            boundary = "evaluator" if isinstance(error, AdapterError) else "model"
+            failure = Failure(boundary=boundary, type=type(error).__name__, message=str(error))
+            await gateway.flush()
+            await self._store.update_attempt(*ids, status="failed", error=failure)
+            return
+        await gateway.flush()
+        pairs = [(score.value, score.because) for score in scores]
+        await self._store.update_attempt(*ids, metadata={SCORES: pairs}, status="succeeded")
+
+    async def _note(self, rollout: "AttemptedRollout", metadata: dict[str, Any]) -> None:
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        await self._store.update_attempt(*ids, metadata=metadata)
+
+    async def _book(self, rollout: "AttemptedRollout", collected: Collected) -> None:
+        """Have the judge's calls in the account of the collection."""
+        ledger = collected.ledger
+        ledger.add_rollout(rollout.rollout_id)
+        collected.others.append(await self._store.get_rollout_by_id(rollout.rollout_id) or rollout)
+        detail = "it compared the rollouts of a task"
+        calls = model_calls(await self._store.query_spans(rollout.rollout_id))
+        for call in [part for one in calls for part in one.parts()]:
+            ledger.add_call(call)
+            of_call = {name: getattr(call, name) for name in ("call_id", "attempt_id")}
+            of_call["rollout_id"] = rollout.rollout_id
+            ledger.exclude(Exclusion(**of_call, reason="judge", detail=detail))
+        if not calls:
+            ledger.exclude(
+                Exclusion(
+                    kind="rollout",
+                    rollout_id=rollout.rollout_id,
+                    reason="no_calls",
+                    detail="the judge could not be asked",
+                )
+            )
+
+
+def _leave_out(group: Sequence[Ended], reason: ExclusionReason, why: str) -> None:
+    for one in group:
+        one.reward, one.rewards, one.unusable = None, {}, (reason, why)
+        if reason == "infrastructure":
+            one.infrastructure = why
+
+
+async def _send(llm: "LLM", messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:
+    """The text of an answer.
+
+    Raises:
+        GatewayError: There is none: the model or the gateway is down, or refuses.
+        AdapterError: The answer has no text.
+    """
+    body = {"model": llm.model, "messages": messages, **fields}
+    key = {"authorization": f"Bearer {llm.api_key}"} if llm.api_key else {}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=key, timeout=timeout) as session,
+            session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+        ):
+            text = await response.text()
+            if response.status != 200:
+                raise GatewayError(f"status {response.status}: {text[:300]}")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise GatewayError(f"{type(error).__name__}: {error}") from None
+    try:
+        content = json.loads(text)["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError):
+        content = None
+    if not isinstance(content, str):
+        raise AdapterError(f"the answer has no text: {text[:300]}")
+    return content

@@ -1,0 +1,182 @@
+"""Reads what an agent did in a rollout: its rewards, its rows, and what went wrong."""
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from agl.errors import ConfigError, DamagedRecordError
+from agl.types import Attempt, Rollout, Span
+from agl.utils.rewards import find_final_rewards, reward_problem
+from agl_learning.collect.mixed_calls import ran
+from agl_learning.collect.results import Ended
+from agl_records.calls.reader import recorded_parts
+from agl_records.final_rewards import graded_only
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import TrainedModel, TrainingRow
+from agl_records.types import Exclusion, ExclusionReason
+from agl_runs.infrastructure import infrastructure_failure
+
+if TYPE_CHECKING:
+    from agl.algorithm.adapter import TraceAdapter
+    from agl.store.base import LightningStore
+
+logger = logging.getLogger("agl.learning")
+
+OF_OTHERS = frozenset({"agent_not_selected", "other_model", "judge"})
+"""Why a call is excluded that is none of the trained model's."""
+
+
+class _Rows(Protocol):
+    """What the adapter ``rows`` gives."""
+
+    rows: list[TrainingRow]
+    ledger: Ledger
+
+
+@dataclass
+class Reader:
+    """Reads rollouts that have ended."""
+
+    store: "LightningStore"
+    adapter: "TraceAdapter[Any] | None"
+    """Gives rows; None reads rewards only."""
+    keeps_infrastructure: bool
+    """Whether a rollout keeps its reward although infrastructure failed a model call of it."""
+    model: TrainedModel | None = None
+    """Whose calls are rows; None takes the calls of all."""
+
+    def check_model(self) -> None:
+        """Where the adapter cannot tell models apart, say so, once, and go on with all."""
+        if self.model is None or self.adapter is None or _takes(self.adapter.adapt, "model"):
+            return
+        logger.warning(
+            "the adapter %s does not take model=, and so cannot tell calls of %r from those "
+            "of other models and judges; all of them may be trained",
+            type(self.adapter).__name__,
+            self.model.name,
+        )
+        self.model = None
+
+    async def read(self, rollout: Rollout, group: int, ledger: Ledger) -> Ended:
+        """Read a rollout that has ended.
+
+        Args:
+            rollout: As the store gave it.
+            group: Position of its task in the request.
+            ledger: Gets its calls, those of its rows open.
+
+        Raises:
+            ConfigError: The adapter does not give training rows.
+        """
+        one = Ended(rollout, group, None)
+        try:
+            spans = await self.store.query_spans(rollout.rollout_id)
+        except DamagedRecordError as error:
+            one.problem, one.unusable = str(error), ("malformed", str(error))
+            _exclude(rollout, *one.unusable, ledger)
+            return one
+        attempts = await self.store.query_attempts(rollout.rollout_id)
+        if self.adapter is not None:
+            self._read_rows(one, self.adapter, spans, attempts, ledger)
+        if rollout.status == "succeeded":
+            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
+            spans_used = [span for span in spans if span.attempt_id in used]
+            for attempt in attempts:
+                if attempt.attempt_id in used:
+                    one.ran = ran(rollout.rollout_id, attempt, spans_used)
+            one.infrastructure = infrastructure_failure(spans_used)
+            if one.infrastructure is None or self.keeps_infrastructure:
+                rewards = find_final_rewards(spans_used)
+                one.rewards = {reward.name: reward.value for reward in rewards}
+                if rewards:
+                    one.reward = rewards[0].value
+                else:
+                    one.problem = next(
+                        filter(None, map(reward_problem, reversed(graded_only(spans_used)))), None
+                    )
+            else:
+                why = f"a model call of its rollout failed: {one.infrastructure}"
+                one.unusable = ("infrastructure", why)
+        elif attempts:
+            last = attempts[-1]
+            if last.error is not None and last.error.boundary == "model":
+                one.cut_off = last.error.message
+            calls = [span for span in spans if span.attempt_id == last.attempt_id]
+            one.failed_call = infrastructure_failure(calls)
+        return one
+
+    def _read_rows(
+        self,
+        one: Ended,
+        adapter: "TraceAdapter[Any]",
+        spans: Sequence[Span],
+        attempts: Sequence[Attempt],
+        ledger: Ledger,
+    ) -> None:
+        adapt: Callable[..., Any] = adapter.adapt
+        about: dict[str, Any] = {} if self.model is None else {"model": self.model}
+        rollout = one.rollout
+        try:
+            adapted = adapt(list(spans), attempts=list(attempts), **about)
+        except ConfigError:
+            raise
+        except Exception as error:
+            # Anybody may write spans, and what one agent wrote must not end the training of all.
+            why = f"its spans cannot be read: {type(error).__name__}: {error}"
+            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
+            one.unusable = ("malformed", why)
+            _exclude(rollout, *one.unusable, ledger)
+            return
+        if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
+            raise ConfigError(
+                f"the algorithm learns from training rows; the adapter {type(adapter).__name__} "
+                f"gave {type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
+            )
+        read = cast(_Rows, adapted)
+        one.rows = read.rows
+        one.tokens_left_out = _tokens_left_out(spans, read, self.model)
+        ledger.merge(read.ledger)
+        if not attempts:
+            why = f"it ended as {rollout.status} before any attempt began"
+            _exclude(rollout, "not_run", why, ledger)
+
+
+def _tokens_left_out(
+    spans: Sequence[Span], read: _Rows, model: TrainedModel | None
+) -> tuple[int, int]:
+    """Sampled and given tokens of the model's calls that are in no row, of a conversation once."""
+    excluded = {
+        one.key
+        for one in read.ledger.exclusions
+        if one.kind == "call" and one.reason not in OF_OTHERS
+    }
+    sampled = given = 0
+    begun = [row.token_ids for row in read.rows]
+    for recorded in recorded_parts(spans) if excluded else ():
+        call = recorded.call
+        is_one = (call.rollout_id, call.attempt_id, call.call_id) in excluded
+        if not is_one or (model is not None and not model.made(call)):
+            continue
+        prompt, answer = call.prompt_token_ids or [], call.response_token_ids or []
+        known = 0
+        for one in reversed(begun):  # what was said last is mostly what goes on
+            if known < len(one) <= len(prompt) and prompt[: len(one)] == one:
+                known = len(one)
+        sampled, given = sampled + len(answer), given + len(prompt) - known
+        begun += [prompt, prompt + answer]
+    return sampled, given
+
+
+def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:
+    ledger.add_rollout(rollout.rollout_id)
+    ledger.exclude(
+        Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason, detail=detail)
+    )
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name, or any."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

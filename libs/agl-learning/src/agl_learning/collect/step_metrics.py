@@ -1,0 +1,222 @@
+"""What became of collected rollouts: usable rows, sums, metrics, reasons."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agl.store.queries import PAGE
+from agl_learning.collect.prompt_checks import prompt_metrics
+from agl_records.ledger.documents import each_part
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import TrainedModel, TrainingRow
+from agl_records.types import ExclusionReason
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl_learning.collect.results import Collected, Ended
+
+_EXCLUDED = "excluded/"
+_OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
+"""Calls that are no question of training."""
+
+
+def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
+    """What of the rollouts can be trained; the other rows are excluded in the ledger.
+
+    Calls of failed rollouts, of rollouts that infrastructure failed, and calls without a reward are
+    excluded, and so are rows of token ids whose prompts had images: no trainer has these.
+
+    Returns:
+        Per rollout that has any, its usable rows, each with its position among all its rows. They
+        come by their tokens, and not as they were recorded: agents may call side by side.
+    """
+    found: list[tuple[Ended, list[tuple[int, TrainingRow]]]] = []
+    for one in collected.ended:
+        usable: list[tuple[int, TrainingRow]] = []
+        for number, row in enumerate(one.rows):
+            reason = _reason(one, row)
+            if reason is None:
+                usable.append((number, row))
+            else:
+                collected.ledger.exclude_row(row, *reason)
+        usable.sort(key=lambda numbered: (numbered[1].token_ids, numbered[1].logprobs))
+        if usable:
+            found.append((one, usable))
+    return found
+
+
+def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
+    if one.rollout.status != "succeeded":
+        return "failed_attempt", f"its rollout ended as {one.rollout.status}"
+    if one.unusable is not None:
+        return one.unusable
+    if row.images and row.token_ids:
+        return "images", f"its prompt has {len(row.images)} images, and only token ids are trained"
+    rewards = [credit.reward for credit in row.credits]
+    if any(reward is None for reward in rewards):
+        return "no_reward", "no reward reached this row"
+    if not all(math.isfinite(reward) for reward in rewards if reward is not None):
+        return "malformed", f"its rewards are {rewards}"
+    return None
+
+
+class Totals:
+    """Rollouts and calls of a whole run, evaluations too.
+
+    Args:
+        counts: Of the part of the run before a checkpoint.
+    """
+
+    def __init__(self, counts: dict[str, int] | None = None) -> None:
+        self.counts: Counter[str] = Counter(counts or {})
+
+    @classmethod
+    def of(cls, collected: "Collected") -> "Totals":
+        """Those of one collection; its ledger must be complete."""
+        totals = cls()
+        totals.add(collected)
+        return totals
+
+    def add(self, collected: "Collected") -> None:
+        """Add what was collected; its ledger must be complete."""
+        rollouts = collected.rollouts
+        failed = sum(rollout.status == "failed" for rollout in rollouts)
+        self._add(len(rollouts), failed, collected.ledger)
+
+    @classmethod
+    async def counting(cls, store: "LightningStore", run: str) -> "Totals":
+        """What a store's ledger counts of a run: what it did before this start, without the lost.
+
+        Args:
+            store: Where its accounts are.
+            run: Its id.
+        """
+        totals = cls()
+        parts = [part async for part in each_part(store, run=run, lost=False)]
+        for start in range(0, len(parts), PAGE):
+            page = parts[start : start + PAGE]
+            ids = [part.rollout_id for part in page]
+            rollouts = await store.query_rollouts(rollout_id_in=ids)
+            failed = sum(rollout.status == "failed" for rollout in rollouts)
+            totals._add(len(page), failed, Ledger.of_parts(page))
+        return totals
+
+    def _add(self, rollouts: int, failed: int, ledger: Ledger) -> None:
+        self.counts["rollouts"] += rollouts
+        self.counts["rollouts_failed"] += failed
+        self.counts["calls"] += len(ledger.calls)
+        self.counts["calls_trained"] += len(ledger.trained)
+        for reason, count in ledger.reasons().items():
+            self.counts[_EXCLUDED + reason] += count
+
+    def summary(self) -> dict[str, Any]:
+        """The four sums, and ``calls_excluded`` per reason."""
+        names = ("rollouts", "rollouts_failed", "calls", "calls_trained")
+        excluded = {
+            name.removeprefix(_EXCLUDED): count
+            for name, count in sorted(self.counts.items())
+            if name.startswith(_EXCLUDED)
+        }
+        return {**{name: self.counts[name] for name in names}, "calls_excluded": excluded}
+
+
+def collected_metrics(
+    collected: "Collected", model: TrainedModel | None = None
+) -> dict[str, float | None]:
+    """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection.
+
+    Args:
+        collected: What was collected.
+        model: The one that is trained, as far as it is known.
+    """
+    ledger = collected.ledger.summary()
+    rows = [row for one in collected.ended for row in one.rows]
+    return {
+        "reward/mean": collected.mean_reward,
+        "reward/std": deviation(collected.rewards),
+        "rollouts/succeeded": len(collected.ended) - collected.num_failed,
+        "rollouts/failed": collected.num_failed,
+        "rollouts/infrastructure": collected.num_infrastructure,
+        "calls/total": ledger["calls"],
+        "calls/trained": ledger["trained"],
+        "calls/truncated": _num_truncated(collected.ledger),
+        "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
+        **_tokens(rows, collected),
+        **prompt_metrics(collected.ended, model and model.unknown_token_id),
+        **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
+        "time/rollouts": collected.seconds,
+        **_at_once(collected),
+        **collected.judged,
+    }
+
+
+def _tokens(rows: Sequence[TrainingRow], collected: "Collected") -> dict[str, int]:
+    """Those of all calls, of a conversation once; nothing where no ids were recorded."""
+    left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
+    sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
+    given = whole - sampled + sum(given for _, given in left_out)
+    sampled += sum(sampled for sampled, _ in left_out)
+    return {"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}
+
+
+def _at_once(collected: "Collected") -> dict[str, float]:
+    """How many rollouts ran at once, as a mean over the time of those that succeeded."""
+    ran = [one.ran for one in collected.ended if one.ran is not None]
+    whole = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
+    busy = math.fsum(one.end - one.begin for one in ran)
+    return {"time/rollouts_at_once": busy / whole} if whole > 0 else {}
+
+
+def _num_truncated(ledger: Ledger) -> int:
+    """Answers that were cut off, whatever became of them; not those of other models and agents."""
+    others = {e.key for e in ledger.exclusions if e.kind == "call" and e.reason in _OF_OTHERS}
+    return sum(item.truncated and item.key not in others for item in ledger.items.values())
+
+
+def why_nothing(collected: "Collected") -> str:
+    """Why a step had nothing to train on, for a person."""
+    total = len(collected.ended)
+    parts = [f"{total} rollouts, {total - collected.num_failed} succeeded"]
+    failures = [f"{kind} ({count})" for kind, count in collected.failures().items()]
+    if failures:
+        parts.append("failed with " + ", ".join(failures[:3]))
+    if collected.num_infrastructure:
+        parts.append(f"infrastructure failed model calls in {collected.num_infrastructure} of them")
+    unusable = [one.unusable for one in collected.ended if one.unusable is not None]
+    unread = [why for reason, why in unusable if reason in ("malformed", "no_reward")]
+    if unread:
+        parts.append(f"of {len(unread)} nothing can be trained: {unread[0]}")
+    elif refused := [one.problem for one in collected.ended if one.problem is not None]:
+        parts.append(f"of {len(refused)} the reward was refused: {refused[0]}")
+    elif not collected.ledger.calls and collected.num_failed < total:
+        parts.append(
+            "no model call was recorded: does the agent use the base_url of its LLM resource?"
+        )
+    reasons = collected.ledger.reasons()
+    if reasons:
+        listed = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+        parts.append(f"model calls excluded as {listed}")
+    if collected.mean_reward is not None:
+        parts.append(f"mean reward {collected.mean_reward:.3f}")
+    return "; ".join(parts)
+
+
+def version_lag(rows: Sequence[TrainingRow], version: int) -> float:
+    """How many versions the weights that sampled are behind ``version``, mean over calls."""
+    lags = version_lags(rows, version)
+    return sum(lags) / len(lags) if lags else 0.0
+
+
+def version_lags(rows: Sequence[TrainingRow], version: int) -> list[int]:
+    """The same of each call whose version is known; "3-4" began with the weights of version 3."""
+    begun = [(given or "").partition("-")[0] for row in rows for given in row.model_versions]
+    return [version - int(given) for given in begun if given.isdecimal()]
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Population standard deviation; None of nothing."""
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

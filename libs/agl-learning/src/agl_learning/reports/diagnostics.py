@@ -1,0 +1,321 @@
+"""From the metrics of steps to what keeps a run from learning.
+
+Each sign is a function of the metrics of the last few steps, and of the rewards of all steps, so
+that it is the same for every trainer and after a restart. What a run has learned to the end is no
+sign: equal rewards and certain answers are as they should be where the reward has risen. Where
+several models are trained, each is looked at for itself.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agl_learning.reports.findings import Finding
+from agl_learning.reports.json_lines import is_number
+
+STEPS: Final = 3
+"""So many steps in a row must look alike before it is said; fewer where the run has fewer."""
+LEAST_ENTROPY = 0.005
+"""Nats per token; a model below it says nearly the same whatever is drawn."""
+SLOW_SECONDS = 30.0
+"""Of a step's rollouts; below it nobody minds that they run one by one."""
+
+Metrics = Mapping[str, Any]
+"""Of one training step, as in ``metrics.jsonl``."""
+
+OF_MODELS: Final = ("calls/", "prompts/", "tokens/")
+"""Metrics of all models together that each of several has for itself, too, after its name."""
+_OF_A_MODEL: Final = "/calls/trained"
+
+TOKENIZER = (
+    "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
+    "model, or was set after the tokenizer was wrapped, or its chat template leaves the content out"
+)
+LOOK_AT_TOKENIZER = (
+    "Compare tokenizer.decode(ids) with the prompt for one of them (agl show ROLLOUT --tokens has "
+    "the ids; agl doctor compares them), and train with the tokenizer of the model"
+)
+
+
+@dataclass
+class _Means:
+    """Of the mean rewards of all steps."""
+
+    number: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    most: float = 0.0
+
+    def add(self, mean: float) -> None:
+        if not self.number:
+            self.first = self.most = mean
+        self.number, self.last, self.most = self.number + 1, mean, max(self.most, mean)
+
+    @property
+    def have_risen(self) -> bool:
+        """Whether the last is above the first, by 95 % of the most that any was."""
+        return self.last > self.first and self.last >= self.most - 0.05 * (self.most - self.first)
+
+
+class Signs:
+    """Watches the training steps of a run for what may keep it from learning.
+
+    Of all steps it keeps the last few whole, and of the others what is needed of their rewards.
+
+    Args:
+        steps: How many the run is to have; 0 where nobody knows.
+        estimator: What advantages are made of, as in ``agl_learning.advantages.weighing``.
+    """
+
+    def __init__(self, steps: int, estimator: str = "") -> None:
+        self._steps, self._has_teacher = steps, estimator == "reverse_kl"
+        self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
+        self._means: dict[str, _Means] = {"": _Means()}
+        """Model -> of its rewards; "" of all together."""
+        self._norms: set[bool] = set()
+        """Whether gradients were 0."""
+
+    def add(self, step: Metrics) -> None:
+        """Take in the metrics of the next step; what is no number is left out."""
+        known = {name: value for name, value in step.items() if is_number(value)}
+        self._last.append(known)
+        for name in known:
+            if name.endswith(_OF_A_MODEL):
+                model = name.removesuffix(_OF_A_MODEL)
+                self._means.setdefault(model, replace(self._means[""]))
+        for model, means in self._means.items():
+            own = _own(known, model)
+            if "reward/mean" in own:
+                means.add(own["reward/mean"])
+            if "grad_norm" in own:
+                self._norms.add(own["grad_norm"] == 0)
+
+    def found(self) -> list[Finding]:
+        """What is seen after the last step."""
+        if not self._last:
+            return []
+        models = self._means.keys() - {""}
+        return [
+            replace(one, model=model, seen=f"model {model!r}: {one.seen}" if model else one.seen)
+            for model in sorted(models or {""})
+            for one in self._of_model([_own(step, model) for step in self._last], model)
+        ]
+
+    def _of_model(self, last: Sequence[Metrics], model: str) -> list[Finding]:
+        enough = min(STEPS, self._steps or STEPS)
+        if len(last) < enough:
+            found = [look(last[-1:]) for look in AT_ONCE]
+        else:
+            last = last[-max(1, enough) :]
+            found = [look(last) for look in (*AT_ONCE, _no_gradient)]
+            if not self._means[model].have_risen:
+                compared = _equal_to_teacher if self._has_teacher else _equal_rewards
+                found += [look(last) for look in (compared, _no_entropy)]
+            found += [look(last) for look in (_no_tokens, _no_calls)]
+        return [one for one in found if one is not None]
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether no step has changed the weights, although calls were trained."""
+        return self._norms == {True}
+
+
+def _same_prompts(last: Sequence[Metrics]) -> Finding | None:
+    different, as_tokens = _number(last[-1], "prompts/different"), last[-1].get("prompts/as_tokens")
+    if different < 2 or as_tokens is None or 2 * as_tokens > different:
+        return None
+    return _finding(
+        "same_prompts",
+        last,
+        f"{different:.0f} prompts of step {last[-1]['step']} that differ reach the model as "
+        f"{as_tokens} sequence{'s' if as_tokens > 1 else ''} of tokens, so it cannot tell them "
+        "apart",
+        TOKENIZER,
+        LOOK_AT_TOKENIZER,
+    )
+
+
+def _unknown_tokens(last: Sequence[Metrics]) -> Finding | None:
+    unknown, step = _number(last[-1], "tokens/unknown"), last[-1]
+    tokens = _number(step, "tokens/given") + _number(step, "tokens/sampled")
+    if not tokens or unknown < tokens / 2:
+        return None
+    return _finding(
+        "unknown_tokens",
+        last,
+        f"{unknown:.0f} of {tokens:.0f} tokens of step {step['step']} are the tokenizer's unknown "
+        "token",
+        TOKENIZER,
+        LOOK_AT_TOKENIZER,
+    )
+
+
+def _one_by_one(last: Sequence[Metrics]) -> Finding | None:
+    number = _number(last[-1], "rollouts/succeeded")
+    at_once = last[-1].get("time/rollouts_at_once") or number
+    if number < 8 or at_once > 2 or _number(last[-1], "time/rollouts") < SLOW_SECONDS:
+        return None
+    return _finding(
+        "one_by_one",
+        last,
+        f"{number:.0f} rollouts of {_steps(last)} took {last[-1]['time/rollouts']:.0f} s, and "
+        f"{at_once:.1f} of them ran at once: the model's server waits for calls",
+        "each runner runs one rollout at a time, as it does by default",
+        "Give an async agent Trainer(concurrency=64), and others more n_runners",
+    )
+
+
+def _no_gradient(last: Sequence[Metrics]) -> Finding | None:
+    if any(step.get("grad_norm") != 0 for step in last):
+        return None
+    trained = sum(_number(step, "calls/trained") for step in last)
+    lost = _same_prompts(last) or _unknown_tokens(last)
+    return _finding(
+        "no_gradient",
+        last,
+        f"the gradient was 0 in {_steps(last)}, with {trained:.0f} calls trained: the weights do "
+        "not change",
+        lost.likely
+        if lost
+        else "the model cannot answer otherwise (its tokens are padding, or each has probability "
+        "1), or the weights that would change are frozen",
+        lost.advice
+        if lost
+        else "Look at what was sampled (agl show ROLLOUT --tokens), and try "
+        "the model that you began with: agl doctor FILE",
+    )
+
+
+def _equal_rewards(last: Sequence[Metrics]) -> Finding | None:
+    if not all(_first_reason(step) == "zero_advantage" for step in last):
+        return None
+    means = [step["reward/mean"] for step in last if step.get("reward/mean") is not None]
+    same = all(step.get("reward/std") == 0 for step in last) and len({*means}) == 1
+    if same:
+        seen = f"every reward in {_steps(last)} is {means[0]:.4g}"
+    else:
+        seen = f"the rewards of each task's rollouts are equal in {_steps(last)}"
+    return _finding(
+        "equal_rewards",
+        last,
+        f"{seen}, so no rollout is better than its siblings, and nothing is trained",
+        "the reward does not depend on the answer, or the tasks are far too hard or too easy for "
+        "this model, or it is sampled too coldly to differ",
+        "Look at some answers with their rewards (agl rollouts, agl show ROLLOUT). Give a finer "
+        "reward, tasks that succeed now and then, a larger group_size or a higher temperature",
+    )
+
+
+def _equal_to_teacher(last: Sequence[Metrics]) -> Finding | None:
+    if not all(_first_reason(step) == "zero_advantage" for step in last):
+        return None
+    return _finding(
+        "equal_to_teacher",
+        last,
+        f"the teacher finds each token as likely as the model does in {_steps(last)}, and nothing "
+        "is trained",
+        "the teacher has the weights of the model",
+        "Compare the options model and teacher",
+    )
+
+
+def _no_entropy(last: Sequence[Metrics]) -> Finding | None:
+    found = [step.get("entropy") for step in last]
+    if not all(isinstance(one, int | float) and one < LEAST_ENTROPY for one in found):
+        return None
+    return _finding(
+        "no_entropy",
+        last,
+        f"the entropy is below {LEAST_ENTROPY} nats per token in {_steps(last)}: the model gives "
+        "the same answer every time, and its reward is no better than at the beginning",
+        "it has settled on one answer too early: the learning rate is too high, or nothing keeps "
+        "it from that",
+        "Begin again with a lower learning_rate, a higher temperature, an entropy_bonus, or a "
+        "kl_coefficient",
+    )
+
+
+def _no_tokens(last: Sequence[Metrics]) -> Finding | None:
+    reasons = {_first_reason(step) for step in last}
+    if not reasons or not reasons <= {"no_token_ids", "no_logprobs"}:
+        return None
+    what = "token ids" if "no_token_ids" in reasons else "log-probabilities"
+    return _finding(
+        "no_tokens",
+        last,
+        f"model calls have no {what} in {_steps(last)}, and nothing is trained",
+        "the agent does not ask through the gateway, or asks for a form (a stream, parsed answers) "
+        "in which the model's server does not give them",
+        "Use the base_url of the LLM resource, and see agl doctor FILE for each call",
+    )
+
+
+def _no_calls(last: Sequence[Metrics]) -> Finding | None:
+    if any(_number(step, "calls/total") or "calls/total" not in step for step in last):
+        return None
+    if not any(_number(step, "rollouts/succeeded") for step in last):
+        return None
+    return _finding(
+        "no_calls",
+        last,
+        f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded",
+        "the agent does not use the base_url of its LLM resource, or calls no model at all",
+        "See what a rollout does: agl doctor FILE",
+    )
+
+
+def nothing_to_gain(evaluation: Metrics) -> Finding | None:
+    """Whether the evaluation before training may leave nothing to become better at."""
+    reward = evaluation.get("val/reward/mean") or 0.0
+    if reward < 1.0 or evaluation.get("val/reward/std") != 0:
+        return None
+    return Finding(
+        "nothing_to_gain",
+        0,
+        f"every held-out reward is {reward:.4g} before training; if no reward can be higher, the "
+        "held-out rewards cannot show what is learned, and no checkpoint is better than the first",
+        "the held-out tasks are too few, or too easy for this model at eval_temperature, or the "
+        "reward has few values",
+        "Give harder tasks as val, more of them, or a finer reward",
+    )
+
+
+AT_ONCE: tuple[Callable[[Sequence[Metrics]], Finding | None], ...] = (
+    _same_prompts,
+    _unknown_tokens,
+    _one_by_one,
+)
+"""Signs that one step is enough for."""
+
+
+def _finding(code: str, last: Sequence[Metrics], seen: str, likely: str, advice: str) -> Finding:
+    return Finding(code, int(last[-1]["step"]), seen, likely, advice)
+
+
+def _steps(last: Sequence[Metrics]) -> str:
+    first, end = last[0]["step"], last[-1]["step"]
+    return f"step {end}" if first == end else f"steps {first} to {end}"
+
+
+def _number(step: Metrics, name: str) -> float:
+    return step.get(name) or 0
+
+
+def _own(step: Mapping[str, float], model: str) -> dict[str, float]:
+    """What a step says of a model; all of it for "", which is the one model that there is."""
+    if not model:
+        return dict(step)
+    at = f"{model}/"
+    shared = {name: value for name, value in step.items() if not name.startswith((*OF_MODELS, at))}
+    own = {name.removeprefix(at): value for name, value in step.items() if name.startswith(at)}
+    return shared | own
+
+
+def _first_reason(step: Metrics) -> str | None:
+    """The most frequent reason of a step that trained nothing; None where it trained."""
+    if step.get("calls/trained") != 0:
+        return None
+    beginning = "calls/excluded/"
+    counts = {name: count for name, count in step.items() if name.startswith(beginning) and count}
+    return max(counts, key=lambda name: counts[name]).removeprefix(beginning) if counts else None

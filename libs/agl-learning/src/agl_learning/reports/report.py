@@ -1,0 +1,223 @@
+"""What a run tells: a line of JSON per step, a progress bar, a summary."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agl.algorithm.base import Algorithm
+from agl_learning.reports.diagnostics import Signs, nothing_to_gain
+from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.json_lines import read_json_lines
+from agl_learning.reports.progress_bar import Bar
+from agl_learning.reports.run_metrics import METRICS
+from agl_learning.run.generations import Branch, read_generation
+from agl_runs.files import make_private_folder, write_whole
+from agl_runs.result import SUMMARY
+
+logger = logging.getLogger("agl.learning")
+
+GAP_LIMIT = 0.05
+"""Nats between recorded and present log-probabilities that rounding does not explain."""
+
+
+def warn_of_gap(when: str, gap: float | None, temperature: float) -> bool:
+    """Warn where recorded log-probabilities are not the model's; whether that was so.
+
+    Args:
+        when: What the message begins with.
+        gap: Mean difference in nats; None where nobody knows.
+        temperature: At which rollouts are to be sampled.
+    """
+    if gap is None or gap <= GAP_LIMIT:
+        return False
+    logger.warning(
+        "%s: the recorded log-probabilities differ by %.2f nats on average from the model's at "
+        "temperature %s. Does the agent sample with another temperature or top_p, and the gateway "
+        "not set this one?",
+        when,
+        gap,
+        temperature,
+    )
+    return True
+
+
+class Report:
+    """Writes ``metrics.jsonl`` and ``summary.json`` in a folder, and a bar on standard error.
+
+    Where standard error is no terminal, each step is one line of the log instead.
+
+    Args:
+        algorithm: Whose steps these are; the hooks of its run hear of them.
+        name: Of the algorithm.
+        folder: Made when it is not there; metrics of an earlier part of the run are kept.
+        steps: How many there will be.
+        done: How many there have been.
+        show_progress: Whether to show anything.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        name: str,
+        folder: Path,
+        steps: int,
+        done: int,
+        show_progress: bool,
+    ) -> None:
+        self._algorithm = algorithm
+        # Absolute: an agent in this process may change its folder.
+        self.folder = folder = folder.absolute()
+        make_private_folder(folder)
+        self.metrics_path = folder / METRICS
+        self._steps = steps
+        self._signs = self._new_signs()
+        self._is_frozen = False
+        self._show = show_progress
+        self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
+
+    def __enter__(self) -> "Report":
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.__exit__(*exc_info)
+
+    def go_back(
+        self,
+        step: int,
+        evaluated: bool,
+        branch: Branch,
+        noted: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        """Drop the metrics of what came after a checkpoint, or lies beside the way to it.
+
+        Args:
+            step: Of the checkpoint.
+            evaluated: Whether the evaluation after that step belongs to it.
+            branch: The way to it; () where nothing in this folder leads there.
+            noted: Metrics that stand elsewhere, too; those that the file lost come back.
+        """
+        last = dict(branch)
+        kept: dict[tuple[int, bool, int], Mapping[str, Any]] = {}
+        for line in (*self._read(), *noted):
+            try:
+                number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
+                start = int(line["generation"])
+            except (ValueError, KeyError, TypeError, OverflowError):
+                continue
+            if number > last.get(start, -1):
+                continue
+            if number < step or (number == step and (evaluated or not is_evaluation)):
+                kept[number, is_evaluation, start] = line
+        self.rewrite(kept[place] for place in sorted(kept))
+
+    def _read(self) -> list[dict[str, Any]]:
+        """The lines of the file; what is none of ours, or was cut off by a kill, is left out."""
+        read = read_json_lines(self.metrics_path)
+        if read.unread:
+            logger.warning("%s", read.unread)
+        return [line for _, line in read.objects]
+
+    def of_run(self) -> dict[str, Any]:
+        """What the summary says by the metrics of the run.
+
+        Returns:
+            ``val/mean@n`` and ``val/pass@k`` of the last evaluation, where tasks ran several times;
+            ``warnings``: what keeps the run from learning; ``weights_changed``: False where every
+            gradient was 0.
+        """
+        evaluations = [line for line in self._read() if "val/rollouts/succeeded" in line]
+        last: dict[str, Any] = evaluations[-1] if evaluations else {}
+        copies = {name: value for name, value in last.items() if "@" in name}
+        warnings = [str(finding) for finding in read_findings(self.folder)[0]]
+        is_unchanged = self._is_frozen or self._signs.is_unchanged
+        changed = {"weights_changed": False} if is_unchanged else {}
+        return {**copies, **changed, "warnings": warnings}
+
+    def _new_signs(self) -> Signs:
+        return Signs(self._steps, getattr(self._algorithm, "estimator", ""))
+
+    def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Have the metrics be these, and nothing else."""
+        lines = list(lines)
+        self._signs = self._new_signs()
+        for line in lines:
+            if isinstance(line.get("step"), int) and not any(k.startswith("val/") for k in line):
+                self._signs.add(line)
+        text = "".join(map(_text, lines))
+        if text or self.metrics_path.exists():
+            write_whole(self.metrics_path, text)
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        """Append one line; None values are left out."""
+        with self.metrics_path.open("a") as file:
+            file.write(_text(metrics))
+
+    async def step(self, number: int, metrics: dict[str, Any], *, again: bool = False) -> None:
+        """A training step has ended; ``again``, an earlier start has told the hooks of it."""
+        self.write(metrics)
+        reward = metrics.get("reward/mean")
+        shown = "none" if reward is None else f"{reward:.3f}"
+        if self._bar.is_seen:
+            self._bar.update(number, reward=f"reward {shown}")
+        elif self._show:
+            logger.info(
+                "step %d of %d: reward %s, %d calls trained, %.1f s",
+                number,
+                self._steps,
+                shown,
+                metrics["calls/trained"],
+                metrics["time/step"],
+            )
+        self._signs.add(metrics)
+        self._warn(self._signs.found())
+        if not again:
+            await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
+
+    def _warn(self, findings: Iterable[Finding]) -> None:
+        """Say once, in the log and in the folder, what keeps the run from learning."""
+        said = {(one.code, one.model) for one in read_findings(self.folder)[0]}
+        for finding in findings:
+            if (finding.code, finding.model) not in said:
+                logger.warning("step %d: %s", finding.step, finding)
+                write_finding(self.folder, finding)
+
+    def say_unchanging(self, option: str) -> None:
+        """Say of a run that begins that an option, which is 0, keeps its weights as they are."""
+        self._is_frozen = True
+        finding = Finding(
+            "no_learning",
+            0,
+            f"{option} is 0, so no step changes the weights",
+            "the option was turned off for a trial",
+            f"Give {option}, or leave it out",
+        )
+        logger.warning("%s", finding)
+        if finding.code not in {one.code for one in read_findings(self.folder)[0]}:
+            write_finding(self.folder, finding)
+
+    async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
+        """An evaluation has ended; for ``again``, see ``step``."""
+        self.write(metrics)
+        reward = metrics.get("val/reward/mean")
+        shown = "none" if reward is None else f"{reward:.3f}"
+        if self._bar.is_seen:
+            self._bar.update(held_out=f"held-out {shown}")
+        elif self._show:
+            logger.info("after step %d: held-out reward %s", step, shown)
+        if step == 0 and (sign := nothing_to_gain(metrics)) is not None:
+            self._warn([sign])
+        if not again:
+            await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json``, which says of which start of the run it is."""
+        now = read_generation(self.folder)
+        said = summary if now is None else {**summary, "generation": now.number}
+        write_whole(self.folder / SUMMARY, json.dumps(said, indent=2) + "\n")
+
+
+def _text(metrics: Mapping[str, Any]) -> str:
+    return json.dumps({name: at for name, at in metrics.items() if at is not None}) + "\n"

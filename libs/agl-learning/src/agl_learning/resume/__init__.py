@@ -1,0 +1,1 @@
+"""What a killed run goes on with, and a step that is trained once more."""

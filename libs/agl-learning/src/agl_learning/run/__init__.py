@@ -1,0 +1,1 @@
+"""A run on the disk: its folder, its starts, its checkpoints, its journal."""

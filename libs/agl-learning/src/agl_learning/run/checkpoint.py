@@ -1,0 +1,266 @@
+"""Checkpoints: folders that are whole or not there.
+
+What is in a folder is for its maker to say. ``checkpoint.json`` in it has the size of every file,
+by which a copy that was cut short is found, and what the run noted. A folder gets its name when all
+files are on the disk. There are no checksums: to read all weights at each save takes minutes, and
+bytes that a disk changed are the file system's to notice.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.errors import AlgorithmError, ConfigError
+from agl_learning.run.generations import read_generation
+from agl_runs.files import make_private_folder, sync
+
+logger = logging.getLogger("agl.learning")
+
+MANIFEST = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is; JSON values only."""
+
+    step: int
+    version: int
+    """Of the weights."""
+    totals: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the summary adds up."""
+    tasks: dict[str, Any] | None = None
+    """State of the order of tasks; None at its beginning."""
+    rewards: list[float | None] = field(default_factory=list[float | None])
+    """Mean per step, from the first one on."""
+    val_rewards: list[tuple[int, float | None]] = field(
+        default_factory=list[tuple[int, float | None]]
+    )
+    """(step, mean) per evaluation."""
+    branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """The way here; see ``agl_learning.run.generations``."""
+    identity: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What must not change when the run is continued."""
+    idle_steps: int = 0
+    """How many steps in a row have trained nothing."""
+    is_solved: bool = False
+    """Whether that was as nothing was left to learn."""
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> "Progress":
+        """That of a checkpoint.
+
+        Raises:
+            ConfigError: It is whole, and none of a run in progress: a version of a model, say.
+        """
+        try:
+            record = read_note(checkpoint)
+            for name in ("val_rewards", "branch"):
+                record[name] = [(first, second) for first, second in record[name]]
+            return cls(**record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{str(checkpoint)!r} is no checkpoint of a run that can go on ({error!r}); "
+                "expected a folder of checkpoints/ that an algorithm like grpo has made"
+            ) from error
+
+
+@contextmanager
+def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
+    """A block that fills a checkpoint.
+
+    Args:
+        folder: Gets its name when the block has ended and all of it is on the disk; one that is
+            there already is replaced then. After a kill it is whole, or not there.
+        note: What ``read_note`` gives back; JSON values. Changes in the block count.
+
+    Yields:
+        The folder to write into.
+
+    Raises:
+        AlgorithmError: It could not be written, as the disk is full, say; nothing is left of it.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    make_private_folder(partial.parent)
+    partial.mkdir()
+    try:
+        yield partial
+        _finish(partial, note)
+    except BaseException as error:
+        free = shutil.disk_usage(partial.parent).free
+        shutil.rmtree(partial, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        raise AlgorithmError(
+            f"the checkpoint {str(folder)!r} could not be written, with {free / 1e6:.1f} MB left "
+            f"on its disk: {type(error).__name__}: {error}. Those before it are whole"
+        ) from error
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(partial, folder)
+    sync(folder.parent)
+
+
+def _finish(partial: Path, note: Mapping[str, Any] | Progress) -> None:
+    """Write the manifest, and wait until all is on the disk."""
+    files = {
+        path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size}
+        for path in sorted(partial.rglob("*"))
+        if path.is_file()
+    }
+    said = asdict(note) if isinstance(note, Progress) else dict(note)
+    text = json.dumps({"note": said, "files": files}, indent=1)
+    (partial / MANIFEST).write_text(text, "utf-8")
+    for path in (*sorted(partial.rglob("*")), partial):
+        sync(path)
+
+
+def home_of(checkpoint: Path) -> Path:
+    """The folder that keeps what the checkpoints of a run need, beside them.
+
+    Example:
+        ``RUN`` of ``RUN/checkpoints/step-3``; and of ``RUN/checkpoints/step-3/asker``, which is the
+        part of one of several models (``agl_learning.team``), ``RUN/asker``.
+    """
+    # Not resolved: checkpoints may lie on another disk, behind a link.
+    whole = checkpoint.absolute()
+    for place in (whole, *whole.parents):
+        if place.parent.name == "checkpoints":
+            return place.parent.parent / whole.relative_to(place)
+    return whole.parent.parent
+
+
+def read_note(checkpoint: Path) -> dict[str, Any]:
+    """What its maker noted about a checkpoint."""
+    return json.loads((checkpoint / MANIFEST).read_text("utf-8"))["note"]
+
+
+def damage(checkpoint: Path) -> str:
+    """What is wrong with a checkpoint; "" when every file is there, and as long as it was."""
+    try:
+        record = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
+        for name, known in record["files"].items():
+            path = checkpoint / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if (size := path.stat().st_size) != known["bytes"]:
+                return f"{name} has {size} bytes; it was written with {known['bytes']}"
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}: {error}"
+    return ""
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint that ``path`` is, or the newest whole one of a run's folder.
+
+    Of a folder, only what its last start made or went on from: where that one had gone back to an
+    earlier checkpoint, what came after it before was given up.
+
+    Raises:
+        ConfigError: There is none, or the one that was named is damaged.
+    """
+    root = Path(path)
+    if (root / MANIFEST).is_file():
+        found = damage(root)
+        if found:
+            raise ConfigError(
+                f"the checkpoint {str(root)!r} is damaged: {found}. Resume from another one"
+            )
+        return root
+    newest = next(whole_checkpoints(root), None)
+    if newest is not None:
+        return newest
+    damaged = [(folder.name, why) for folder in _newest_first(root) if (why := damage(folder))]
+    if damaged:
+        name, why = damaged[0]
+        raise ConfigError(
+            f"{len(damaged)} checkpoints in {str(root)!r} are damaged, and no other is whole; of "
+            f"{name}, {why}. Put one back from a copy; or remove those folders, and the run trains "
+            "its steps once more from the beginning, with the rollouts that it had"
+        )
+    raise ConfigError(
+        f"no checkpoint to resume from in {str(root)!r}; expected a whole folder with "
+        f"{MANIFEST}, or a run's folder with checkpoints/step-*"
+    )
+
+
+def whole_checkpoints(root: Path) -> Iterator[Path]:
+    """Those of a run's folder that its last start made or went on from, newest first."""
+    newest = read_generation(root)
+    for folder in _newest_first(root):
+        found = damage(folder)
+        if found:
+            logger.warning(
+                "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
+                "there is one",
+                folder,
+                found,
+            )
+        elif newest is None or newest.leads_to(Progress.of(folder).branch):
+            yield folder
+        else:
+            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
+
+
+def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
+    """Step and folder of those that ``whole_checkpoints`` looks at, unread, newest first."""
+    newest = read_generation(root)
+    found: list[tuple[int, Path]] = []
+    for folder in _newest_first(root):
+        try:
+            progress = Progress.of(folder)
+        except (ConfigError, OSError):
+            continue  # damaged; finding it so is for those who want to use it
+        if newest is None or newest.leads_to(progress.branch):
+            found.append((progress.step, folder))
+    return found
+
+
+def best_checkpoint(
+    root: Path, val_rewards: Sequence[tuple[int, float | None]]
+) -> tuple[Path, float] | None:
+    """The one of the highest held-out reward, and that; of equal ones the newest.
+
+    Args:
+        root: Folder of the run.
+        val_rewards: (step, mean) per evaluation.
+    """
+    rewards = {step: reward for step, reward in val_rewards if reward is not None}
+    known = [(rewards[step], step, at) for step, at in kept_checkpoints(root) if step in rewards]
+    if not known:
+        return None
+    reward, _, folder = max(known)
+    return folder, reward
+
+
+def remove_older(
+    root: Path, keep_last: int, val_rewards: Sequence[tuple[int, float | None]]
+) -> None:
+    """Keep the newest ones, and the best; after a kill each is as it was, or not there.
+
+    Those that the run has gone back behind, and damaged ones, stay.
+
+    Args:
+        root: Folder of the run; its newest checkpoint is whole.
+        keep_last: How many of the newest.
+        val_rewards: Of the run so far, for the best.
+    """
+    best = best_checkpoint(root, val_rewards)
+    for _, folder in kept_checkpoints(root)[keep_last:]:
+        if best is None or folder != best[0]:
+            os.replace(folder, folder.with_name(f".{folder.name}.gone"))
+    sync(root / "checkpoints")
+    for gone in (root / "checkpoints").glob(".step-*.gone"):  # a kill may have left some
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _newest_first(root: Path) -> list[Path]:
+    return sorted((root / "checkpoints").glob("step-*"), reverse=True)

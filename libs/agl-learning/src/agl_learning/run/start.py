@@ -1,0 +1,195 @@
+"""Where a run begins: its folder, and the checkpoint that it goes on from, if there is one.
+
+The trainer asks before runners are forked: nothing here imports more than files need.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import ConfigError, install_line
+from agl_learning.run.checkpoint import Progress, find_checkpoint, home_of
+from agl_learning.run.generations import check_algorithm, read_generation
+from agl_models.versions import MODEL_NAME
+from agl_runs.folders import default_folder, new_run_id
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.algorithm.gateway import Gateway
+
+logger = logging.getLogger("agl.learning")
+
+
+def folder_of(resume_from: Path) -> Path | None:
+    """The folder of the run that a checkpoint or a folder names; None for one that lies apart."""
+    if resume_from.parent.name == "checkpoints":
+        return resume_from.parent.parent
+    is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
+    return resume_from if is_run else None
+
+
+def check_identity(
+    owner: str, now: Mapping[str, Any], folder: Path, before: Mapping[str, Any], is_forced: bool
+) -> None:
+    """Refuse to continue a run as what it was not.
+
+    Args:
+        owner: What messages begin with.
+        now: What must not change.
+        folder: Of the run.
+        before: What it was, as far as it was written down.
+        is_forced: A warning will do, but for another algorithm.
+
+    Raises:
+        ConfigError: It names what differs.
+    """
+    for name, value in now.items():
+        if name not in before or before[name] == value:
+            continue
+        text = (
+            f"{owner}: {str(folder)!r} holds a run with another {name}: {before[name]!r} then, "
+            f"{value!r} now"
+        )
+        if name == "algorithm" or not is_forced:
+            raise ConfigError(
+                f"{text}. Continue it with what it had, give another run_dir, or go on all the "
+                "same with force=True (agl run --force)"
+            )
+        logger.warning("%s, as it is forced to", text)
+
+
+def name_of(what: str, source: Any) -> dict[str, str]:
+    """``what`` -> the name that a model has, of a folder its last part; nothing where it has none.
+
+    Whole paths are no names: folders move.
+    """
+    if not isinstance(source, str | Path):
+        return {}
+    return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
+
+
+def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
+    """The gateway of a run; it has no model of our name yet.
+
+    Args:
+        algorithm: Whose run it is.
+        owner: What messages begin with.
+
+    Raises:
+        ConfigError: There is none, or it has such a model.
+    """
+    gateway = algorithm.get_llm_proxy()
+    if gateway is None:
+        raise ConfigError(
+            f"{owner} needs a gateway that records model calls. Run: "
+            f"{install_line('agl-gateway')}, or pass Trainer(llm_proxy=...)"
+        )
+    gateway.check_free(MODEL_NAME)
+    return gateway
+
+
+def run_folder(algorithm: "Algorithm", run_dir: str | None) -> Path:
+    """Absolute: an agent may change the folder of the process, and others look for it, too.
+
+    Args:
+        algorithm: Knows the folder that its run has.
+        run_dir: The option of this name, which goes first.
+    """
+    return Path(run_dir or algorithm.get_run_folder() or default_folder(new_run_id())).resolve()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Of one start of a run."""
+
+    folder: Path
+    """Of the run."""
+    checkpoint: Path | None
+    """None begins at step 0."""
+    home: Path
+    """The folder of the run that wrote the checkpoint, or ended before its first one."""
+
+    @property
+    def is_same_run(self) -> bool:
+        """Whether the run goes on, and is not another one from the same checkpoint."""
+        return self.folder.resolve() == self.home.resolve()
+
+    @property
+    def other_run(self) -> str | None:
+        """What of another run it begins from: a checkpoint, or the folder where there is none."""
+        return None if self.is_same_run else str((self.checkpoint or self.home).resolve())
+
+    def progress(self) -> Progress:
+        """That of the checkpoint; none where there is none."""
+        return Progress(0, 0) if self.checkpoint is None else Progress.of(self.checkpoint)
+
+
+def find_origin(
+    name: str, run_dir: str | None, resume_from: str | None, steps: int | None
+) -> Origin:
+    """Check everything about a start that can be said before a model is loaded.
+
+    Args:
+        name: Of the algorithm.
+        run_dir: Folder of the run; None takes that of the checkpoint, or a new one.
+        resume_from: A checkpoint, or the folder of a run; None begins anew.
+        steps: How many the run is to have; None where one that has them all may start again.
+
+    Raises:
+        ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
+    """
+    origin = _find(run_dir, resume_from)
+    for folder in (origin.folder, origin.home):
+        check_algorithm(folder, name)
+    if resume_from is None or not origin.is_same_run:
+        _check_folder(origin)
+    step = origin.progress().step
+    if origin.checkpoint is not None and steps is not None and step >= steps:
+        raise ConfigError(
+            f"the checkpoint {str(origin.checkpoint)!r} is at step {step}, and steps is {steps}; "
+            "nothing is left to do. Give more steps"
+        )
+    return origin
+
+
+def _find(run_dir: str | None, resume_from: str | None) -> Origin:
+    named = None if run_dir is None else Path(run_dir)
+    fresh = named or default_folder(new_run_id())
+    if resume_from is None:
+        return Origin(fresh, None, fresh)
+    given = Path(resume_from)
+    if _ended_early(given):
+        logger.warning("the run in %s has no checkpoint yet; it begins at step 0 again", given)
+        return Origin(named or given, None, given)
+    checkpoint = find_checkpoint(given)
+    home = home_of(checkpoint)
+    if named is None and checkpoint.parent.name == "checkpoints":
+        return Origin(checkpoint.parent.parent, checkpoint, home)
+    return Origin(fresh, checkpoint, home)
+
+
+def _ended_early(folder: Path) -> bool:
+    """Whether a run in this folder ended before its first checkpoint."""
+    has_run = read_generation(folder) is not None or (folder / "metrics.jsonl").exists()
+    return has_run and not any((folder / "checkpoints").glob("step-*"))
+
+
+def _check_folder(origin: Origin) -> None:
+    """For a run that does not go on in its folder: there must be none, or one to begin again.
+
+    Raises:
+        ConfigError: Another run is there; metrics and accounts of the two would be mixed.
+    """
+    folder = str(origin.folder)
+    if not (origin.folder / "metrics.jsonl").exists():
+        return
+    begun = read_generation(origin.folder)
+    place = None if begun is None else begun.origin
+    if place is None or place != origin.other_run:
+        which = "" if place is None else f", which began from {place!r}"
+        raise ConfigError(
+            f"{folder!r} holds another run already{which}. Give another run_dir, or continue that "
+            f"run with resume_from={folder!r}"
+        )

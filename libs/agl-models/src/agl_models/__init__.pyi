@@ -1,0 +1,20 @@
+from .completions import (
+    AnswerWriter as AnswerWriter,
+    ChatRequest as ChatRequest,
+    Piece as Piece,
+    RequestError as RequestError,
+    TextRequest as TextRequest,
+)
+from .gateways import WHOLE_SOFTMAX as WHOLE_SOFTMAX, model_served as model_served
+from .model_app import ModelApp as ModelApp
+from .processes.engines import EngineServer as EngineServer
+from .processes.model_process import serve_child as serve_child
+from .provider_errors import RemoteRefusalError as RemoteRefusalError
+from .sampling.app import ChatApp as ChatApp
+from .sampling.batcher import Weights as Weights
+from .sampling.sequences import (
+    Completion as Completion,
+    Sampler as Sampler,
+    SamplingRequest as SamplingRequest,
+)
+from .versions import MODEL_NAME as MODEL_NAME, Served as Served, Version as Version

@@ -1,0 +1,1 @@
+"""Model servers as child processes: vLLM, SGLang, and how each surely ends."""

@@ -1,0 +1,150 @@
+"""Brings requests from an event loop to the sampler in its thread, and completions back."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Generator
+from typing import NamedTuple
+
+from agl_models.sampling.sequences import Completion, Sampled, Sampler, SamplingRequest
+
+
+class Weights:
+    """Says who may use the weights: one who changes them, or the sampler; and their version."""
+
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+        self.num_wanting = 0
+        """Those who wait to change them: until then nothing new is to begin."""
+        self._condition = threading.Condition()
+        self._is_used = False
+
+    @contextlib.contextmanager
+    def sampling(self) -> Generator[None]:
+        """A block in which nobody changes them; who wants to goes first."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_used and not self.num_wanting)
+            self._is_used = True
+        yield from self._until_done()
+
+    @contextlib.contextmanager
+    def changing(self) -> Generator[None]:
+        """A block in which nothing is sampled, and after which they have a new version."""
+        with self._condition:
+            self.num_wanting += 1
+            self._condition.wait_for(lambda: not self._is_used)
+            self.num_wanting -= 1
+            self._is_used = True
+        yield from self._until_done(versions=1)
+
+    def _until_done(self, versions: int = 0) -> Generator[None]:
+        try:
+            yield
+        finally:
+            with self._condition:  # who is woken reads the number of what it samples with
+                self.version += versions
+                self._is_used = False
+                self._condition.notify_all()
+
+
+class Answered(NamedTuple):
+    """A completion, and the version of the weights that made all of it."""
+
+    completion: Completion
+    version: str
+
+
+class Batcher:
+    """Samples for many requests at once, in a thread of its own. Lives in one event loop.
+
+    A request joins those in progress at the next step. Only when somebody waits to change the
+    weights, those in progress end first.
+
+    Args:
+        sampler: Does the work.
+        weights: Used as long as anything is sampled.
+    """
+
+    def __init__(self, sampler: Sampler, weights: Weights) -> None:
+        self._sampler = sampler
+        self._weights = weights
+        self._loop = asyncio.get_running_loop()
+        self._condition = threading.Condition()
+        self._new: list[tuple[SamplingRequest, asyncio.Future[Answered]]] = []
+        self._futures: dict[Sampled, asyncio.Future[Answered]] = {}
+        """Of all that the sampler has; only its thread looks here."""
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="agl-sampler", daemon=True)
+        self._thread.start()
+
+    async def submit(self, request: SamplingRequest) -> Answered:
+        """Sample one sequence; cancelled, it leaves the batch.
+
+        Raises:
+            Exception: Whatever the sampler raised.
+        """
+        future: asyncio.Future[Answered] = self._loop.create_future()
+        with self._condition:
+            self._new.append((request, future))
+            self._condition.notify()
+        return await future
+
+    async def close(self) -> None:
+        """End; requests that still wait are cancelled."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        await asyncio.to_thread(self._thread.join)
+        for future in [*self._futures.values(), *(future for _, future in self._new)]:
+            future.cancel()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._new or self._futures or self._is_closed)
+            if self._is_closed:
+                return
+            with self._weights.sampling():
+                try:
+                    self._sample(str(self._weights.version))
+                except Exception as error:
+                    self._sampler.give_up()
+                    for future in self._futures.values():
+                        self._tell(future, error)
+                    self._futures.clear()
+
+    def _sample(self, version: str) -> None:
+        """Until nothing is in progress."""
+        while not self._is_closed:
+            self._take()
+            over = self._sampler.step(may_join=not self._weights.num_wanting)
+            for running in over:
+                if future := self._futures.pop(running, None):
+                    self._tell(future, running.error or Answered(running.completion, version))
+            if self._sampler.is_idle and (self._weights.num_wanting or not self._futures):
+                return
+
+    def _take(self) -> None:
+        """Give the sampler what is new, and take back what nobody waits for any more."""
+        with self._condition:
+            new, self._new = self._new, []
+        for request, future in new:
+            try:
+                self._futures[self._sampler.add(request)] = future
+            except Exception as error:  # of this request; the others go on
+                self._tell(future, error)
+        gone = [running for running, future in self._futures.items() if future.cancelled()]
+        for running in gone:
+            self._sampler.drop(running)
+            del self._futures[running]
+
+    def _tell(self, future: asyncio.Future[Answered], result: Answered | Exception) -> None:
+        def tell() -> None:
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._loop.call_soon_threadsafe(tell)

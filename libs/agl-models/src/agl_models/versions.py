@@ -1,0 +1,34 @@
+"""The states of the model that is trained."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MODEL_NAME = "policy"
+"""What the gateway calls the model that is trained."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One state of the model that is trained."""
+
+    number: int
+    """0 is the model that the run was given."""
+    ref: str
+    """Where it is: a folder, a name on a hub, an id at a provider. It outlives the process."""
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Of the training that made it; JSON values."""
+
+
+async def _may_answer() -> str | None:
+    """Of a server whose end nobody here would see."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that answers requests."""
+
+    litellm_params: dict[str, Any]
+    """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
+    why_silent: Callable[[], Awaitable[str | None]] = _may_answer
+    """Says why it answers no more, where it was killed, say; None as long as it may answer."""

@@ -1,0 +1,53 @@
+"""Which attempt of a rollout is used, and why the others are not."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from agl.types import Attempt, Span
+from agl.utils.rewards import newest_attempt
+from agl_records.types import ExclusionReason
+
+AttemptKey = tuple[str, str]
+"""(rollout_id, attempt_id)."""
+
+
+def unused_attempts(
+    groups: Mapping[AttemptKey, Sequence[Span]], attempts: Sequence[Attempt] | None
+) -> dict[AttemptKey, tuple[ExclusionReason, str]]:
+    """The attempts that are not used, with code and sentence.
+
+    Args:
+        groups: The spans of each attempt.
+        attempts: Of the same rollouts: then the last that succeeded is used; otherwise the one
+            that began last.
+    """
+    chosen = _last_begun(groups) if attempts is None else _last_succeeded(attempts)
+    status = {(a.rollout_id, a.attempt_id): a.status for a in attempts or ()}
+    reasons: dict[AttemptKey, tuple[ExclusionReason, str]] = {}
+    for key in groups:
+        used = chosen.get(key[0])
+        if used == key[1]:
+            continue
+        if used is not None:
+            reasons[key] = ("superseded_attempt", f"attempt {used!r} is used")
+        else:
+            found = status.get(key, "not among the attempts given")
+            reasons[key] = (
+                "failed_attempt",
+                f"no attempt succeeded; the status of this one: {found}",
+            )
+    return reasons
+
+
+def _last_begun(groups: Mapping[AttemptKey, Sequence[Span]]) -> dict[str, str]:
+    """The attempt of each rollout that began last."""
+    of_rollout: defaultdict[str, dict[str, Sequence[Span]]] = defaultdict(dict)
+    for (rollout_id, attempt_id), spans in groups.items():
+        of_rollout[rollout_id][attempt_id] = spans
+    return {rollout_id: newest_attempt(attempts) for rollout_id, attempts in of_rollout.items()}
+
+
+def _last_succeeded(attempts: Sequence[Attempt]) -> dict[str, str]:
+    succeeded = [attempt for attempt in attempts if attempt.status == "succeeded"]
+    in_order = sorted(succeeded, key=lambda attempt: attempt.sequence_id)
+    return {attempt.rollout_id: attempt.attempt_id for attempt in in_order}

@@ -1,0 +1,292 @@
+# pyright: standard
+"""What the readers share: the parts of a call that every way of writing has in its own place."""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agl.semconv import ModelCallAttributes as Key
+from agl.types import Span
+from agl.utils.json_values import parse_json
+from agl.utils.otel import attributes_under, from_attributes
+from agl_records.training_data import Choice, ModelCall
+
+OUTPUT_TYPE = "gen_ai.output.type"
+CALLS = ("chat", "text_completion", "generate_content")
+"""Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
+
+KINDS: dict[str, Literal["infrastructure", "request"]] = {
+    "infrastructure": "infrastructure",
+    "request": "request",
+}
+"""What a gateway says of an error's kind."""
+FINISH_REASONS = {
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_call": "tool_calls",
+    "tool_use": "tool_calls",
+}
+"""Words of OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those of OpenAI."""
+ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
+"""Where instruments write what went wrong, beside the status."""
+HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
+"""Keys, or beginnings of them, that only model calls (or parts of one) have."""
+
+
+class MessageError(ValueError):
+    """A message that cannot be read."""
+
+
+def checked_role(message: Mapping[str, Any]) -> str:
+    """The role of a message.
+
+    Raises:
+        MessageError: It has none.
+    """
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise MessageError(f"expected a message with a role, got the keys {sorted(message)}")
+    return role
+
+
+def chat_message(
+    message: Mapping[str, Any], content: Any, calls: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A message in OpenAI's form: the role and the names of ``message``, and what was read of it.
+
+    Raises:
+        MessageError: It has no role.
+    """
+    chat: dict[str, Any] = {"role": checked_role(message), "content": content}
+    chat |= {key: message[key] for key in ("name", "tool_call_id") if message.get(key)}
+    return {**chat, "tool_calls": calls} if calls else chat
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """What stands under ``<prefix>.N.*``, in order."""
+    found = attributes_under(attributes, prefix)
+    items = from_attributes({key: value for key, value in found.items() if key})
+    # Azure's answers have more than messages here: ``gen_ai.prompt.prompt_filter_results``.
+    return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
+
+
+def check_tool_calls(message: Any) -> None:
+    """Refuse a message, as OpenAI has it, whose calls of tools are no list of objects.
+
+    Raises:
+        MessageError: They are not.
+    """
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(
+        isinstance(call, dict) and isinstance(call.get("function") or {}, dict) for call in calls
+    ):
+        raise MessageError(f"expected tool_calls as a list of objects, got {str(calls)[:80]}")
+
+
+def looks_like_call(span: Span) -> bool:
+    """Whether a span that no reader knows has what only model calls have."""
+    if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
+        return False
+    kind = str(span.attributes.get("openinference.span.kind", "LLM"))
+    return kind == "LLM" and any(key.startswith(HINTS) for key in span.attributes)
+
+
+def is_structured(span: Span) -> bool:
+    """Whether a span says that the answer is an object of a given form."""
+    attributes = span.attributes
+    return (
+        attributes.get(OUTPUT_TYPE) == "json"
+        or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
+        or any(
+            "response_format" in key or "structured_output" in key or key.endswith(".parsed")
+            for key in attributes
+        )
+    )
+
+
+OF_ANSWER = ("response", "response_token_ids", "response_logprobs", "finish_reason")
+"""What a call has of its answer."""
+
+
+def make_call(span: Span, **fields: Any) -> ModelCall:
+    """A call recorded by ``span``; ``fields`` are what the reader found.
+
+    Of several ``choices`` none is the answer until it is known which one was used.
+
+    Raises:
+        MessageError: Calls of tools in a message are none.
+    """
+    choices: Sequence[Choice] = fields.pop("choices", ())
+    answers = [fields.get("response"), *[choice.response for choice in choices]]
+    for message in (*fields.get("messages", ()), *filter(None, answers)):
+        check_tool_calls(message)
+    fields["finish_reason"] = _finish(fields.get("finish_reason"))
+    fields["is_constrained"] = span.attributes.get(OUTPUT_TYPE) == "json"
+    if len(choices) > 1:
+        fields |= dict.fromkeys(OF_ANSWER)
+        fields["choices"] = [
+            choice.model_copy(update={"finish_reason": _finish(choice.finish_reason)})
+            for choice in choices
+        ]
+    attributes = span.attributes
+    error = attributes.get(Key.ERROR)
+    if error is None and span.status.status_code == "ERROR":
+        said = (attributes.get(key) for key in ERROR_MESSAGES)
+        error = span.status.description or next(filter(None, said), "the span has status ERROR")
+    return ModelCall(
+        call_id=span.span_id,
+        rollout_id=span.rollout_id,
+        attempt_id=span.attempt_id,
+        sequence_id=span.sequence_id,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        error=None if error is None else str(error),
+        error_kind=KINDS.get(str(attributes.get(Key.ERROR_KIND))) if error else None,
+        **fields,
+    )
+
+
+def listed_choices(
+    attributes: Mapping[str, Any], answers: Sequence[dict[str, Any] | None]
+) -> list[Choice]:
+    """The choices of a call whose answers are listed; empty where those are parts of one answer.
+
+    Each choice has its reason to finish, the second and later ones their tokens under
+    ``agentlightning.choice.N``, the first those of the call.
+    """
+    reasons = _reasons(attributes) if len(answers) > 1 else []
+    if len(reasons) != len(answers) or len(answers) < 2:
+        return []
+    first = token_fields(attributes)
+    choices = [
+        Choice(
+            response=answers[0],
+            token_ids=first["response_token_ids"],
+            logprobs=first["response_logprobs"],
+            finish_reason=str(reasons[0]),
+        )
+    ]
+    for number, (answer, reason) in enumerate(zip(answers, reasons, strict=True)):
+        if number:
+            prefix = f"{Key.CHOICE.value}.{number}"
+            logprobs = attributes.get(f"{prefix}.logprobs")
+            choices.append(
+                Choice(
+                    response=answer,
+                    token_ids=token_ids(attributes.get(f"{prefix}.token_ids")),
+                    logprobs=_numbers(logprobs) if logprobs else None,
+                    finish_reason=str(reason),
+                    model_version=text(attributes.get(f"{prefix}.model_version")),
+                )
+            )
+    return choices
+
+
+def _reasons(attributes: Mapping[str, Any]) -> list[Any]:
+    reasons = attributes.get(Key.FINISH_REASONS)
+    if isinstance(reasons, str) and reasons.startswith("["):
+        reasons = parse_json(reasons)
+    return list(reasons) if reasons and not isinstance(reasons, str) else []
+
+
+def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, answer id and reason to finish, under OpenTelemetry's keys."""
+    reasons = _reasons(attributes)
+    return {
+        "model": text(attributes.get(Key.RESPONSE_MODEL) or attributes.get(Key.REQUEST_MODEL)),
+        "requested_model": text(attributes.get(Key.REQUEST_MODEL)),
+        "model_version": text(attributes.get(Key.MODEL_VERSION)),
+        "agent_name": text(attributes.get(Key.AGENT_NAME)),
+        "response_id": text(attributes.get(Key.RESPONSE_ID)),
+        "finish_reason": str(reasons[0]) if reasons else None,
+    }
+
+
+def token_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Token ids and log-probabilities, under 0.3's keys and ours."""
+    logprobs = attributes.get(Key.RESPONSE_LOGPROBS)
+    if logprobs is None and isinstance(attributes.get("logprobs.content"), str):
+        logprobs = token_logprobs(parse_json(attributes["logprobs.content"]))
+    return {
+        "prompt_token_ids": token_ids(attributes.get(Key.PROMPT_TOKEN_IDS)),
+        "response_token_ids": token_ids(attributes.get(Key.RESPONSE_TOKEN_IDS)),
+        "response_logprobs": _numbers(logprobs) if logprobs else None,
+    }
+
+
+def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What a chat completion has beside its message; token ids as vLLM and SGLang give them."""
+    all_ids = output.get("response_token_ids") or []
+    choices = [
+        _choice(choice, all_ids[number] if number < len(all_ids) else None)
+        for number, choice in enumerate(output["choices"])
+    ]
+    first = choices[0]
+    return {
+        "prompt_token_ids": token_ids(output.get("prompt_token_ids")),
+        "response_token_ids": first.token_ids,
+        "response_logprobs": first.logprobs,
+        "model": text(output.get("model")),
+        "response_id": text(output.get("id")),
+        "finish_reason": first.finish_reason,
+        "choices": choices,
+    }
+
+
+def _choice(choice: Mapping[str, Any], ids: Any) -> Choice:
+    extra = choice.get("provider_specific_fields") or {}
+    message = choice.get("message") or {}
+    return Choice(
+        response=dict(message) or None,
+        token_ids=token_ids(
+            next(
+                (g for g in (ids, choice.get("token_ids")) if g is not None), extra.get("token_ids")
+            )
+        ),
+        logprobs=token_logprobs((choice.get("logprobs") or {}).get("content")),
+        finish_reason=text(choice.get("finish_reason")),
+    )
+
+
+def token_ids(value: Any) -> list[int] | None:
+    """A list of ids, also out of JSON; None for nothing.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, str):
+        value = parse_json(value) if value else None
+    if value is None:
+        return None
+    try:
+        # An array of unsigned integers of 32 bits is the quickest way to look at all of them.
+        array("I", value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"expected a list of token ids, got {str(value)[:80]}") from error
+    return value if isinstance(value, list) else list(value)
+
+
+def _numbers(values: Any) -> list[float]:
+    math.hypot(*values)  # raises where one is no number, and is the quickest that does
+    return values if isinstance(values, list) else list(values)
+
+
+def token_logprobs(content: Any) -> list[float] | None:
+    """The log-probabilities in the ``logprobs.content`` of a chat completion."""
+    return [float(token["logprob"]) for token in content] if content else None
+
+
+def _finish(reason: str | None) -> str | None:
+    """Why an answer ended, in OpenAI's words; others stay as they are."""
+    # Some write the name of an enumeration's member: ``FinishReason.MAX_TOKENS``.
+    return reason and FINISH_REASONS.get(reason.rpartition(".")[2].lower(), reason)
+
+
+def text(value: Any) -> str | None:
+    """A string, or None for anything else."""
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,205 @@
+# pyright: standard
+"""OpenAI's Responses API: what was said, and the tools, as chat completions have them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agl_records.dialects.chat import joined, with_reasoning
+from agl_records.dialects.fields import Fields, refuse
+from agl_records.dialects.responses_tools import HOSTED, Tool, call_of, read_tools
+
+SEND_ALL = "send all items of the conversation in 'input'"
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+"""``developer`` is OpenAI's newer word for it, which most chat templates do not know."""
+CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+FOUND = ("tool_search_output", "additional_tools")
+
+
+def conversation(
+    request: Fields, instructions: str | None, earlier: Sequence[Any] = ()
+) -> tuple[list[dict[str, Any]], list[Tool]]:
+    """Messages and tools of a request; some tools stand among the items.
+
+    Args:
+        request: As it came.
+        instructions: What it has under that name.
+        earlier: Items of the response that it goes on from, and of all before that.
+
+    Raises:
+        FieldError: A field is wrong, or cannot be translated.
+    """
+    messages = [{"role": "system", "content": instructions}] if instructions else []
+    tools = read_tools(request.objects("tools"))
+    given = items_of(request)
+    before = [Fields(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
+    items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
+    messages += item_messages([*before, *items], tools)
+    return messages, tools
+
+
+def items_of(request: Fields) -> list[Any]:
+    """The items of ``input``, which may be a text.
+
+    Raises:
+        FieldError: It is neither.
+    """
+    given = request.any("input")
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        request.refuse("input", "expected a string or a list of items")
+        return []
+    return given
+
+
+def item_messages(items: Iterable[Fields], tools: list[Tool]) -> list[dict[str, Any]]:
+    """Messages of items, those of an answer too.
+
+    Args:
+        items: In their order.
+        tools: Gets the tools that stand among them.
+    """
+    messages: list[dict[str, Any]] = []
+    turn = _Turn(messages, tools)
+    for item in items:
+        turn.add(item)
+    turn.close()
+    return messages
+
+
+class _Turn:
+    """Puts items together that were one message of the model: its thoughts, text and tool calls.
+
+    Chat templates write them as one message, and so the ids of the next prompt begin with those
+    of this one.
+
+    Args:
+        messages: Where finished messages go.
+        tools: Where tools go that are offered on the way.
+    """
+
+    def __init__(self, messages: list[dict[str, Any]], tools: list[Tool]) -> None:
+        self._messages = messages
+        self._tools = tools
+        self._thought = ""
+        self._content: Any = None
+        self._calls: list[dict[str, Any]] = []
+        self._shell_calls: dict[str, str] = {}
+        """Id of an item -> that of its call, as OpenAI's results of a shell may name either."""
+
+    def add(self, item: Fields) -> None:
+        kind = item.get("type", str) or "message"
+        item_id = item.get("id", str) or ""
+        item.pass_over("status")
+        if kind == "reasoning" and item.is_recorded:
+            return
+        if kind == "reasoning":
+            self.close()
+            self._thought = _thought(item)
+        elif kind in CALLS:
+            self._calls.append(call := call_of(item, kind))
+            self._shell_calls[item_id] = call["id"]
+        elif kind in OUTPUTS:
+            item.pass_over("name")
+            self._add_result(item, item_id, _content(item, "output"))
+        elif kind in FOUND:
+            self._offer(item, kind)
+        elif kind == "message":
+            self._add_message(item)
+        else:
+            item.refuse(
+                "type",
+                f"the gateway cannot translate an item of type {kind!r} for the model's server; it "
+                f"takes message, reasoning, {', '.join((*CALLS, *OUTPUTS, *FOUND))}. {SEND_ALL}",
+            )
+        item.end()
+
+    def _add_result(self, item: Fields, item_id: str, content: Any) -> None:
+        self.close()
+        call_id = item.get("call_id", str) or self._shell_calls.get(item_id, item_id)
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _offer(self, item: Fields, kind: str) -> None:
+        """Tools that are offered from here on; a search of the agent's has found some of them."""
+        found = read_tools(item.objects("tools"), found=True)
+        known = {tool.function["name"] for tool in self._tools}
+        self._tools += [tool for tool in found if tool.function["name"] not in known]
+        if kind == "tool_search_output":
+            item.one_of("execution", ("client",), HOSTED)
+            # OpenAI shows the definitions here; of chat completions, 'tools' then has them.
+            names = ", ".join(tool.function["name"] for tool in found)
+            self._add_result(item, "", f"{names} can be called now." if names else "Nothing found.")
+        else:
+            item.pass_over("role")
+
+    def _add_message(self, item: Fields) -> None:
+        role = item.one_of("role", tuple(ROLES), "see 'input'")
+        if role is None:
+            refuse(item.at("role"), f"is missing; expected {' or '.join(ROLES)}")
+        content = _content(item, "content")
+        item.pass_over("phase")
+        if role == "assistant":
+            if self._content is not None or self._calls:
+                self.close()
+            self._content = content
+        else:
+            self.close()
+            self._messages.append({"role": ROLES.get(role, role), "content": content})
+
+    def close(self) -> None:
+        """The message of the model is complete, if there is one."""
+        if self._thought or self._content is not None or self._calls:
+            message = {"role": "assistant", "content": self._content}
+            if self._calls:
+                message["tool_calls"] = self._calls
+            self._messages.append(with_reasoning(message, self._thought))
+        self._thought, self._content, self._calls = "", None, []
+
+
+def _thought(item: Fields) -> str:
+    thoughts: list[str] = []
+    for part in item.objects("content"):
+        part.one_of("type", ("reasoning_text",), "see 'reasoning'")
+        thoughts.append(part.need("text", str))
+        part.end()
+    if item.get("summary", list):
+        refuse(item.at("summary"), "a summary is not what the model thought; send 'content'")
+    item.end({"encrypted_content": "only its own server can read it; send 'content'"})
+    return "\n".join(thoughts)
+
+
+def _content(owner: Fields, name: str) -> str | list[dict[str, Any]] | None:
+    content = owner.any(name)
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        owner.refuse(name, "expected a string or a list of parts")
+        return None
+    given = enumerate(content)
+    parts = [_part(owner.within(part, f"{name}.{number}")) for number, part in given]
+    return joined([part for part in parts if part is not None])
+
+
+def _part(part: Fields) -> dict[str, Any] | None:
+    kind = part.need("type", str)
+    if kind in ("input_text", "output_text", "text"):
+        translated: dict[str, Any] = {"type": "text", "text": part.need("text", str)}
+        part.pass_over("logprobs")
+        if part.get("annotations", list):
+            part.refuse("annotations", "chat completions have none; leave it out")
+    elif kind == "refusal":
+        translated = {"type": "text", "text": part.need("refusal", str)}
+    elif kind == "input_image":
+        image = {"url": part.need("image_url", str), "detail": part.get("detail", str)}
+        given = {name: value for name, value in image.items() if value is not None}
+        translated = {"type": "image_url", "image_url": given}
+    else:
+        part.refuse(
+            "type",
+            f"the gateway cannot translate a part of type {kind!r} for the model's server; it "
+            "takes input_text, input_image, output_text and refusal. Give what it says as text",
+        )
+        return None
+    part.end({"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"})
+    return translated

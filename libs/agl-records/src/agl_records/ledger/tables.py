@@ -1,0 +1,205 @@
+"""The accounts of a store, summed up per step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from agl.cli.shared import note, table_text
+from agl.store.base import LightningStore
+from agl_records.ledger.documents import count_parts, each_part, query_parts
+from agl_records.ledger.ledger import Ledger
+from agl_records.types import LedgerError, LedgerPart
+
+Key = tuple[str, str, int | None, str]
+"""(run, algorithm, step, mode)."""
+Sums = Counter[tuple[str, str]]
+"""(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
+GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
+"""What is counted, and the name of its good bin."""
+LAST_STEPS = 10
+"""So many stand at the end of a run; ``agl ledger`` has all."""
+MOST_ACCOUNTS = 1_000
+"""Of a store with more, only the newest steps are read, unless all is asked for."""
+NEWEST_ROLLOUTS = 500
+"""Whose steps these are."""
+COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
+
+
+@dataclass
+class Accounts:
+    """What a store says about its rollouts."""
+
+    steps: dict[Key, Sums] = field(default_factory=dict[Key, Sums])
+    parts: list[LedgerPart] = field(default_factory=lambda: [])
+    """Those of the step that was asked for; none when all were."""
+    without: int = 0
+    """Rollouts that no account knows."""
+    lost: int = 0
+    """Accounts that a run went back behind; they are in no sum."""
+    problems: list[str] = field(default_factory=list[str])
+    """Accounts that cannot be read, or do not balance; they are in no sum."""
+    left_out: int = 0
+    """Accounts of earlier steps, which were not read."""
+
+    def add(self, part: LedgerPart) -> None:
+        """Count one."""
+        if part.lost:
+            self.lost += 1
+            return
+        try:
+            sums = sums_of(part)
+        except LedgerError as error:
+            self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
+            return
+        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+        self.steps.setdefault(key, Sums()).update(sums)
+
+    @property
+    def total(self) -> Sums:
+        """Over all steps."""
+        return sum(self.steps.values(), Sums())
+
+
+async def read_accounts(
+    store: LightningStore, step: int | None = None, run: str | None = None
+) -> Accounts:
+    """Read all accounts of a store, page by page.
+
+    Args:
+        store: Where they are.
+        step: Only this one, and keep its parts; then nothing is said of rollouts in none.
+        run: Only of this run; then nothing is said of rollouts that are in none.
+    """
+    accounts = Accounts()
+    known: set[str] = set()
+    async for part in each_part(store, run=run, step=step):
+        known.add(part.rollout_id)
+        accounts.add(part)
+        if step is not None and not part.lost and not part.problem:
+            accounts.parts.append(part)
+    if run is None and step is None:
+        accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
+    return accounts
+
+
+async def read_newest_accounts(store: LightningStore) -> Accounts:
+    """Read the accounts of a store, or where there are many, those of its newest steps, whole."""
+    total = await count_parts(store)
+    if total <= MOST_ACCOUNTS:
+        return await read_accounts(store)
+    accounts = Accounts()
+    newest = await store.query_rollouts(sort_order="desc", limit=NEWEST_ROLLOUTS)
+    abouts = [one.metadata or {} for one in newest]
+    steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
+    num_read = 0
+    for run, step in steps:
+        parts = await query_parts(store, run=run, step=step)
+        if num_read and num_read + len(parts) > MOST_ACCOUNTS:
+            break
+        num_read += len(parts)
+        for part in parts:
+            accounts.add(part)
+    if not num_read:  # these rollouts are of no step
+        parts = await query_parts(store, rollout_id_in=[one.rollout_id for one in newest])
+        num_read = len(parts)
+        for part in parts:
+            accounts.add(part)
+    accounts.left_out = total - num_read
+    return accounts
+
+
+def sums_of(part: LedgerPart) -> Sums:
+    """Count the account of a rollout.
+
+    Raises:
+        LedgerError: It cannot be read, or does not balance.
+    """
+    if part.problem:
+        raise LedgerError(f"its account cannot be read: {part.problem}")
+    ledger = Ledger.of_parts([part])
+    ledger.check()
+    summary = ledger.summary()
+    # Calls stand at the top of a summary, the other two under their names.
+    by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
+    sums = Sums()
+    for kind, good in GOOD_BINS.items():
+        for name in ("total", good):
+            sums[kind, name] = by_kind[kind][name]
+        sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
+    return sums
+
+
+def excluded(sums: Sums, kind: str) -> Counter[str]:
+    """Reason -> how many."""
+    good = ("total", GOOD_BINS[kind])
+    return Counter({name: n for (of, name), n in sums.items() if of == kind and name not in good})
+
+
+def as_json(sums: Sums) -> dict[str, Any]:
+    """Kind -> total, good bin, and the excluded per reason."""
+    return {
+        kind: {
+            "total": sums[kind, "total"],
+            good: sums[kind, good],
+            "excluded": dict(excluded(sums, kind)),
+        }
+        for kind, good in GOOD_BINS.items()
+    }
+
+
+def steps_text(accounts: Accounts, last: int | None = None) -> str:
+    """A table with a line per step and mode, and the total below.
+
+    ``last`` leaves out earlier steps, but for what came before the first one.
+
+    The run is named where there are several.
+    """
+    runs = list(dict.fromkeys(run for run, *_ in accounts.steps))
+
+    def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
+        (run, algorithm, step, mode), _ = item
+        return (runs.index(run), step or 0, algorithm, mode)
+
+    steps = sorted(accounts.steps.items(), key=order)
+    shown = list(dict.fromkeys((run, step) for (run, _, step, _), _ in steps if step))
+    shown = shown[-(last or 0) :]
+    rows = [
+        [run, "" if step is None else step, mode, *_cells(sums)]
+        for (run, _, step, mode), sums in steps
+        if not step or (run, step) in shown
+    ]
+    rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
+    first = 0 if len(runs) > 1 else 1
+    cells = [row[first:] for row in rows]
+    return table_text(["run", *COLUMNS][first:], cells)
+
+
+def _cells(sums: Sums) -> list[object]:
+    calls, rollouts = excluded(sums, "calls"), excluded(sums, "rollouts")
+    # A rollout may have a reason that none of its calls has, or no call at all.
+    because = [reasons_text(calls), f"rollouts: {reasons_text(rollouts)}" if rollouts else ""]
+    counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
+    return [*counts, calls.total(), "; ".join(filter(None, because))]
+
+
+def reasons_text(counts: Counter[str]) -> str:
+    """Each with its number, the most frequent first; "" for none."""
+    return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
+
+
+async def ledger_summary(store: LightningStore) -> str | None:
+    """What ``agl run`` says of the ledger at its end: the last steps; None where there is none.
+
+    Accounts that are in no sum belong to earlier steps or starts; ``agl ledger`` tells of them.
+    """
+    accounts = await read_newest_accounts(store)
+    if not accounts.steps and not accounts.problems:
+        return None
+    for problem in accounts.problems:
+        note(problem)
+    steps = {(run, step) for run, _, step, _ in accounts.steps if step}
+    # Steps whose accounts were not read count by the number of the last one.
+    number = max([len(steps), *(step for _, step in steps)])
+    cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
+    title = f"ledger       {cut}".rstrip()
+    return f"{title}\n{steps_text(accounts, last=LAST_STEPS)}"

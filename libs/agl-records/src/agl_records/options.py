@@ -1,0 +1,236 @@
+"""Options of an algorithm: fields of a dataclass whose types carry their limits.
+
+The constructor of the dataclass is the schema: ``agl plugins show`` and a configuration file read
+the types, and ``check_options`` refuses in Python what they do not allow.
+
+    @dataclass(kw_only=True)
+    class Mine(Training):
+        clip: AboveZero = 0.2
+        rows: Count | None = None
+"""
+
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from agl.errors import ConfigError
+from agl.plugins.build import plan_component
+from agl.utils.checks import check_choice, check_numbers
+from agl.utils.text import did_you_mean
+from agl_records.credit import CreditRule
+
+Count = Annotated[int, Ge(1)]
+"""How many: at least one."""
+NotNegative = Annotated[float, Ge(0)]
+AboveZero = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Le(1)]
+"""Which part of a whole."""
+
+
+def check_name(owner: str, /, **values: object) -> None:
+    """Refuse what cannot name anything.
+
+    Raises:
+        ConfigError: It is no text, or an empty one.
+    """
+    for name, value in values.items():
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{owner}: {name} must be a name; got {value!r}")
+
+
+Name = Annotated[str, check_name]
+"""Of something: not empty."""
+
+_Inner = TypeVar("_Inner")
+_BOUNDS = {Ge: ("least", "ge"), Gt: ("above", "gt"), Le: ("most", "le"), Lt: ("below", "lt")}
+_TYPES: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: ((str, os.PathLike), "a string"),
+    list: (list, "a list"),
+    dict: (Mapping, "a dict"),
+}
+"""Type of a field -> what it takes, and its name in messages."""
+
+
+def absolute(folder: str | None) -> str | None:
+    """The path of a folder from the root: an agent may change the folder of the process."""
+    return None if folder is None else os.path.abspath(folder)
+
+
+def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
+    """Refuse a credit rule that is not installed, or options that it does not take.
+
+    Args:
+        owner: The algorithm that was given it.
+        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
+
+    Raises:
+        ConfigError: Its options are wrong.
+        PluginError: There is no such rule, or it does not load.
+    """
+    if credit is not None:
+        plan_component(
+            credit,
+            group="agl.credits",
+            expected_type=CreditRule,
+            default="final",
+            where=f"{owner}: credit",
+        )
+
+
+def check_place(owner: str, /, **values: object) -> None:
+    """Refuse a path that leads nowhere, or a function's, which would be names on a hub later.
+
+    Raises:
+        ConfigError: It names the first of them, and what lies beside it under a like name.
+    """
+    for name, value in values.items():
+        if not isinstance(value, str | Path):
+            continue
+        path = os.path.expanduser(str(value))
+        is_path = path.startswith((".", os.sep)) or path.count("/") > 1 or path != str(value)
+        if is_path and not os.path.exists(path):
+            folder, last = os.path.split(path.rstrip(os.sep))
+            beside = os.listdir(folder) if os.path.isdir(folder) else []
+            hint = did_you_mean(last, beside)
+            raise ConfigError(f"{owner}: {name} {str(value)!r}: there is no such folder.{hint}")
+        if ":" in path and not os.path.exists(path):
+            raise ConfigError(
+                f"{owner}: {name} {str(value)!r}: expected a folder or a name on Hugging Face, "
+                "which has no colon. What builds a model is given as a function, in Python; for a "
+                "file, save the model in a folder"
+            )
+
+
+def check_options(owner: str, options: Any) -> None:
+    """Refuse what the type of a field does not allow.
+
+    A number must be finite, and whole where the type is ``int``; limits are those of
+    ``annotated_types``, and a string in ``Annotated`` is their reason, at the end of the message.
+    A ``Literal`` must be one of its values. What is no number and has functions in ``Annotated``
+    is checked by them alone, as ``function(owner, name=value)``. Else ``bool``, ``str`` (a path
+    passes), ``list``, ``list[str]``, ``dict`` and unions of these are checked; fields of other
+    types pass. Other limits, as ``pydantic.Field(gt=0)``, are pydantic's to check.
+
+    Args:
+        owner: What messages begin with.
+        options: An instance of a dataclass.
+
+    Raises:
+        ConfigError: It names the first field that is wrong.
+    """
+    owner_type: type[Any] = options.__class__
+    for field in fields(options):
+        kind = _resolved(owner_type, field.name, field.type)
+        _check(owner, field.name, kind, getattr(options, field.name))
+
+
+def pick_options(kind: type[_Inner], holder: Any, **others: Any) -> _Inner:
+    """Options of an inner part, as the algorithm that holds it has them.
+
+    Args:
+        kind: Their dataclass; a field that the holder does not have keeps its default.
+        holder: What has fields of the same names.
+        others: Fields whose values are not the holder's.
+    """
+    names = [one.name for one in fields(cast("Any", kind)) if hasattr(holder, one.name)]
+    return kind(**{**{name: getattr(holder, name) for name in names}, **others})
+
+
+def _resolved(options: type[Any], name: str, kind: Any) -> Any:
+    """The type of a field; Any where it is a text that only type checkers can read."""
+    declared = next(cls for cls in options.__mro__ if name in vars(cls).get("__annotations__", {}))
+    holder = types.SimpleNamespace(__annotations__={name: kind})
+    try:
+        namespace = vars(sys.modules[declared.__module__])
+        return get_type_hints(holder, namespace, {}, include_extras=True)[name]
+    except NameError:
+        return Any
+
+
+def _check(owner: str, name: str, kind: Any, value: Any) -> None:
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    optional = type(None) in members
+    members = [member for member in members if member is not type(None)]
+    if optional and value is None:
+        return
+    others = [member for member in members if get_origin(member) is not Literal]
+    if 0 < len(others) < len(members):  # a word, or what the other members allow
+        words = [word for one in members if one not in others for word in get_args(one)]
+        if value not in words:
+            try:
+                _check(owner, name, Union[tuple(others)], value)  # noqa: UP007
+            except ConfigError as error:
+                raise ConfigError(f"{error}; or give {' or '.join(map(repr, words))}") from None
+        return
+    if len(members) != 1:
+        _check_type(owner, name, members, value)
+        return
+    whole, kind, limits = members[0], members[0], ()
+    if get_origin(kind) is Annotated:
+        kind, *limits = get_args(kind)
+    ours = (str, types.FunctionType, *_BOUNDS)
+    if not all(isinstance(limit, ours) for limit in limits):
+        _check_by_pydantic(owner, name, whole, value)
+    elif kind in (int, float):
+        bounds: dict[str, Any] = {}
+        reason = "".join(f": {limit}" for limit in limits if isinstance(limit, str))
+        for limit in limits:
+            if type(limit) in _BOUNDS:
+                word, attribute = _BOUNDS[type(limit)]
+                bounds[word] = getattr(limit, attribute)
+        try:
+            check_numbers(owner, whole=kind is int, optional=optional, **bounds, **{name: value})
+        except ConfigError as error:
+            raise ConfigError(f"{error}{reason}") from None
+    elif get_origin(kind) is Literal:
+        check_choice(owner, get_args(kind), **{name: value})
+    elif functions := [limit for limit in limits if not isinstance(limit, str)]:
+        for limit in functions:
+            check: Callable[..., None] = limit
+            check(owner, **{name: value})
+    else:
+        _check_type(owner, name, members, value)
+
+
+def _check_by_pydantic(owner: str, name: str, kind: Any, value: Any) -> None:
+    """For limits that are none of ours, as ``pydantic.Field(gt=0)``."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter[Any](kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        why = error.errors(include_url=False)[0]["msg"]
+        raise ConfigError(f"{owner}: {name}: {why}; got {value!r}") from None
+
+
+def _check_type(owner: str, name: str, kinds: list[Any], value: Any) -> None:
+    """Refuse a value of none of these types; where one of them is not in ``_TYPES``, it passes."""
+    expected: list[str] = []
+    for kind in kinds:
+        plain, word = _TYPES.get(get_origin(kind) or kind, (object, ""))
+        is_texts = get_args(kind) == (str,)
+        if isinstance(value, plain) and not (is_texts and _has_others(value)):
+            return
+        expected.append("a list of strings" if is_texts else word)
+    raise ConfigError(f"{owner}: {name} must be {' or '.join(expected)}; got {value!r}")
+
+
+def _has_others(values: Any) -> bool:
+    return not all(isinstance(value, str) for value in cast("list[object]", values))

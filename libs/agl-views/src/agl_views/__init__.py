@@ -1,0 +1,7 @@
+"""What people read of a store: explanations, tables of rollouts, the facts of a run."""
+
+from typing import Any, cast
+
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+
+__getattr__, __dir__, __all__ = cast(Any, lazy_loader).attach_stub(__name__, __file__)

@@ -1,0 +1,259 @@
+"""Why one token got what it got: events, rule, group, terms, bin, step; and all of it once more.
+
+``why_terms`` says what the terms are, ``recomputing`` how it is computed again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
+from agl.errors import ConfigError
+from agl.semconv import AGL_ANNOTATION
+from agl.store.base import LightningStore
+from agl.types import Rollout
+from agl_learning.advantages.group_advantages import moments
+from agl_learning.advantages.weighing import ACROSS_TASKS
+from agl_learning.reports.run_metrics import lines_of
+from agl_records.ledger.documents import each_part
+from agl_records.training_data import ModelCall
+from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
+from agl_runs.records import Run
+from agl_runs.store import query_runs
+from agl_views.explanations.explanation import CallLine, Chain, group_of
+from agl_views.explanations.objective_terms import terms_of
+from agl_views.explanations.recomputation import compared_credits, recompute
+from agl_views.explanations.token_parts import Batch, Bin, Group, Member, Step, Why
+
+MOST_MEMBERS = 200
+"""Rollouts of a group whose raw rewards are looked up."""
+METRICS = (
+    "grad_norm",
+    "gradient_steps",
+    "learning_rate",
+    "clip_fraction",
+    "logprob_gap",
+    "version_lag",
+    "loss/",
+    "kl",
+    "entropy",
+    "train/",
+)
+"""Beginnings of the names of metrics that are about a gradient step."""
+
+
+async def why(
+    store: LightningStore, chain: Chain, call_id: str, place: int, *, again: bool = False
+) -> Why:
+    """Explain a token that a model sampled.
+
+    Args:
+        store: Where its rollout is.
+        chain: What ``explain`` gave of the rollout.
+        call_id: Which call of it.
+        place: Which token of its answer, from 0.
+        again: Whether to compute credit, mean and advantage once more, from the spans.
+
+    Raises:
+        ConfigError: There is no such call, or its answer has fewer tokens.
+    """
+    call = chain.calls.get(call_id)
+    ids = (call.response_token_ids or []) if call is not None else []
+    if call is None or place >= len(ids):
+        raise ConfigError(
+            f"rollout {chain.rollout.rollout_id!r} has no token {place} in a call {call_id!r}; "
+            f"{'there is no such call' if call is None else f'its answer has {len(ids)}'}. See: "
+            f"agl show {chain.rollout.rollout_id} --tokens"
+        )
+    line, row, position = _line_of(chain, call_id, place)
+    if not chain.trace.is_whole:  # rows are numbered within what was read
+        row = position = None
+    run = await _run_of(store, chain.part)
+    part, item = chain.part, _item_of(chain.part, call_id)
+    of_step = [] if part is None else await _of_step(store, part)
+    own = group_of(chain.rollout)
+    parts = [(one, of) for one, of in of_step if group_of(one) == own]
+    group = None if item is None else await _group(store, parts, item, chain.rollout)
+    options = _options(run, call)
+    batch = _batch(chain, of_step, options)
+    sources = line.sources if line is not None else ()
+    events = tuple(one for one in chain.whole.rewards if one.span_id in sources)
+    found = Why(
+        *(call.rollout_id, call.attempt_id, call_id, place, ids[place]),
+        logprob=call.response_logprobs[place] if call.response_logprobs else None,
+        events=events,
+        rule=line.rule if line else "",
+        because=line.because if line else "",
+        credit=line.reward if line else None,
+        group=group,
+        advantage=line.advantage if line else None,
+        advantage_because=line.advantage_because if line else "",
+        num_shared=_num_shared(line, len(ids)),
+        num_calls=_num_sharing(chain, line),
+        terms=(),
+        bin=_bin(part, line, row, position),
+        step=None if part is None else _step(part, call, run, batch),
+    )
+    found = replace(found, terms=terms_of(found, options, batch))
+    if again and part is not None and item is not None:
+        found = replace(found, again=await recompute(store, run, options, parts, item))
+    return found
+
+
+def _line_of(chain: Chain, call_id: str, place: int) -> tuple[CallLine | None, int | None, Any]:
+    """What the call got, the row that it is in, and the token's position there."""
+    for row in chain.whole.rows:
+        for line in row.calls:
+            if line.call_id == call_id:
+                return line, row.number, line.tokens[0] + place if line.tokens else None
+    lines = (line for line in chain.whole.excluded if line.call_id == call_id)
+    return next(lines, None), None, None
+
+
+def _num_shared(line: CallLine | None, num_tokens: int) -> int:
+    if line is None or line.advantage is None:
+        return 1
+    return 0 if line.is_mean else num_tokens
+
+
+def _num_sharing(chain: Chain, line: CallLine | None) -> int:
+    if line is None or not line.sources:
+        return 1
+    lines = [*(each for row in chain.whole.rows for each in row.calls), *chain.whole.excluded]
+    return sum(
+        each.sources == line.sources and each.attempt_id == line.attempt_id for each in lines
+    )
+
+
+def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:
+    items = [] if part is None else [*part.trained, *part.excluded]
+    return next((one for one in items if one.kind == "call" and one.call_id == call_id), None)
+
+
+async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
+    if part is None or part.run is None:
+        return None
+    return next((run for run in await query_runs(store) if run.run_id == part.run), None)
+
+
+def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
+    """Those of the algorithm that trains the model of the call."""
+    found: Any = run.config.get("algorithm") if run is not None else None
+    options = {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
+    return {**options, **options.get("models", {}).get(call.served_model, {})}
+
+
+async def _of_step(store: LightningStore, part: LedgerPart) -> list[tuple[Rollout, LedgerPart]]:
+    """The rollouts in the step of this account, each with its own, in the order of their ids."""
+    parts = {
+        one.rollout_id: one
+        async for one in each_part(store, run=part.run, step=part.step, lost=part.lost)
+        if one.algorithm == part.algorithm
+    }
+    rollouts = await store.query_rollouts(rollout_id_in=list(parts))
+    return [(one, parts[one.rollout_id]) for one in rollouts]
+
+
+async def _group(
+    store: LightningStore,
+    parts: Sequence[tuple[Rollout, LedgerPart]],
+    item: Trained | Exclusion,
+    rollout: Rollout,
+) -> Group | None:
+    """None where nothing is compared: examples of fine-tuning, evaluations."""
+    name = item.credit.group if item.credit else ""
+    members: list[Member] = []
+    rewards: list[list[float]] = []
+    for number, (one, part) in enumerate(parts):
+        compared = compared_credits(part, name)
+        raw = await _raw_reward(store, one, part) if number < MOST_MEMBERS else None
+        mean = sum(compared) / len(compared) if compared else None
+        why_not = "" if compared else _left_out(one, part)
+        members.append(Member(one.rollout_id, raw, mean, bool(compared), why_not))
+        if compared:
+            rewards.append(compared)
+    members.sort(key=lambda member: member.rollout_id != rollout.rollout_id)
+    if not rewards:
+        return None
+    of_group = moments(rewards)
+    return Group(name, tuple(members), of_group.mean, of_group.std)
+
+
+async def _raw_reward(store: LightningStore, one: Rollout, part: LedgerPart) -> float | None:
+    items = [item for item in (*part.trained, *part.excluded) if item.kind == "call"]
+    sources = [source for item in items if item.credit for source in item.credit.sources]
+    if sources:
+        spans = await store.query_spans(one.rollout_id, span_id=sources[-1])
+        return next((each[0].value for each in map(get_rewards_from_span, spans) if each), None)
+    spans = await store.query_spans(one.rollout_id, "latest", name=AGL_ANNOTATION)
+    return find_final_reward([span for span in spans if is_reward_span(span)])
+
+
+def _left_out(one: Rollout, part: LedgerPart) -> str:
+    reasons: list[ExclusionReason] = [
+        item.reason for item in part.excluded if item.kind in ("call", "rollout")
+    ]
+    if reasons:
+        return EXCLUSION_REASONS[max(set(reasons), key=reasons.count)]
+    return f"it ended as {one.status}" if one.status != "succeeded" else "it is compared elsewhere"
+
+
+def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: int | None) -> Bin:
+    if part is None or line is None:
+        return Bin("open", because="no algorithm has accounted for it", row=row, position=at)
+    if line.excluded is not None:
+        words = EXCLUSION_REASONS[line.excluded]
+        detail = f"{words}: {line.detail}" if line.detail else words
+        return Bin("excluded", line.excluded, detail, is_lost=part.lost)
+    return Bin("trained", row=row, position=at, is_lost=part.lost)
+
+
+def _batch(
+    chain: Chain, of_step: Sequence[tuple[Rollout, LedgerPart]], options: Mapping[str, Any]
+) -> Batch:
+    """What is in the means of a step, as far as its ledger tells; see ``Weighed.left_out``."""
+    trained = {group_of(one) for one, part in of_step if _calls(part.trained)}
+    is_across = options.get("estimator") in ACROSS_TASKS
+    counted = [
+        part
+        for one, part in of_step
+        if _calls(part.trained)
+        or (_calls(_in_vain(part.excluded)) and (is_across or group_of(one) in trained))
+    ]
+    tokens: int | None = None
+    if chain.part is not None and chain.trace.is_whole:
+        rows = [line.tokens for row in chain.whole.rows for line in row.calls if line.tokens]
+        in_vain = {one.call_id for one in _in_vain(chain.part.excluded)}
+        calls = [call for call_id, call in chain.calls.items() if call_id in in_vain]
+        tokens = sum(end - start for start, end in rows)
+        tokens += sum(len(call.response_token_ids or ()) for call in calls)
+    num_trained = sum(bool(_calls(part.trained)) for _, part in of_step)
+    return Batch(num_trained, len(counted), tokens)
+
+
+def _calls(items: Sequence[Trained | Exclusion]) -> list[Trained | Exclusion]:
+    return [one for one in items if one.kind == "call"]
+
+
+def _in_vain(items: Sequence[Exclusion]) -> list[Exclusion]:
+    """What was compared with the others, and is no better and no worse."""
+    return [one for one in items if one.reason == "zero_advantage"]
+
+
+def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> Step:
+    metrics: dict[str, float] = {}
+    of_model = f"{call.served_model}/"  # where several models are trained
+    for line in lines_of(run) if run is not None else ():
+        if line.get("step") == part.step and "val/reward/mean" not in line:
+            own = {name.removeprefix(of_model): value for name, value in line.items()}
+            metrics = {name: float(own[name]) for name in own if name.startswith(METRICS)}
+    return Step(
+        run=part.run,
+        algorithm=part.algorithm,
+        number=part.step,
+        generation=part.generation,
+        sampled_by=call.model_version,
+        made=part.version,
+        num_trained=batch.num_trained,
+        metrics=metrics,
+    )

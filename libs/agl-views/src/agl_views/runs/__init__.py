@@ -1,0 +1,1 @@
+"""What is known of how a run went, prompt optimisation included."""

@@ -1,0 +1,276 @@
+"""All that is known of how a run went: from its store, its record and its folder.
+
+The one place that works it out; the summary at the end of a run, ``agl report``, ``report.html``
+and ``agl show`` say it in their words.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agl.algorithm.run_result import RunResult
+from agl.errors import NotSupportedError
+from agl.store.base import LightningStore
+from agl_learning.reports.findings import Finding, read_findings
+from agl_learning.reports.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
+from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
+from agl_records.ledger.tables import Sums, excluded, read_accounts
+from agl_runs.folders import shown_status
+from agl_runs.records import Run
+from agl_runs.result import known_of, result_of, summary_in
+from agl_runs.store import get_run, query_runs
+from agl_views.runs.run_time import seconds_of
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One evaluation on the validation tasks."""
+
+    step: int
+    reward: float | None
+    """Mean."""
+    rollouts: int | None = None
+    """How many it is the mean of; None where nobody wrote it down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """How a run went, all its starts together."""
+
+    result: RunResult
+    """What ``Trainer.fit`` returns; its lists of steps and evaluations are below, with more."""
+    run: Run | None = None
+    """Its record; None where the store has none."""
+    state: str = ""
+    """As the record has it, with ``died`` for a run whose process is gone."""
+    seconds: float | None = None
+    """Of all starts; None where nobody knows."""
+    took_longer: bool = False
+    """Whether it was more: a start was killed, and counts to the last that is known of it."""
+    curve: list[tuple[int, float | None]] = field(default_factory=list[tuple[int, float | None]])
+    """(step, mean reward) of training."""
+    held_out: list[HeldOut] = field(default_factory=list[HeldOut])
+    series: dict[str, list[tuple[int, float]]] = field(
+        default_factory=dict[str, list[tuple[int, float]]]
+    )
+    """Name of a metric -> (step, value); those of evaluations begin with ``val/``."""
+    calls: int = 0
+    """Model calls in the ledger."""
+    calls_trained: int = 0
+    excluded: dict[str, int] = field(default_factory=dict[str, int])
+    """Reason -> model calls, most frequent first."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+    """Why nothing, or not much, could be learned."""
+    unread: str = ""
+    """What of its metrics and findings cannot be read, and is left out; "" where all was read."""
+    checkpoint: str | None = None
+    best_checkpoint: str | None = None
+    best_reward: float | None = None
+    """Held-out, of the best checkpoint."""
+    store_path: str | None = None
+    """The file of the store, where it is one."""
+
+    @property
+    def held_out_before(self) -> HeldOut | None:
+        """That before training."""
+        return next((one for one in self.held_out if one.step == 0), None)
+
+    @property
+    def held_out_after(self) -> HeldOut | None:
+        """The last one, if it is not the first."""
+        return self.held_out[-1] if len(self.held_out) > 1 else None
+
+    def total(self, name: str) -> float | None:
+        """The sum of a metric over all steps and evaluations; None where no line has it."""
+        values = [value for one in (name, f"val/{name}") for _, value in self.series.get(one, ())]
+        return sum(values) if values else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: JSON values."""
+        result = self.result
+        return {
+            "run": result.run_id,
+            "algorithm": result.algorithm,
+            "state": self.state,
+            "folder": None if result.folder is None else str(result.folder),
+            "store": self.store_path,
+            "seconds": self.seconds,
+            "took_longer": self.took_longer,
+            "starts": len(self.run.generations) if self.run else None,
+            "trained": result.trained,
+            "rollouts": dict(result.rollouts or {}),
+            "mean_reward": result.mean_reward,
+            "held_out": [asdict(one) for one in self.held_out],
+            "curve": self.curve,
+            "calls": self.calls,
+            "calls_trained": self.calls_trained,
+            "calls_excluded": self.excluded,
+            "tokens_given": self.total("tokens/given"),
+            "tokens_sampled": self.total("tokens/sampled"),
+            "checkpoint": self.checkpoint,
+            "best_checkpoint": self.best_checkpoint,
+            "best_reward": self.best_reward,
+            "failures": [asdict(one) for one in result.failures],
+            "findings": [asdict(one) for one in self.findings],
+            "unread": self.unread or None,
+        }
+
+
+async def run_facts(
+    store: LightningStore,
+    folder: Path | None = None,
+    *,
+    run_id: str | None = None,
+    run: Run | None = None,
+    result: RunResult | None = None,
+    is_quick: bool = False,
+) -> RunFacts:
+    """Work out how a run went.
+
+    Args:
+        store: Of the run. It is only read.
+        folder: Of the run; None takes that of its record.
+        run_id: Which run; None takes the one of this folder, else the newest of the store.
+        run: Its record, with the folder where it lies now; see ``placed``.
+        result: What is known of it already.
+        is_quick: Whether to leave out what only all its rollouts and accounts say: how many of
+            them there are, and why some failed.
+
+    Returns:
+        What is known; of a store without runs, what it has of rollouts.
+    """
+    run = run or (result.record if result else None)
+    run = run or await _find(store, folder, run_id or (result.run_id if result else None))
+    if folder is None and result is not None:
+        folder = result.folder
+    if folder is None and run is not None and run.folder:
+        folder = Path(run.folder)
+    if is_quick and run is not None:
+        result = known_of(run.run_id, folder, run)
+    if result is None:
+        result = await result_of(store, run.run_id if run else run_id or "", folder, run)
+    lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
+    findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
+    series = _series(lines)
+    held_out = _held_out(result, lines, series)
+    calls = _said_calls(result.folder)
+    if not calls and not is_quick:
+        calls = await _calls(store, result.run_id)
+    state = result.status if run is None else shown_status(run)
+    seconds, took_longer = None, False
+    if run is not None:
+        asked = None if is_quick else store
+        seconds, took_longer = await seconds_of(run, lines, state == "running", asked)
+    facts = RunFacts(
+        result=result,
+        run=run,
+        state=state,
+        seconds=seconds,
+        took_longer=took_longer,
+        curve=list(rewards_of(result, lines).items()),
+        held_out=held_out,
+        series=series,
+        calls=calls["calls", "total"],
+        calls_trained=calls["calls", "trained"],
+        excluded=dict(excluded(calls, "calls").most_common()),
+        findings=findings,
+        unread="; ".join(filter(None, [unread, lost])),
+        checkpoint=result.checkpoint,
+        best_checkpoint=result.best_checkpoint,
+        store_path=_path_of(store),
+    )
+    return _with_checkpoints(facts)
+
+
+async def _find(store: LightningStore, folder: Path | None, run_id: str | None) -> Run | None:
+    try:
+        if run_id:
+            return await get_run(store, run_id)
+        runs = (await query_runs(store))[::-1]
+    except NotSupportedError:
+        return None
+    here = [run for run in runs if folder is not None and _is_in(run, folder)]
+    return next(iter([*here, *runs]), None)
+
+
+def _is_in(run: Run, folder: Path) -> bool:
+    return run.folder is not None and os.path.abspath(folder) == run.folder
+
+
+def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
+    series: dict[str, dict[int, float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name not in ("step", "generation"):
+                series.setdefault(name, {})[line["step"]] = float(value)
+    return {name: sorted(by_step.items()) for name, by_step in series.items()}
+
+
+def _held_out(
+    result: RunResult,
+    lines: Iterable[MetricLine],
+    series: Mapping[str, list[tuple[int, float]]],
+) -> list[HeldOut]:
+    counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or ())
+    for step, _ in series.get("val/reward/seed", ()):
+        counts.setdefault(0, counts.get(step, 0))
+    return [
+        HeldOut(step, reward, int(counts[step]) if step in counts else None)
+        for step, reward in val_rewards_of(result, lines).items()
+    ]
+
+
+def _said_calls(folder: Path | None) -> Sums:
+    """As the algorithm summed them up at its end; nothing where it has not."""
+    try:
+        said = summary_in(folder)
+        counts: dict[str, int] = {"total": said["calls"], "trained": said["calls_trained"]}
+        counts |= said["calls_excluded"]
+    except (TypeError, KeyError):
+        return Counter()
+    return Counter({("calls", name): number for name, number in counts.items() if number})
+
+
+async def _calls(store: LightningStore, run_id: str) -> Sums:
+    try:
+        return (await read_accounts(store, run=run_id)).total
+    except NotSupportedError:
+        return Counter()
+
+
+def _with_checkpoints(facts: RunFacts) -> RunFacts:
+    """With those of the folder, where the run has not ended and said so itself."""
+    folder = facts.result.folder
+    if folder is None:
+        return facts
+    facts = replace(
+        facts,
+        checkpoint=_lies_at(facts.checkpoint, folder),
+        best_checkpoint=_lies_at(facts.best_checkpoint, folder),
+    )
+    rewards = [(one.step, one.reward) for one in facts.held_out]
+    best = best_checkpoint(folder, rewards)
+    if best is not None:
+        facts = replace(facts, best_checkpoint=str(best[0]), best_reward=best[1])
+    kept = kept_checkpoints(folder)
+    if kept and facts.checkpoint is None:
+        facts = replace(facts, checkpoint=str(kept[0][1]))
+    return facts
+
+
+def _lies_at(said: str | None, folder: Path) -> str | None:
+    """A checkpoint as the end of the run named it, in the folder that was moved since."""
+    if said is None or Path(said).is_relative_to(folder):
+        return said
+    here = folder.joinpath(*Path(said).parts[-2:])
+    return str(here) if here.is_dir() else said
+
+
+def _path_of(store: LightningStore) -> str | None:
+    while (target := getattr(store, "target", None)) is not None:
+        store = target
+    path = getattr(store, "path", None)
+    return None if path is None else str(path)

@@ -1,0 +1,1 @@
+"""Stores that commands open, and their rollouts in pages."""

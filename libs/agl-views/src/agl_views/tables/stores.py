@@ -1,0 +1,113 @@
+"""The store that a command reads, and its rollouts."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agl.cli.shared import note
+
+if TYPE_CHECKING:
+    from agl.store.base import LightningStore
+    from agl.types import Rollout, RolloutStatus
+    from agl_runs.records import Run
+
+
+def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--path`` and ``--url`` to a command."""
+    path = click.option(
+        "--path",
+        type=click.Path(path_type=Path),
+        help="A store file, or a run: its folder, id or a part of that; without it, the newest "
+        "run under agl-runs.",
+    )
+    url = click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
+    return path(url(function))
+
+
+def open_store(path: Path | None, url: str | None, *, to_write: bool = False) -> "LightningStore":
+    """The store that the options name; read beside the process that has it open.
+
+    Args:
+        path: Its file, or a run; see ``store_file``.
+        url: Address of its server.
+        to_write: Take it for oneself.
+
+    Raises:
+        ConfigError: Both options, or no store there.
+    """
+    from agl.errors import ConfigError
+
+    if path is not None and url is not None:
+        raise ConfigError("--path and --url name two stores; give one")
+    if url is not None:
+        import agl
+
+        # A person waits: an address where nobody is shall be named soon.
+        return agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    from agl_sqlite import SqliteLightningStore
+    from agl_views.tables.file_store import FileStore
+
+    file = newest_store() if path is None else store_file(path)
+    return SqliteLightningStore(file) if to_write else FileStore(file)
+
+
+def store_file(path: Path) -> Path:
+    """The store file that a path names: itself, or that of a run by its folder or a part of its id.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+    from agl_runs.folders import STORE
+    from agl_runs.local_runs import one_of, runs_here
+
+    file = path / STORE if path.is_dir() else path
+    if not file.is_file() and str(path) == path.stem:
+        return store_of(one_of(runs_here(), str(path)))
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such store file")
+    return file
+
+
+def store_of(run: "Run") -> Path:
+    """The store file of a run that is in its folder or under ``agl-runs``.
+
+    Raises:
+        ConfigError: It is not where it was.
+    """
+    from agl.errors import ConfigError
+    from agl_runs.finding import stores_here
+    from agl_runs.folders import STORE
+    from agl_runs.local_runs import runs_here
+
+    for file in (Path(run.folder or "") / STORE, *stores_here()):
+        if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
+            return file
+    raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
+
+
+def newest_store() -> Path:
+    """The store file of the newest run under ``agl-runs``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from agl.errors import ConfigError
+    from agl_runs.finding import stores_here
+
+    files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
+    note(f"store: {files[-1]}")
+    return files[-1]
+
+
+def each_rollout(
+    store: "LightningStore", status_in: "Sequence[RolloutStatus] | None" = None
+) -> "AsyncGenerator[Rollout]":
+    """All rollouts in the order in which they were queued, read page by page."""
+    from agl.store.queries import each_record
+
+    return each_record(store.query_rollouts, status_in=status_in)

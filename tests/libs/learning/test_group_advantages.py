@@ -1,0 +1,80 @@
+"""What counts as an advantage of zero: decided on the rewards, not on what rounding leaves."""
+
+import itertools
+
+import pytest
+
+from agl.types import Rollout
+from agl_learning.advantages.group_advantages import group_advantages, moments, sibling_advantages
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.results import Collected, Ended
+from agl_records.ledger.ledger import Ledger
+from agl_records.training_data import ModelCall, TrainingRow
+from agl_records.types import Credit, StepCredit
+
+
+def row(name: str, credit: Credit) -> TrainingRow:
+    return TrainingRow(
+        rollout_id=name,
+        attempt_id="at",
+        token_ids=[1, 2, 3],
+        logprobs=[0.0, -1.0, -1.0],
+        call_ids=[f"call-{name}"],
+        call_ranges=[(1, 3)],
+        credits=[credit],
+        model_versions=["0"],
+    )
+
+
+def collected(rewards: list[float]) -> Collected:
+    ledger, ended = Ledger(), []
+    for number, reward in enumerate(rewards):
+        name = f"ro-{number}"
+        ids = {"rollout_id": name, "attempt_id": "at", "call_id": f"call-{name}"}
+        ledger.add_call(ModelCall(sequence_id=1, **ids))
+        rollout = Rollout(rollout_id=name, input=None, start_time=0.0, status="succeeded")
+        ended.append(Ended(rollout, 0, reward, [row(name, Credit(reward=reward))]))
+    return Collected(ended, ledger, 0.0)
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 0.7, 1e-9, 1e9, -0.1, 0.0])
+@pytest.mark.parametrize("number", range(1, 9))
+def test_equal_rewards_have_no_advantage_at_all(reward: float, number: int) -> None:
+    for normalise in (True, False):
+        assert group_advantages([[reward]] * number, normalise) == [[0.0]] * number
+    assert moments([[reward]] * number).std == 0
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3], [0.2, 0.4, 0.6], [1.1, 2.2, 3.3], [0.1, 0.2, 0.3, 0.2]],
+)
+def test_which_rollouts_count_does_not_hang_on_rounding(rewards: list[float]) -> None:
+    for given in itertools.permutations(rewards):
+        batch = collected(list(given))
+        weighed = weigh(batch, WeighingOptions())
+        batch.ledger.check()
+        # The middle is at the mean; the two others are 1 deviation from it, or sqrt(3/2) where
+        # there are two in the middle.
+        assert [given.index(max(rewards)), given.index(min(rewards))] == [
+            next(n for n, one in enumerate(given) if f"ro-{n}" == each.row.rollout_id)
+            for each in sorted(weighed, key=lambda each: -each.advantages[0].value)
+        ]
+        assert batch.ledger.reasons() == {"zero_advantage": len(rewards) - 2}
+
+
+def test_a_difference_that_somebody_means_is_kept_however_small_it_is() -> None:
+    high, low = group_advantages([[1e9 + 1], [1e9]], normalise_std=False)
+    assert (high, low) == ([0.5], [-0.5])
+    high, low = group_advantages([[2e-9], [1e-9]], normalise_std=False)
+    assert (high, low) == ([pytest.approx(5e-10)], [pytest.approx(-5e-10)])
+
+
+def test_two_terms_that_cancel_are_zero() -> None:
+    # The first of two: 0.3 - mean(0.3, 0.1) = 0.1, and 1 * (0.2 - mean(0.2, 0.4)) = -0.1.
+    credits = [
+        Credit(reward=0.3, step=StepCredit(reward=0.2, group="s", weight=1.0)),
+        Credit(reward=0.1, step=StepCredit(reward=0.4, group="s", weight=1.0)),
+    ]
+    found = sibling_advantages([[row(str(n), one)] for n, one in enumerate(credits)], False)
+    assert [rows[0][0].value for rows in found] == [0.0, 0.0]

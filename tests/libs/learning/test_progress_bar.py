@@ -1,0 +1,49 @@
+"""Bars are drawn where a terminal is, beneath the log, and nothing is where none is."""
+
+import subprocess
+import sys
+
+import pytest
+
+from agl_learning.reports.progress_bar import Bar, working
+
+DRAW = """
+import logging, agl
+from agl_learning.reports.progress_bar import Bar, working
+agl.setup_logging()
+with Bar("grpo", 4, reward="") as bar, Bar("apo", None), working("loading"):
+    bar.update(1, reward="reward 0.5")
+    logging.getLogger("agl.x").info("a line of the log")
+    bar.update(3)
+"""
+
+
+def drawn(**env: str) -> str:
+    command = [sys.executable, "-c", DRAW]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+
+
+def test_bar_on_a_terminal_shows_how_much_is_done_and_the_time_left() -> None:
+    shown = drawn(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm", COLUMNS="80")
+    assert "grpo" in shown
+    assert "3/4" in shown
+    assert "reward 0.5" in shown
+    assert "a line of the log\n" in shown
+
+
+def test_nothing_but_the_log_is_written_without_a_terminal() -> None:
+    (line,) = drawn(COLUMNS="80").splitlines()
+    assert line.endswith("INFO " + line.split()[3] + " agl.x: a line of the log")
+
+
+def test_bar_that_is_not_to_be_shown_shows_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Bar("grpo", 4, shows=False) as bar:
+        bar.update(4)
+    monkeypatch.delenv("FORCE_COLOR")
+    with Bar("grpo", 4) as bar, working("loading"):
+        bar.update(4)
+        assert not bar.is_seen
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,245 @@
+"""Whoever wrote the span, the call reads the same."""
+
+import json
+
+import pytest
+
+from agl.errors import AdapterError
+from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import Span
+from agl_records.calls.reader import model_calls
+from agl_records.calls.sources import read_call
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Where is it?"},
+]
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"room": "kitchen"}'},
+}
+ANSWER = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+PARAMETERS = {"type": "object", "properties": {"room": {"type": "string"}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Look", "parameters": PARAMETERS},
+}
+IDS = {Key.PROMPT_TOKEN_IDS: [1, 2, 3], Key.RESPONSE_TOKEN_IDS: [4, 5]}
+
+GATEWAY = {
+    Key.OPERATION: "chat",
+    Key.INPUT_MESSAGES: json.dumps(MESSAGES),
+    Key.OUTPUT_MESSAGES: json.dumps([ANSWER]),
+    Key.TOOL_DEFINITIONS: json.dumps([TOOL]),
+    Key.RESPONSE_ID: "chatcmpl-1",
+    Key.RESPONSE_MODEL: "qwen",
+    Key.FINISH_REASONS: ["tool_calls"],
+    Key.RESPONSE_LOGPROBS: [-0.5, -0.25],
+    **IDS,
+}
+PARTS = {
+    Key.OPERATION: "chat",
+    "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be brief."}]),
+    Key.INPUT_MESSAGES: json.dumps(
+        [{"role": "user", "parts": [{"type": "text", "content": "Where is it?"}]}]
+    ),
+    Key.OUTPUT_MESSAGES: json.dumps(
+        [
+            {
+                "role": "assistant",
+                "parts": [
+                    {
+                        "type": "tool_call",
+                        "id": "call_1",
+                        "name": "look",
+                        "arguments": {"room": "kitchen"},
+                    }
+                ],
+                "finish_reason": "tool_call",
+            }
+        ]
+    ),
+    Key.TOOL_DEFINITIONS: json.dumps([{"type": "function", **TOOL["function"]}]),
+    Key.RESPONSE_ID: "chatcmpl-1",
+    Key.RESPONSE_MODEL: "qwen",
+    Key.FINISH_REASONS: ["tool_calls"],
+}
+FLAT = {
+    "gen_ai.prompt.0.role": "system",
+    "gen_ai.prompt.0.content": "Be brief.",
+    "gen_ai.prompt.1.role": "user",
+    "gen_ai.prompt.1.content": "Where is it?",
+    "gen_ai.completion.0.role": "assistant",
+    "gen_ai.completion.0.finish_reason": "tool_calls",
+    "gen_ai.completion.0.tool_calls.0.id": "call_1",
+    "gen_ai.completion.0.tool_calls.0.name": "look",
+    "gen_ai.completion.0.tool_calls.0.arguments": '{"room": "kitchen"}',
+    "gen_ai.request.functions.0.name": "look",
+    "gen_ai.request.functions.0.description": "Look",
+    "gen_ai.request.functions.0.parameters": json.dumps(PARAMETERS),
+    "gen_ai.response.id": "chatcmpl-1",
+    "gen_ai.response.model": "qwen",
+    "logprobs.content": json.dumps(
+        [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]
+    ),
+    **IDS,
+}
+CHOICE = {
+    "message": ANSWER,
+    "finish_reason": "tool_calls",
+    "token_ids": [4, 5],
+    "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
+}
+RAW = {
+    "llm.hosted_vllm.messages": repr(MESSAGES),
+    "llm.hosted_vllm.tools": repr([TOOL]),
+    "llm.hosted_vllm.choices": repr([CHOICE]),
+    "llm.hosted_vllm.prompt_token_ids": "[1, 2, 3]",
+    "llm.hosted_vllm.model": "qwen",
+    "llm.hosted_vllm.id": "chatcmpl-1",
+}
+OPERATION = {
+    "agentlightning.operation.input.messages.0.role": "system",
+    "agentlightning.operation.input.messages.0.content": "Be brief.",
+    "agentlightning.operation.input.messages.1.role": "user",
+    "agentlightning.operation.input.messages.1.content": "Where is it?",
+    "agentlightning.operation.output.id": "chatcmpl-1",
+    "agentlightning.operation.output.model": "qwen",
+    "agentlightning.operation.output.prompt_token_ids": [1, 2, 3],
+    "agentlightning.operation.output.choices.0.finish_reason": "tool_calls",
+    "agentlightning.operation.output.choices.0.message.role": "assistant",
+    "agentlightning.operation.output.choices.0.message.content": "Here.",
+    "agentlightning.operation.output.choices.0.provider_specific_fields.token_ids": [4, 5],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "lacks"),
+    [
+        ("openai.chat.completion", GATEWAY, ()),
+        ("chat qwen", PARTS, ("prompt_token_ids", "response_token_ids", "response_logprobs")),
+        ("openai.chat.completion", FLAT, ()),
+        ("litellm_request", FLAT, ()),
+        ("raw_gen_ai_request", RAW, ()),
+        ("openai.chat.completions.create", OPERATION, ("tools", "response", "response_logprobs")),
+    ],
+    ids=["gateway", "parts", "flat", "litellm_request", "raw_gen_ai_request", "operation"],
+)
+def test_every_way_of_writing_gives_the_same_call(trace, name, attributes, lacks) -> None:
+    plain = {str(key): value for key, value in attributes.items()}
+    call = read_call(trace.span(name, plain))
+    expected = {
+        "messages": MESSAGES,
+        "tools": [TOOL],
+        "response": ANSWER,
+        "prompt_token_ids": [1, 2, 3],
+        "response_token_ids": [4, 5],
+        "response_logprobs": [-0.5, -0.25],
+        "model": "qwen",
+        "response_id": "chatcmpl-1",
+        "finish_reason": "tool_calls",
+    }
+    for field in lacks:
+        expected.pop(field)
+    assert {field: getattr(call, field) for field in expected} == expected
+    assert (call.rollout_id, call.attempt_id, call.sequence_id) == ("ro-1", "at-1", 1)
+
+
+def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
+    parts = [
+        {"type": "text", "content": "What is this?"},
+        {"type": "uri", "modality": "image", "uri": "http://x/cat.png"},
+        {"type": "blob", "mime_type": "image/jpeg", "content": "QUJD"},
+    ]
+    answer = {"type": "tool_call_response", "id": "call_1", "response": {"found": True}}
+    messages = [{"role": "user", "parts": parts}, {"role": "tool", "parts": [answer]}]
+    call = read_call(
+        trace.span("chat", {"gen_ai.input.messages": json.dumps(messages)}),
+    )
+    user, tool = call.messages
+    assert [part["type"] for part in user["content"]] == ["text", "image_url", "image_url"]
+    assert user["content"][2]["image_url"]["url"] == "data:image/jpeg;base64,QUJD"
+    assert tool == {"role": "tool", "tool_call_id": "call_1", "content": '{"found": true}'}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("agent", {"agent.name": "writer"}),
+        ("invoke_agent w", {"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "m"}),
+        ("execute_tool", {"gen_ai.operation.name": "execute_tool", "gen_ai.input.messages": "[]"}),
+        ("agentlightning.annotation", {"agentlightning.reward.0.value": 1.0}),
+    ],
+)
+def test_agents_tools_and_rewards_are_no_calls(trace, name, attributes) -> None:
+    assert read_call(trace.span(name, attributes)) is None
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{"},
+        {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '{"role": "user"}'},
+        {"gen_ai.operation.name": "chat", "prompt_token_ids": "abc"},
+        {"gen_ai.operation.name": "chat", "prompt_token_ids": [1.5]},
+        {"gen_ai.prompt.0.content": "no role"},
+    ],
+)
+def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes) -> None:
+    span = trace.span("openai.chat.completion", attributes)
+    with pytest.raises(AdapterError, match=f"span '{span.span_id}'"):
+        read_call(span)
+
+
+def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(trace) -> None:
+    agent = trace.span("agent", {"agent.name": "writer"}, start_time=100.0, end_time=200.0)
+    trace.flat("c-1", parent_id=agent.span_id)
+    trace.gateway([1], [2], response_id="c-1")
+    (call,) = model_calls(trace.spans)
+    assert (call.prompt_token_ids, call.agent_name) == ([1], "writer")
+    assert call.call_id == trace.spans[2].span_id
+
+
+def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace) -> None:
+    for number in range(3):
+        trace.gateway([1], [number], response_id="same")
+    assert [call.response_token_ids for call in model_calls(trace.spans)] == [[0], [1], [2]]
+    for _ in range(3):
+        trace.flat("same")
+    assert len(model_calls(trace.spans)) == 3
+
+
+def test_nested_records_of_one_call_count_once(trace) -> None:
+    outer = trace.flat("c-1", start_time=1.0, end_time=5.0)
+    trace.flat("c-1", parent_id=outer.span_id, start_time=2.0, end_time=4.0)
+    trace.flat(None, parent_id=outer.span_id, start_time=2.0, end_time=4.0)
+    assert len(model_calls(trace.spans)) == 1
+
+
+def test_gateway_spans_find_their_agent_by_time(trace) -> None:
+    for name, start in (("writer", 0.0), ("critic", 20.0)):
+        trace.span("agent", {"agent.name": name}, start_time=start, end_time=start + 10)
+        trace.gateway([1], [2], start_time=start + 1, end_time=start + 2)
+    assert [call.agent_name for call in model_calls(trace.spans)] == ["writer", "critic"]
+
+
+@pytest.mark.parametrize("has_gateway", [False, True])
+def test_a_frameworks_span_without_id_is_one_call_with_the_clients_span_in_it(
+    has_gateway: bool,
+) -> None:
+    """As OpenInference records LangChain, smolagents and the Agents SDK."""
+    outer = {k: v for k, v in PARTS.items() if k != Key.RESPONSE_ID}
+    ids = {"rollout_id": "ro-1", "attempt_id": "at-1"}
+    spans = [
+        Span.from_attributes(name="generation", attributes=outer, span_id="a", **ids),
+        Span.from_attributes(name="chat", attributes=PARTS, span_id="b", parent_id="a", **ids),
+    ]
+    if has_gateway:
+        attributes = {**GATEWAY, Key.RESPONSE_ID: PARTS[Key.RESPONSE_ID]}
+        spans.append(
+            Span.from_attributes(name=MODEL_CALL_SPAN, attributes=attributes, span_id="c", **ids)
+        )
+    (call,) = model_calls(spans)
+    assert call.response_id == PARTS[Key.RESPONSE_ID]
+    assert bool(call.prompt_token_ids) == has_gateway

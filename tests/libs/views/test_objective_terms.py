@@ -1,0 +1,151 @@
+"""What a token adds to the objective, term by term; by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agl_views.explanations.objective_terms import terms_of
+from agl_views.explanations.reward_lines import RewardLine
+from agl_views.explanations.token_parts import Batch, Bin, Group, Step, Why
+
+EVENT = RewardLine("s", 1, 1.0, "primary", "at-1")
+GROUP = Group("", (), 0.4, 0.5)
+STEP = Step("r", "grpo", 3, 1, sampled_by="2", made="3", num_trained=2)
+WHY = Why(
+    rollout_id="ro-1",
+    attempt_id="at-1",
+    call_id="c",
+    place=0,
+    token_id=7,
+    logprob=-0.1,
+    events=(EVENT,),
+    rule="final",
+    because="the last reward of the attempt is 1",
+    credit=1.0,
+    group=GROUP,
+    advantage=0.6 / 0.500001,
+    advantage_because="1 against mean 0.4, std 0.5 of 4",
+    num_shared=1,
+    num_calls=1,
+    terms=(),
+    bin=Bin("trained", row=0, position=2),
+    step=STEP,
+)
+GRPO: dict[str, Any] = {
+    "estimator": "grpo",
+    "loss_type": "grpo",
+    "clip_low": 0.2,
+    "clip_high": 0.28,
+    "ratio_cap": 3.0,
+    "epochs": 1,
+    "max_tokens": 100,
+}
+BATCH = Batch(num_trained=2, num_rollouts=4, num_tokens=5)
+ADVANTAGE = 0.6 / 0.500001
+
+
+def values(why: Why = WHY, batch: Batch = BATCH, **options: Any) -> dict[str, float | None]:
+    return {one.name: one.value for one in terms_of(why, {**GRPO, **options}, batch)}
+
+
+def test_factors_are_told_as_what_they_are() -> None:
+    factors = {one.name: one.factor for one in terms_of(WHY, GRPO, BATCH)}
+    assert factors == {
+        **dict.fromkeys(("event", "rule", "baseline")),
+        **dict.fromkeys(("mask", "staleness", "clip"), 1.0),
+        "scale": pytest.approx(1 / 0.500001),
+        "length": 1 / (5 * 4),
+    }
+    away = terms_of(replace(WHY, bin=Bin("excluded", because="long")), GRPO, BATCH)[-1]
+    assert (away.name, away.factor, away.value) == ("mask", 0.0, pytest.approx(-ADVANTAGE))
+
+
+def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
+    found = values()
+    assert found == {
+        "event": 1.0,
+        "rule": 0.0,
+        "baseline": -0.4,
+        "scale": pytest.approx(ADVANTAGE - 0.6),
+        "mask": 0.0,
+        "staleness": 0.0,
+        "clip": 0.0,
+        "length": pytest.approx(ADVANTAGE * (1 / 20 - 1)),
+    }
+    assert sum(one or 0.0 for one in found.values()) == pytest.approx(ADVANTAGE / 20)
+
+
+def test_without_a_deviation_the_advantage_is_the_distance() -> None:
+    found = values(replace(WHY, advantage=0.6), normalise_std=False)
+    assert "scale" not in found
+    assert found["length"] == pytest.approx(0.6 * (1 / 20 - 1))
+
+
+def test_a_long_answer_costs_what_the_ledger_says() -> None:
+    because = f"{WHY.because}; -0.5 for an answer of 90 tokens"
+    long = replace(WHY, because=because, credit=0.5)
+    found = values(long, overlong_buffer=20, overlong_penalty=1.0)
+    assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
+    assert values(replace(long, credit=0.0), overlong_buffer=20, overlong_penalty=2.0)[
+        "overlong"
+    ] == pytest.approx(-1.0)
+
+
+def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
+    assert values(replace(WHY, credit=0.25))["rule"] == -0.75
+
+
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({"loss_type": "grpo"}, 1 / (5 * 4)),
+        ({"loss_type": "dr_grpo", "loss_constant": 50}, 1 / (50 * 4)),
+        ({"loss_type": "dapo"}, None),  # the tokens of the other rollouts are not read
+        ({"loss_type": None}, None),  # of an engine that has no such option
+        ({"minibatch_rows": 2}, None),  # which rows were beside it is not kept
+    ],
+)
+def test_weight_of_a_token_is_that_of_the_loss(
+    options: dict[str, Any], weight: float | None
+) -> None:
+    expected = None if weight is None else pytest.approx(ADVANTAGE * (weight - 1))
+    assert values(**options)["length"] == expected
+
+
+def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known() -> None:
+    assert values(batch=replace(BATCH, num_tokens=None))["length"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sampled_by", "is_known"),
+    [({}, "2", True), ({"epochs": 2}, "2", False), ({}, "1", False), ({}, None, False)],
+)
+def test_ratio_is_known_only_of_one_pass_with_the_weights_that_sampled(
+    options: dict[str, Any], sampled_by: str | None, is_known: bool
+) -> None:
+    why = replace(WHY, step=replace(STEP, sampled_by=sampled_by))
+    terms = {one.name: one for one in terms_of(why, {**GRPO, **options}, BATCH)}
+    assert terms["clip"].value == (0.0 if is_known else None)
+    assert ("with what is not kept as 0" in terms["length"].because) == (not is_known)
+    if sampled_by == "1":
+        assert "1 updates behind" in terms["staleness"].because
+
+
+def test_what_is_not_trained_loses_all_of_it() -> None:
+    why = replace(WHY, bin=Bin("excluded", "stale", "too old"))
+    found = values(why)
+    assert found["mask"] == -ADVANTAGE
+    assert "length" not in found
+
+
+def test_another_estimator_stands_in_the_place_of_mean_and_deviation() -> None:
+    why = replace(WHY, advantage=0.7, advantage_because="rloo (leave one out): 1 less 0.3")
+    found = values(why, estimator="rloo")
+    assert found["estimator"] == pytest.approx(-0.3)
+    assert not {"baseline", "scale"} & found.keys()
+
+
+def test_a_mean_over_tokens_has_no_terms_of_its_own() -> None:
+    found = values(replace(WHY, num_shared=0))
+    assert (found["estimator"], found["length"]) == (None, None)

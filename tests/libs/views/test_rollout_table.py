@@ -1,0 +1,245 @@
+"""What is listed by the indexes of a store's file is what reading all of it gives."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agl
+from agl.errors import InvalidQueryError
+from agl.types import Rollout
+from agl_views.tables import rollout_table
+from agl_views.tables.rollout_table import (
+    Wanted,
+    ids_in,
+    listed,
+    numbers_of,
+    ordered_in,
+    page_in,
+    steps_of,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from filling import world, writing
+
+pytestmark = pytest.mark.plugins
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("filled") / "store.db"
+    writing.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
+    return path
+
+
+@pytest.fixture
+async def store(file: Path) -> AsyncGenerator[agl.SqliteLightningStore]:
+    opened = agl.SqliteLightningStore(file)
+    yield opened
+    await opened.close()
+
+
+CASES = [
+    Wanted(),
+    Wanted(most=7),
+    Wanted(statuses=["failed", "cancelled"], most=5),
+    Wanted(mode="val"),
+    Wanted(step=2),
+    Wanted(step=2, run="filled-00-2", mode="train", statuses=["succeeded"]),
+    Wanted(step=10, mode="val", most=3),
+    Wanted(run="filled-00-1", most=4),
+    Wanted(task='"id": "shop-00'),
+    Wanted(task="candles each", most=2),
+    Wanted(step=99),
+    Wanted(below=0.3, most=5),
+    Wanted(above=0.2, below=0.9, mode="train", statuses=["failed", "succeeded"]),
+    Wanted(above=0.5, step=2, is_least=True, most=3),
+    Wanted(sort="reward", most=6),
+    Wanted(sort="reward", most=6, is_least=True, mode="train"),
+    Wanted(sort="reward", below=0.7, step=2),
+    Wanted(sort="reward", run="filled-00-1", most=4),
+    Wanted(sort="seconds", most=4),
+    Wanted(sort="seconds", most=4, is_least=True),
+]
+
+
+def most_last(rollouts: list[Rollout], wanted: Wanted) -> list[Rollout]:
+    """In the plainest words: those that fit, the most last, or for the least the most first."""
+    fitting = [one for one in rollouts if wanted.fits(one)]
+    if wanted.sort == "reward":
+        fitting.sort(key=lambda one: one.reward or 0.0)
+    if wanted.sort == "seconds":
+        fitting = [one for one in fitting if one.end_time is not None]
+        fitting.sort(key=lambda one: (one.end_time or 0.0) - one.start_time)
+    if wanted.most is None:
+        return fitting
+    return fitting[: wanted.most] if wanted.is_least else fitting[-wanted.most :]
+
+
+@pytest.mark.parametrize("wanted", CASES, ids=repr)
+async def test_listed_rollouts_are_those_that_reading_all_gives(
+    store: agl.SqliteLightningStore, wanted: Wanted
+) -> None:
+    every = list(await store.query_rollouts())
+    expected = [one.rollout_id for one in most_last(every, wanted)]
+    by_index = await listed(store, wanted)
+    by_page = await rollout_table._paged(store, wanted)  # pyright: ignore[reportPrivateUsage]
+    assert [one.rollout_id for one in by_index.rollouts] == expected
+    assert [one.rollout_id for one in by_page.rollouts] == expected
+    assert by_index.total in (None, sum(map(wanted.fits, every)))
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(
+    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    if not is_file:
+        monkeypatch.setattr(rollout_table, "file_of", lambda store: None)
+    wanted = Wanted(statuses=["failed", "cancelled"], sort="reward", most=5)
+    with pytest.raises(InvalidQueryError, match=r"failed or cancelled have no reward"):
+        await listed(store, wanted)
+    assert (await listed(store, replace(wanted, statuses=["failed", "succeeded"]))).rollouts
+
+
+async def test_steps_of_a_run_are_counted(store: agl.SqliteLightningStore, file: Path) -> None:
+    counted: dict[tuple[Any, Any], int] = {}
+    for one in await store.query_rollouts():
+        about = one.metadata or {}
+        if about["run"] == "filled-00-2" and "step" in about:
+            key = (about["step"], one.mode)
+            counted[key] = counted.get(key, 0) + 1
+    with closing(sqlite3.connect(file)) as connection:
+        found = steps_of(connection, "filled-00-2")
+    assert {(step, mode): number for step, mode, number in found} == counted
+
+
+def plans(connection: sqlite3.Connection, wanted: Wanted, ask: Any = ids_in) -> str:
+    """What SQLite says of how it goes about a list."""
+    said: list[str] = []
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    ask(connection, wanted)
+    connection.set_trace_callback(None)
+    for sql in asked:
+        if sql.startswith("SELECT"):
+            said += [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Wanted(step=2, run="filled-00-1", mode="train", most=20), "rollout_step"),
+        (Wanted(step=2, statuses=["failed"], most=20), "rollout_step"),
+        (Wanted(run="filled-00-1", most=20), "rollout_run"),
+        (Wanted(run="filled-00-1", statuses=["succeeded"], most=20), "rollout_run"),
+        (Wanted(mode="val", most=20), "rollout_mode"),
+        (Wanted(statuses=["failed"], most=20), "rollout_status"),
+        (Wanted(sort="reward", mode="val", most=2), "rollout_reward"),
+        (Wanted(below=0.2, mode="val", most=2), "COVERING INDEX rollout_reward"),
+        (Wanted(below=0.2, step=2, most=2), "rollout_step"),
+    ],
+    ids=repr,
+)
+def test_lists_go_by_an_index(file: Path, wanted: Wanted, index: str) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        assert index in plans(connection, wanted)
+
+
+@pytest.mark.parametrize(("many", "index"), [(1000, "rollout_run"), (2, "rollout_reward")])
+def test_a_run_is_sorted_by_an_index(
+    file: Path, monkeypatch: pytest.MonkeyPatch, many: int, index: str
+) -> None:
+    monkeypatch.setattr(rollout_table, "MANY", many)
+    wanted, by_reward = Wanted(run="filled-00-1", most=3), partial(ordered_in, by="reward")
+    with closing(sqlite3.connect(file)) as connection:
+        page = plans(connection, wanted, by_reward).rpartition("USING INDEX ")[2]
+    assert page.startswith(index)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(),
+        Wanted(run="filled-00-1"),
+        Wanted(statuses=["succeeded"], run="filled-00-1"),
+        Wanted(statuses=["failed", "cancelled"]),
+        Wanted(mode="val"),
+        Wanted(statuses=["succeeded"], mode="train"),
+        Wanted(statuses=["failed"], step=2),
+        Wanted(below=0.6, above=0.1, mode="train"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("oldest_first", [False, True])
+async def test_pages_by_key_have_every_rollout_once(
+    store: agl.SqliteLightningStore, file: Path, wanted: Wanted, oldest_first: bool
+) -> None:
+    order = "asc" if oldest_first else "desc"
+    rollouts = await store.query_rollouts(sort_order=order)
+    expected = [one.rollout_id for one in rollouts if wanted.fits(one)]
+    assert expected
+    found: list[str] = []
+    with closing(sqlite3.connect(file)) as connection:
+        while True:
+            page, total = page_in(
+                connection,
+                replace(wanted, most=7),
+                after=found[-1] if found else None,
+                oldest_first=oldest_first,
+            )
+            assert total == len(expected)
+            found += page
+            if len(page) < 7:
+                break
+    assert found == expected
+
+
+async def test_a_page_of_ids_with_a_beginning(store: agl.SqliteLightningStore, file: Path) -> None:
+    ids = [one.rollout_id for one in await store.query_rollouts(sort_order="desc")]
+    with closing(sqlite3.connect(file)) as connection:
+        for beginning in (
+            "",
+            "r",
+            "ro-",
+            "ro-1",
+            "ro-a",
+            "ro-2f",
+            ids[3],
+            ids[3][:-2],
+            "ro-0",
+            "x",
+        ):
+            expected = [one for one in ids if one.startswith(beginning)]
+            found = page_in(connection, Wanted(), beginning=beginning)
+            assert found == (expected, len(expected)), beginning
+        failed = [one.rollout_id for one in await store.query_rollouts(status_in=["failed"])]
+        wanted = Wanted(statuses=["failed"], most=3)
+        found = page_in(connection, wanted, beginning="ro-1", oldest_first=True)
+        expected = [one for one in failed if one.startswith("ro-1")]
+        assert found == (expected[:3], len(expected))
+
+
+def test_the_numbers_of_a_beginning() -> None:
+    # Number 0x2a has ids of two digits and eight more: ro-2a........
+    assert numbers_of("ro-2a")[:3] == [(0x2, 0x2), (0x2A, 0x2A), (0x2A0, 0x2AF)]
+    assert numbers_of("ro-0") == []
+
+
+async def test_many_that_no_index_counts_are_not_counted(
+    store: agl.SqliteLightningStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_table, "MANY", 20)
+    number = (await store.query_rollouts(status_in=["succeeded"])).total
+    assert number > 20
+    with closing(sqlite3.connect(file)) as connection:
+        assert page_in(connection, Wanted(statuses=["succeeded"], most=5))[1] == number
+        assert page_in(connection, Wanted(statuses=["succeeded"], mode="train", most=5))[1] is None
