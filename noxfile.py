@@ -140,7 +140,7 @@ def bench_gateway(session: nox.Session) -> None:
 @nox.session(name="bench-rows")
 def bench_rows(session: nox.Session) -> None:
     """How fast spans become training rows, and how many rollouts two credit rules need."""
-    install(session, CORE, "agl-adapters", "agl-learning")
+    install(session, CORE, "agl-adapters", "agl-views")
     session.run("python", "benchmarks/rows.py", *session.posargs)
     session.run("python", "benchmarks/credit_toy.py")
 
@@ -196,8 +196,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(name="tests-core")
 def tests_core(session: nox.Session) -> None:
-    """The core's tests, with only the core and the library of trainers installed."""
-    install(session, CORE, "agl-learning", *TEST_TOOLS)
+    """The core's tests, with only the core and the libraries under plugins installed."""
+    install(session, CORE, "agl-views", *TEST_TOOLS)
     run_tests(session, *CORE_TESTS)
 
 
@@ -265,7 +265,7 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session(python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
     """The core and the store server on newer Pythons than the rest is tested with."""
-    install(session, CORE, "agl-learning", *TEST_TOOLS)
+    install(session, CORE, "agl-views", *TEST_TOOLS)
     tests = (*CORE_TESTS, "tests/plugins/server")
     session.run("pytest", *PARALLEL, *tests, *session.posargs, env=QUIET)
 

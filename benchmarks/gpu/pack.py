@@ -18,8 +18,8 @@ from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
 THERE = ("torch==2.11.0", "transformers==5.17.0", "peft", "accelerate")
-PACKAGES = ("core", "libs/agl-learning", "plugins/agl-adapters", "plugins/agl-gateway")
-PACKAGES += ("plugins/agl-torch",)
+PACKAGES = ("core", "libs/agl-records", "libs/agl-models", "libs/agl-learning")
+PACKAGES += ("plugins/agl-adapters", "plugins/agl-gateway", "plugins/agl-torch")
 MORE = ("openai>=2,<4", "gguf>=0.17", "filelock>=3.16")
 """What the agent asks with; what converts SmolLM2."""
 TARGET = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp"]

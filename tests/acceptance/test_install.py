@@ -16,8 +16,8 @@ CLONE = Path(__file__).parents[2]
 ALL = sorted(["agl-core", "agl-agentlightning", *(path.name for path in CLONE.glob("[lp]*/agl-*"))])
 
 OF_ALGORITHMS = {
-    *("agl-adapters", "agl-core", "agl-http", "agl-learning", "agl-processes", "agl-runs"),
-    *("agl-server", "agl-sqlite"),
+    *("agl-adapters", "agl-core", "agl-http", "agl-learning", "agl-models", "agl-processes"),
+    *("agl-records", "agl-runs", "agl-server", "agl-sqlite"),
 }
 """What each algorithm brings."""
 
@@ -27,7 +27,7 @@ OF_ALGORITHMS = {
 @pytest.mark.parametrize(
     ("package", "ours", "works"),
     [
-        ("agl-apo", {"agl-apo", *OF_ALGORITHMS}, "algorithm apo"),
+        ("agl-apo", {"agl-apo", "agl-views", *OF_ALGORITHMS}, "algorithm apo"),
         pytest.param(
             "agl-verl",
             {"agl-gateway", "agl-verl", *OF_ALGORITHMS},

@@ -122,12 +122,14 @@ def test_agent_with_a_grader_says_what_to_install(packages: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["group_advantages", "save_ledger", "sibling_advantages"])
-def test_name_of_a_library_says_what_to_install(packages: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "library"), [("group_advantages", "agl-learning"), ("save_ledger", "agl-records")]
+)
+def test_name_of_a_library_says_what_to_install(packages: Path, name: str, library: str) -> None:
     done = run(packages, "-c", f"import agl; agl.{name}")
     assert done.stderr.splitlines()[-1] == (
-        f"agl.errors.MissingPluginError: agl.{name} lives in agl-learning, which is not "
-        f"installed. Run: {install_line('agl-learning')}"
+        f"agl.errors.MissingPluginError: agl.{name} lives in {library}, which is not "
+        f"installed. Run: {install_line(library)}"
     )
 
 

@@ -60,7 +60,8 @@ async def test_the_whole_family_ends_with_the_block(tmp_path):
 
 async def test_the_whole_family_ends_when_its_parent_is_killed(tmp_path):
     program = (
-        "import asyncio, sys; from pathlib import Path; from agl_models.processes.child_process import child\n"
+        "import asyncio, sys; from pathlib import Path\n"
+        "from agl_models.processes.child_process import child\n"
         "async def main():\n"
         "    folder = Path(sys.argv[1])\n"
         "    async with child([sys.executable, '-c', sys.argv[2], sys.argv[1]], folder / 'log'):\n"

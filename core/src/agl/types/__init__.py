@@ -1,7 +1,7 @@
 """Every noun of agl, and nothing but data.
 
 ``records`` is the work, ``spans`` what it did, ``resources`` what it uses. Runs are in agl-runs;
-model calls, credit and the ledger in agl-learning.
+model calls, credit and the ledger in agl-records.
 """
 
 from collections.abc import Mapping

@@ -101,7 +101,7 @@ def check_scores(judge: str, given: Any, number: int) -> None:
 class GroupRule(CreditRule):
     """A rule that compares the rollouts of a task, by a model, once all of them have ended.
 
-    Who collects rollouts asks it, see ``agl_learning.collect.group_judge``; an attempt by itself has no reward.
+    Who collects rollouts asks it, as agl-learning does; an attempt by itself has no reward.
     """
 
     uses_intermediate = False

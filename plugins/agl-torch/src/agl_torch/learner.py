@@ -55,7 +55,7 @@ class Sample:
     values: list[float] = field(default_factory=list[float])
     """What it expected when the advantages were made."""
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
-    """See ``agl_learning.advantages.weighing.Weighed``; the same for all samples of a step."""
+    """See ``agl_learning.Weighed``; the same for all samples of a step."""
     is_current: bool = True
     """Whether the weights that sampled it are those that are trained."""
     weight: Weight = NO_WEIGHT

@@ -33,7 +33,7 @@ class VerlAlgorithm:
     """A name, and what it stands for."""
 
     estimator: str
-    """One of ``agl_learning.advantages.estimators.ESTIMATORS``."""
+    """One of ``agl_learning.ESTIMATORS``."""
     summary: str
     loss_mode: str = "vanilla"
     """verl's ``policy_loss.loss_mode``."""

@@ -1,6 +1,6 @@
 """What agl adds to verl's metrics of a step, under ``agl/``.
 
-- those of ``agl_learning.collect.step_metrics.collected_metrics``, of the step's groups: ``agl/reward/mean``
+- those of ``agl_learning.collected_metrics``, of the step's groups: ``agl/reward/mean``
   and ``agl/reward/std`` are over rollouts, each once, whatever number of rows it has
   (``critic/score/*`` of verl is over rows); ``agl/time/rollouts`` is the longest group's
 - ``agl/groups/trained``, ``agl/groups/dropped``: groups that were not given to verl since its last

@@ -10,7 +10,7 @@ and workers get ``losses.actor_loss`` and ``critic_loss`` through verl's own ``s
 Options that are read here, all in verl's own configuration:
 
 - ``algorithm.adv_estimator``: must be ``agl_<name>``, the name one of
-  ``agl_learning.advantages.estimators.ESTIMATORS``
+  ``agl_learning.ESTIMATORS``
 - ``algorithm.gamma``, ``lam``, ``norm_adv_by_std_in_grpo``, ``gdpo_reward_keys``,
   ``gdpo_reward_weights``
 - ``actor_rollout_ref.rollout.custom.agl_loss_mean``: one of ``losses.MEANS``; ``rollout`` if absent
@@ -77,7 +77,7 @@ def estimate(
     """An estimator in the form that verl calls.
 
     Args:
-        name: One of ``agl_learning.advantages.estimators.ESTIMATORS``.
+        name: One of ``agl_learning.ESTIMATORS``.
         token_level_rewards: ``(B, L)``, with KL penalties if verl is told to subtract them.
         response_mask: ``(B, L)``; less than the trajectories' where tokens were rejected.
         config: The section ``algorithm``.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EQUAL = 1e-6
 """Rewards that differ by no more than this part of the largest of their group are equal. Coarser
-than ``agl_learning.advantages.group_advantages.EQUAL``: single precision keeps seven digits of a reward."""
+than ``group_advantages.EQUAL``: single precision keeps seven digits of a reward."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _groups(inputs: Inputs, whole: bool) -> list[list[Entry]]:
 
 
 def group_moments(group: list[list[Entry]]) -> Moments:
-    """Over rollouts, each with weight 1; see ``agl_learning.advantages.group_advantages.moments``."""
+    """Over rollouts, each with weight 1; see ``group_advantages.moments``."""
     return moments([[entry.reward for entry in entries] for entries in group], EQUAL)
 
 

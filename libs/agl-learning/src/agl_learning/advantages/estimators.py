@@ -1,7 +1,7 @@
 """How much better than its siblings a rollout did: estimators over rollouts, as pure functions.
 
 With ``R_i`` the reward of rollout i of n siblings, ``mean`` and ``std`` over them (n - 1 in its
-denominator, see ``agl_learning.advantages.group_advantages``), the advantage of every sampled token of rollout i is
+denominator, see ``group_advantages``), the advantage of every sampled token of rollout i is
 
     grpo                 (R_i - mean) / (std + 1e-6); without the division if told so
     rloo                 R_i - mean of the others
@@ -40,7 +40,7 @@ Where we differ from verl, which has the same formulas over rows:
    token as its next value, and rewards are discounted across rows.
 3. A rollout without siblings has advantage 0 where siblings are what it is compared with; verl
    takes its plain reward. Equal rewards give exactly 0, and so does one that is equal to what it is
-   compared with, after whitening too; ``agl_learning.advantages.group_advantages`` says what equal means.
+   compared with, after whitening too; ``group_advantages`` says what equal means.
 4. Where agl noted credits, rewards and groups of calls take the place of those of rollouts: each
    call is compared with the calls of siblings of the same ``group``; where it has a ``step``, the
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.

@@ -1,9 +1,8 @@
 """How much each call of a collection counts: an estimator, by name, over its usable rows.
 
-The default, ``grpo``, is ``agl_learning.advantages.group_advantages`` and needs no torch. The others are those of
-``agl_learning.advantages.estimators``, which has their formulas and sources: siblings are the rollouts of one
-task, and a call has the advantage of its tokens. Where these have different ones, as by a critic, a
-row has them beside, and a call the mean of its.
+The default, ``grpo``, is ``group_advantages`` and needs no torch. The others are those of
+``estimators``: siblings are the rollouts of one task, and a call has the advantage of its tokens,
+or the mean of theirs where they differ, as by a critic; a row has each of them then.
 """
 
 import re

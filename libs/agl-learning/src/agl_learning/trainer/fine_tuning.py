@@ -14,8 +14,8 @@ and started again with the same ``run_dir`` goes on behind it:
   ``iterations/NNNN/ledger.jsonl``
 
 Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
-``examples``, those of ``agl_learning.collect.step_metrics.collected_metrics``, what the training says under
-``train/``, ``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
+``examples``, those of ``collect.step_metrics``, ``train/...`` of the training, ``time/train`` and
+``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Training in which each step learns from groups of rollouts.
 
-Groups that taught nothing may be drawn again (``refilling``), or rollouts of later steps run
-meanwhile (``ahead``).
+See ``dynamic_sampling`` for groups that taught nothing, ``async_collection`` for later steps.
 """
 
 from dataclasses import dataclass

@@ -4,10 +4,8 @@
 evaluations, accounts, metrics and the summary. Two kinds say what one step is, and how a run goes
 on after a kill:
 
-- ``agl_learning.trainer.online.OnlineTraining``: the weights change in this process, and a checkpoint now
-  and then is what outlives it (GRPO)
-- ``agl_learning.trainer.fine_tuning.FineTuning``: every step makes a whole version of the model somewhere
-  else, which outlives the process (SFT, DPO, trainers elsewhere)
+- ``OnlineTraining``: the weights change in this process, and checkpoints outlive it (GRPO)
+- ``FineTuning``: every step makes a whole version of the model somewhere else (SFT, DPO)
 """
 
 import asyncio
@@ -351,7 +349,7 @@ class Training(Algorithm, LoopOptions):
         return await self.run_request(request)
 
     async def run_request(self, request: "Request") -> "Collected":
-        """Run its tasks with the newest version; see ``agl_learning.resume.collection_journal.run_request``."""
+        """Run its tasks with the newest version; see ``collection_journal.run_request``."""
         resources, version = await self.serving(), self.version.number
         return await run_request(
             *(self.session, self.journal, request, version, resources),

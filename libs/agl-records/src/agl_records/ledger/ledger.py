@@ -1,6 +1,6 @@
 """The ledger: every model call, rollout and reward of a step in exactly one bin.
 
-The account of a rollout in a step is a ``LedgerPart``; see ``ledger_documents``. Save a step after
+The account of a rollout in a step is a ``LedgerPart``; see ``documents``. Save a step after
 the update that used its rows, so that rows of an update that failed are never stored as trained.
 """
 

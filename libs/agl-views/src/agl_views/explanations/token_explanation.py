@@ -1,7 +1,4 @@
-"""Why one token got what it got: events, rule, group, terms, bin, step; and all of it once more.
-
-``why_terms`` says what the terms are, ``recomputing`` how it is computed again.
-"""
+"""Why one token got what it got: events, rule, group, terms, bin, step; and all computed again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
