@@ -1,6 +1,7 @@
 """What a store acknowledged is there again when its file is opened again."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import time
 import pytest
 
 from agl.errors import (
+    DamagedRecordError,
     UnknownRecordError,
 )
 from agl.store.engine import operations as ops
@@ -265,4 +267,76 @@ async def test_log_stays_short(path, monkeypatch):
     assert path.stat().st_size > 3_000_000
     # The file never shrinks: this is the longest that the log was. Without checkpoints: 20 MB.
     assert os.stat(f"{path}-wal").st_size < 2_500_000
+    await store.close()
+
+
+async def queued_rows(path, *changes):
+    """Ids of queued rollouts, some of which SQL has changed in the closed file."""
+    store = SqliteLightningStore(path)
+    queued = await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input={"n": n}) for n in range(100)]
+    )
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for change in changes:
+            connection.execute(change)
+        connection.commit()
+    return [rollout.rollout_id for rollout in queued]
+
+
+async def test_queued_rollout_that_cannot_be_read_fails_and_the_next_are_claimed(path, caplog):
+    ids = await queued_rows(
+        path,
+        "UPDATE rollout SET input = '{' WHERE n <= 70",
+        'UPDATE rollout SET config = \'{"max_attempts": "x"}\' WHERE n = 80',
+    )
+    store = SqliteLightningStore(path)
+    claimed = await store.dequeue_many_rollouts(limit=100, worker_id="w")
+    assert [one.rollout_id for one in claimed] == [*ids[70:79], *ids[80:]]
+    assert await store.dequeue_rollout("w") is None
+    for rollout_id in (ids[0], ids[69], ids[79]):
+        (attempt,) = await store.query_attempts(rollout_id)
+        assert (attempt.status, attempt.error.boundary) == ("failed", "store")
+        assert rollout_id in attempt.error.message
+        assert f"rollout {rollout_id!r}" in caplog.text
+        with pytest.raises(DamagedRecordError, match=rollout_id):
+            await store.get_rollout_by_id(rollout_id)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM rollout WHERE status = 'failed'")
+    assert count == (71,)
+
+
+async def test_requeued_rollout_that_cannot_be_read_ends_with_one_attempt_more(path):
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("task")
+    await store.add_span(span_of(started))
+    await store.update_rollout(started.rollout_id, status="requeuing")
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE rollout SET metadata = '{'")
+        connection.commit()
+    store = SqliteLightningStore(path)
+    waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=60))
+    await asyncio.sleep(0)
+    good = await store.enqueue_rollout("good")
+    assert (await waiting).rollout_id == good.rollout_id
+    attempts = await store.query_attempts(started.rollout_id)
+    assert [one.sequence_id for one in attempts] == [1, 2]
+    assert (await store.statistics())["total_rollouts"] == 2
+    await store.close()
+
+
+async def test_deadline_of_a_rollout_that_cannot_be_read_keeps_no_other_from_its_end(path):
+    store = SqliteLightningStore(path)
+    config = RolloutConfig(timeout_seconds=0.2)
+    damaged, good = [await store.start_rollout(n, config=config) for n in range(2)]
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE rollout SET input = '{' WHERE n = 1")
+        connection.commit()
+    store = SqliteLightningStore(path, scan_interval_seconds=0.05)
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[good.rollout_id], timeout=20)
+    assert (ended.rollout_id, ended.status) == (good.rollout_id, "failed")
+    assert (await store.get_latest_attempt(damaged.rollout_id)).status == "preparing"
     await store.close()

@@ -64,29 +64,43 @@ def by_symlink(path):
     return other
 
 
+def by_hard_link(path):
+    other = path.parent / "other.db"
+    other.hardlink_to(path)
+    return other
+
+
 OWNER = (
     "import sys; from agl_sqlite import SqliteLightningStore\n"
     "store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 )
 
 
-@pytest.mark.parametrize("other_name", [Path, by_symlink])
+@pytest.mark.parametrize("other_name", [by_symlink, by_hard_link])
 def test_second_owner_is_refused_by_every_name(path, other_name):
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        refused(other_name(path), "in use by (another )?process")
+        refused(other_name(path), "in use by (another )?process|hard links")
         process.kill()
 
 
-@pytest.mark.parametrize("other_name", [Path, by_symlink])
+@pytest.mark.parametrize("other_name", [Path, by_symlink, by_hard_link])
 async def test_second_owner_in_the_same_process_is_refused_by_every_name(path, other_name):
     store = SqliteLightningStore(path)
-    refused(other_name(path), "open in this process already")
+    refused(other_name(path), "open in this process already|hard links")
     await store.enqueue_rollout("task")
     await store.close()
+
+
+async def test_file_with_two_names_is_refused(path):
+    await SqliteLightningStore(path).close()
+    other = by_hard_link(path)
+    refused(other, "2 names")
+    other.unlink()
+    await SqliteLightningStore(path).close()
 
 
 async def test_lock_of_the_next_owner_is_left_alone(path):
@@ -218,7 +232,7 @@ async def test_forked_process_is_told_to_use_http(path, tmp_path):
 
 LEAVES_A_CHILD = """
 import os, sys, time
-from agl_sqlite import SqliteLightningStore, writer
+from agl_sqlite import SqliteLightningStore
 
 store = SqliteLightningStore(sys.argv[1])
 if (child := os.fork()) == 0:

@@ -144,13 +144,24 @@ def _own(path: str, file: str) -> LockFile:
             "A store needs a folder that can be written; give another path"
         ) from error
     try:
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
+        # Before it is opened: with the first file object of a file that is closed, a process loses
+        # all locks that SQLite has on it, also by another name.
+        if os.path.isfile(file) and (names := os.stat(file).st_nlink) > 1:
+            raise StoreUnavailableError(
+                f"store {path!r}: the file has {names} names (hard links). SQLite keeps its log "
+                "beside one of them only, and opened by another, records are lost. Remove the "
+                "other names, or make a copy"
+            )
+        try:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"store {path!r}: cannot be opened for writing: {error.strerror}; give the path "
+                "of a file that can be written"
+            ) from error
+    except BaseException:
         lock.release()
-        raise StoreUnavailableError(
-            f"store {path!r}: cannot be opened for writing: {error.strerror}; give the path "
-            "of a file that can be written"
-        ) from error
+        raise
     return lock
 
 

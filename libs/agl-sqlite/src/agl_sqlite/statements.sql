@@ -25,7 +25,7 @@ SELECT EXISTS (SELECT 1 FROM attempt WHERE deadline IS NOT NULL);
 SELECT {rollout} FROM rollout r WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: first_queued
-SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position LIMIT ?;
+SELECT {rollout}, r.n FROM rollout r WHERE r.position IS NOT NULL ORDER BY r.position LIMIT ?;
 
 -- name: insert_rollout
 INSERT INTO rollout (n, rollout_id, status, mode, resources_id, start_time, end_time, position,
@@ -76,6 +76,9 @@ WHERE t.status IN ('preparing', 'running') AND t.status = 'preparing' AND t.key 
 -- name: overdue
 SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.deadline < ? ORDER BY t.deadline;
+
+-- name: forget_deadline
+UPDATE attempt SET deadline = NULL WHERE a = ?;
 
 -- name: insert_attempt
 INSERT INTO attempt (a, n, attempt_id, sequence_id, status, worker_id, start_time, deadline,

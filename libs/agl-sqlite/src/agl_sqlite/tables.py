@@ -1,6 +1,7 @@
 """Writing a store over a connection to SQLite: what the operations keep and find."""
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal, cast
 
@@ -9,7 +10,7 @@ from pydantic_core import from_json, to_json
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import AnySpan, PackedSpan, packed
-from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
+from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import json_of, json_or_none
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL, texts_json
@@ -98,9 +99,35 @@ class SqliteTables(WriteBehind):
         """The head of the queue."""
         if not self._queue and not self._is_whole_queue:
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
-            self._queue = {row[0]: rollout_of(row) for row in rows}
+            for *row, number in rows:
+                try:
+                    self._queue[row[0]] = rollout_of(row)
+                except ValueError as error:
+                    self._set_aside(row[0], number, error)
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
+            if rows and not self._queue:
+                return self.first_queued()
         return next(iter(self._queue.values()), None)
+
+    def _set_aside(self, rollout_id: str, number: int, error: ValueError) -> None:
+        """Fail a queued rollout that cannot be read, for a reason that an attempt of it says."""
+        logger.error("%s; it has failed, and is not claimed", error)
+        now, latest = time.time(), self.latest_attempt(rollout_id)
+        attempt = Attempt(
+            rollout_id=rollout_id,
+            attempt_id=self.new_id("at"),
+            sequence_id=1 if latest is None else latest.sequence_id + 1,
+            start_time=now,
+            end_time=now,
+            status="failed",
+            error=Failure(boundary="store", type="DamagedRecordError", message=str(error)),
+        )
+        stored = StoredAttempt(attempt, self.next_sequence_of_all(rollout_id) or 1)
+        self.insert_attempt(stored, None)
+        self.save_attempt(stored, None)
+        self._keep("move_rollout", number, ("failed", now, None, None, number))
+        self.effects.dequeued += 1
+        self.effects.ended.append(rollout_id)
 
     def has_nothing_for(self, worker_id: str | None, key: str | None) -> bool:
         """Whether a claim from an empty queue would change nothing; asked by any thread."""
@@ -219,10 +246,13 @@ class SqliteTables(WriteBehind):
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
         """Attempts whose deadline has passed."""
-        ids = self.connection.execute(SQL["overdue"], (now,)).fetchall()
-        found = [
-            (self.rollout(rollout), self.attempt(rollout, attempt)) for rollout, attempt in ids
-        ]
+        found: list[tuple[Rollout | None, StoredAttempt | None]] = []
+        for rollout_id, attempt_id in self.connection.execute(SQL["overdue"], (now,)).fetchall():
+            try:
+                found.append((self.rollout(rollout_id), self.attempt(rollout_id, attempt_id)))
+            except ValueError as error:
+                logger.error("%s; its attempt %r is not ended", error, attempt_id)
+                self.connection.execute(SQL["forget_deadline"], (number_of(attempt_id),))
         return cast(list[tuple[Rollout, StoredAttempt]], found)
 
     def made_by(self, key: str) -> list[tuple[str, str]]:
