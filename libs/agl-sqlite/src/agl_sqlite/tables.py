@@ -1,5 +1,6 @@
 """Writing a store over a connection to SQLite: what the operations keep and find."""
 
+import logging
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL, texts_json
 from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
 from agl_sqlite.write_behind import WriteBehind
+
+logger = logging.getLogger(__name__)
 
 _MOST = 20_000
 """So many objects of a kind are kept."""
