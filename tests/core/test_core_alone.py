@@ -152,3 +152,17 @@ def test_fixtures_are_active_with_agl_testing_only(packages: Path) -> None:
     (packages / metadata.name).symlink_to(metadata)
     both = run(packages, *arguments)
     assert "memory_store" in both.stdout, both.stderr
+
+
+def test_a_process_of_runners_alone_needs_no_algorithm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = agl.ClientServerExecutionStrategy(role="runner", server_port=1)
+    started: list[object] = []
+    monkeypatch.setattr(strategy, "execute", lambda *what: started.append(what))
+    trainer = agl.Trainer(strategy=strategy)
+    monkeypatch.setattr("agl.trainer.plan_part", lambda kind, *given: pytest.fail(kind))
+    for fit in (trainer.fit, trainer.dev):
+        fit(agl.rollout(lambda task: 1.0), [1])
+    assert len(started) == 2
+    assert "nothing is learned" not in caplog.text

@@ -7,6 +7,7 @@ in other batches.
 """
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -66,9 +67,11 @@ def fine_tuning(out: Path) -> dict[str, Any]:
     """Options of SFT and DPO."""
     model = out / "model"
     if not model.exists():  # a run that goes on has it
-        build_model(0).save_pretrained(out / "partial")
-        build_tokenizer().save_pretrained(out / "partial")
-        (out / "partial").rename(model)
+        partial = out / f"partial-{os.getpid()}"  # of two starts at once each makes one
+        build_model(0).save_pretrained(partial)
+        build_tokenizer().save_pretrained(partial)
+        with contextlib.suppress(OSError):
+            partial.rename(model)
     return {
         "model": str(model),
         "engine": "trl",

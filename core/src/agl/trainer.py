@@ -170,12 +170,12 @@ class Trainer:
             RunnerCrashError: Runners died and could not be replaced.
             StoppedError: It stopped before its end, as Ctrl+C or SIGTERM asked it to, say.
         """
-        if self.algorithm is None:
+        if self.algorithm is None and self.strategy.runs_algorithm:
             logger.warning(
                 "Trainer.fit: no algorithm was given, so nothing is learned: running Baseline. "
                 "Pass Trainer(algorithm=...); see: agl plugins"
             )
-        return self._run(agent, self.algorithm or _baseline(), (train_dataset, val_dataset))
+        return self._run(agent, self._algorithm(), (train_dataset, val_dataset))
 
     @refuse_keywords("Trainer.dev")
     def dev(
@@ -194,13 +194,18 @@ class Trainer:
             ConfigError: The trainer's algorithm is not a ``FastAlgorithm``.
         """
         train_dataset = one_of("Trainer", train_dataset=train_dataset, dev_dataset=dev_dataset)
-        algorithm = self.algorithm or _baseline()
+        algorithm = self._algorithm()
         if not isinstance(algorithm, FastAlgorithm):
             raise ConfigError(
                 f"Trainer.dev runs fast algorithms only, and {type(algorithm).__name__} is none. "
                 "Leave the algorithm out to run Baseline, or call fit()"
             )
         return self._run(agent, algorithm, (train_dataset, val_dataset))
+
+    def _algorithm(self) -> Algorithm:
+        if not self.strategy.runs_algorithm:
+            return self.algorithm or _RunsElsewhere()
+        return self.algorithm or plan_part("algorithm", "baseline").build()
 
     def _run(self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets) -> RunResult:
         if not isinstance(agent, LitAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -332,8 +337,9 @@ class Trainer:
             await runner.iter(event=event)
 
 
-def _baseline() -> Algorithm:
-    return plan_part("algorithm", "baseline").build()
+class _RunsElsewhere(FastAlgorithm):
+    def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        raise ConfigError("this process has runners alone; its algorithm runs elsewhere")
 
 
 def _gateway(spec: Spec[Gateway]) -> Gateway:
