@@ -11,7 +11,7 @@ from agl.errors import (
     ReplacedError,
     UnknownRecordError,
 )
-from agl.store.documents import FENCE
+from agl.store.answers import FENCE
 from agl.types import Document
 from agl_runs.records import DatasetDigest, RunCode, RunStart
 from agl_runs.store import begin_run, delete_run, end_run, fence_of, get_run, query_runs

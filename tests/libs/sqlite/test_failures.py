@@ -10,8 +10,8 @@ from agl.errors import (
     StoreError,
     UnknownRecordError,
 )
+from agl.store.answers import RETRY_SECONDS
 from agl.store.base import AttemptEnd
-from agl.store.documents import RETRY_SECONDS
 from agl.store.engine import operations as ops
 from agl.types import EnqueueRolloutRequest
 from agl_sqlite import SqliteLightningStore, writer

@@ -1,7 +1,8 @@
-"""What a store says of itself, and a runner's whole turn as data."""
+"""The data of the contract: what a store says of itself, a runner's turn, a writer's fence."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypedDict
+from contextvars import ContextVar
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from pydantic import ConfigDict
 
@@ -55,3 +56,23 @@ class Turn(NamedTuple):
     attempt: Attempt | None
     """The ended attempt as it is now; None when none was to be ended."""
     claimed: Sequence[AttemptedRollout]
+
+
+class Fence(NamedTuple):
+    """Names a document whose version says which writer is current; its body says who that is.
+
+    A writer with a lower version may not write.
+    """
+
+    kind: str
+    key: str
+    version: int
+
+
+FENCE: Final[ContextVar[Fence | None]] = ContextVar("agl_fence", default=None)
+"""The fence of the current caller; a store raises a ``ReplacedError`` and writes nothing if the
+document's version is higher. A caller without a fence is never refused."""
+
+RETRY_SECONDS: Final[ContextVar[float]] = ContextVar("agl_store_retry_seconds", default=60.0)
+"""So long a call waits for a store whose disk is full, about as a client over HTTP asks again. A
+server sets 0 for what it answers, as its clients decide how long they wait."""

@@ -15,7 +15,6 @@ from agl.store.answers import (
     LightningStoreStatistics as LightningStoreStatistics,
     Turn as Turn,
 )
-from agl.store.documents import StoreDocuments
 from agl.store.operation import UNSET as UNSET, Unset as Unset, operation
 from agl.store.packed_span import AnySpan, unpacked
 from agl.store.reads import FilterLogic as FilterLogic, SortOrder as SortOrder, StoreReads
@@ -23,6 +22,7 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    Document,
     EnqueueRolloutRequest,
     Failure,
     NamedResources,
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-class LightningStore(StoreReads, StoreDocuments):
+class LightningStore(StoreReads):
     """Where algorithm and runners meet.
 
     It holds a queue of rollouts, their attempts and spans, resources, workers, and documents. Ids
     are strings made by the store: ``ro-…``, ``at-…``, ``rs-…``. Instants are unix seconds. What
-    only asks is in ``StoreReads``, what is about documents in ``StoreDocuments``.
+    only asks is in ``StoreReads``.
 
     A store writes the methods that are an ``@operation``; all others are made of those, and a store
     may have faster ones of its own.
@@ -342,6 +342,45 @@ class LightningStore(StoreReads, StoreDocuments):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         """Note a heartbeat; an unknown worker is made."""
+        ...
+
+    # --- documents, which libraries and plugins keep, and deleting
+
+    @operation
+    async def put_documents(self, documents: Sequence[Document]) -> None:
+        """Keep documents, all or none.
+
+        One with ``expect`` is kept if that version is stored (0: none is), so that of two writers
+        who have read the same version one is refused. One without ``expect`` takes the place of a
+        stored one whose version is the same or lower. Where a higher version is stored, that one
+        stays: the write came late, from a process that was thought dead.
+
+        Raises:
+            ConflictError: Another version is stored than one expects.
+            UnknownRecordError: A ``rollout_id`` does not exist.
+        """
+        ...
+
+    @operation
+    async def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
+        """Delete documents of a kind, and return how many were there."""
+        ...
+
+    @operation
+    async def delete_rollouts(
+        self, rollout_ids: Sequence[str], *, only_count: bool = False
+    ) -> dict[str, int]:
+        """Delete rollouts, their attempts and spans, and the documents about them.
+
+        Resources that only these rollouts used go with them, but for the latest ones.
+
+        Args:
+            rollout_ids: Which; unknown ones are passed over.
+            only_count: Delete nothing, and only say how much it would be.
+
+        Returns:
+            How many ``rollouts``, ``attempts``, ``spans``, ``documents`` and ``resources``.
+        """
         ...
 
 

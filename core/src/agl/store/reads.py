@@ -7,6 +7,7 @@ from agl.store.operation import operation
 from agl.store.rules import IMPORTED
 from agl.types import (
     Attempt,
+    Document,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
@@ -148,6 +149,25 @@ class StoreReads:
         offset: int = 0,
     ) -> PaginatedResult[ResourcesUpdate]:
         """Snapshots; default order: as created."""
+        ...
+
+    @operation
+    async def query_documents(
+        self,
+        kind: str,
+        *,
+        key_in: Sequence[str] | None = None,
+        key_prefix: str = "",
+        rollout_id_in: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = -1,
+    ) -> PaginatedResult[Document]:
+        """Documents of a kind, in the order of their keys.
+
+        Args:
+            key_in: Only these; an empty one matches nothing.
+            after: Only keys behind this one, the last of the page before; ``total`` counts all.
+        """
         ...
 
     @operation

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from agl.errors import InvalidTransitionError, ReplacedError
+from agl.store.answers import FENCE
 from agl.store.base import LightningStore
-from agl.store.documents import FENCE
 from agl.store.forwarding import StandInStore
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure

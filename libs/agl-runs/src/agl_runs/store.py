@@ -8,8 +8,8 @@ import time
 from typing import Any, Final, cast
 
 from agl.errors import ConflictError, InvalidTransitionError, UnknownRecordError
+from agl.store.answers import Fence
 from agl.store.base import LightningStore
-from agl.store.documents import Fence
 from agl.store.queries import PAGE, each_record
 from agl.types import Document
 from agl_runs import records

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
-from agl.store.answers import LightningStoreCapabilities
-from agl.store.documents import FENCE, RETRY_SECONDS
+from agl.store.answers import FENCE, RETRY_SECONDS, LightningStoreCapabilities
 from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore

@@ -12,8 +12,8 @@ from agl.errors import (
     ReplacedError,
     UnknownRecordError,
 )
+from agl.store.answers import FENCE, Fence
 from agl.store.base import LightningStore
-from agl.store.documents import FENCE, Fence
 from agl.types import Document, NamedResources, PromptTemplate
 from agl_testing.store_steps import span_of
 

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.routing import compile_path
 
 from agl.errors import AglError, NotAllowedError
-from agl.store import documents
+from agl.store import answers
+from agl.store.answers import RETRY_SECONDS
 from agl.store.base import AttemptEnd, LightningStore
-from agl.store.documents import RETRY_SECONDS
 from agl.store.packed_span import AnySpan, PackedSpan
 from agl.types import AttemptedRollout
 from agl_http import wire
@@ -222,15 +222,15 @@ class Dispatch:
         """Handle one request."""
         RETRY_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         # None, too: the task of a pipelined request begins with what the one before it had.
-        documents.FENCE.set(None)
+        answers.FENCE.set(None)
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         route, ids = self._find(scope["method"], scope["path"])
         if route is not None:
             scope[ROUTE], said = route.path, header(scope, RECEIVED[FENCE]).decode("latin-1")
             if fence := _fence(said):
-                given = documents.Fence(unquote(fence[2]), unquote(fence[3]), int(fence[1]))
-                documents.FENCE.set(given)
+                given = answers.Fence(unquote(fence[2]), unquote(fence[3]), int(fence[1]))
+                answers.FENCE.set(given)
             if said and not fence:  # whoever sends one must not write without it
                 why = f"{FENCE}: {said!r}: expected a version, a quoted kind and a quoted key"
                 response = error_answer(400, why, "ValidationError")

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from yarl import URL
 
 from agl.errors import AglError, ConfigError, InvalidRecordError, StoreUnavailableError
-from agl.store.documents import FENCE as STORE_FENCE
+from agl.store.answers import FENCE as STORE_FENCE
 from agl_http import wire
 from agl_http.addresses import UNIX_SCHEME, socket_path
 from agl_http.layers import ABANDONED, ATTEMPTS, FENCE, IDEMPOTENCY_KEY

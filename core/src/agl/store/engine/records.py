@@ -5,7 +5,7 @@ from typing import Any
 
 from agl.errors import ConflictError, ReplacedError
 from agl.store import rules
-from agl.store.documents import Fence
+from agl.store.answers import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
 from agl.store.queries import make_query

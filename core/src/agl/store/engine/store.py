@@ -9,8 +9,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import rules
+from agl.store.answers import FENCE
 from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn, request_of
-from agl.store.documents import FENCE
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
