@@ -160,7 +160,7 @@ def test_a_process_of_runners_alone_needs_no_algorithm(
     strategy = agl.ClientServerExecutionStrategy(role="runner", server_port=1)
     started: list[object] = []
     monkeypatch.setattr(strategy, "execute", lambda *what: started.append(what))
-    trainer = agl.Trainer(strategy=strategy)
+    trainer = agl.Trainer(strategy=strategy, store=agl.InMemoryLightningStore())
     monkeypatch.setattr("agl.trainer.plan_part", lambda kind, *given: pytest.fail(kind))
     for fit in (trainer.fit, trainer.dev):
         fit(agl.rollout(lambda task: 1.0), [1])
