@@ -371,7 +371,7 @@ def verl_cpu(session: nox.Session) -> None:
     """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
 
     A training run takes two minutes on two idle cores, most of it imports; here is one of them,
-    with --long some thirty more, and beside them an environment with the core alone, for an agent.
+    with --long some thirty more, and beside them an environment for a runner alone.
     Packages as in constraints/cpu.txt.
     """
     session.install(TORCH)
@@ -389,8 +389,8 @@ def verl_cpu(session: nox.Session) -> None:
         # workers refuse to start.
         agent = Path(session.virtualenv.location).resolve() / "agent"
         session.run("python", "-m", "venv", "--clear", str(agent))
-        env["AGL_CORE_PYTHON"] = python = str(agent / "bin" / "python")
-        ours = ("agl-core", "agl-sandbox", "agl-server")
+        env["AGL_RUNNER_PYTHON"] = python = str(agent / "bin" / "python")
+        ours = ("agl-sandbox", "agl-gateway")
         session.run(python, "install.py", "--quiet", *ours, OPENAI, external=True)
     # verl, Ray and transformers warn; their warnings are not ours to mend. By file: its tests share
     # training runs.

@@ -1,7 +1,7 @@
-"""An agent for the tests, in plain openai and agl-core: two turns, rewarded for digits.
+"""An agent for the tests, in plain openai: two turns, rewarded for digits.
 
 As a script it is a runner: ``python digits.py PORT`` joins the store at that port, from an
-environment that need not have verl, torch or any plugin of ours.
+environment that needs neither verl nor torch.
 """
 
 import asyncio

@@ -57,14 +57,14 @@ def test_nothing_is_stale_in_the_mode_sync(short):
 
 
 @pytest.mark.long
-def test_an_agent_needs_agl_core_only(tmp_path):
-    python = os.environ.get("AGL_CORE_PYTHON")
+def test_a_runner_machine_needs_nothing_that_trains(tmp_path):
+    python = os.environ.get("AGL_RUNNER_PYTHON")
     if not python:
-        pytest.skip("AGL_CORE_PYTHON names no interpreter of an environment with agl-core only")
-    names = "('torch', 'verl', 'ray', 'agl_verl', 'agl_gateway', 'agl_adapters', 'agl_torch')"
+        pytest.skip("AGL_RUNNER_PYTHON names no interpreter of an environment for a runner")
+    names = "('torch', 'verl', 'ray', 'agl_verl', 'agl_adapters', 'agl_learning')"
     code = f"from importlib.util import find_spec; print([n for n in {names} if find_spec(n)])"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]", "that environment has more than agl-core"
+    assert found.stdout.strip() == "[]", "that environment has more than a runner needs"
     ended = run(tmp_path, runner_python=python, steps=2)
     check(ended, [1, 2])
     check_weights(ended)
