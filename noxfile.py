@@ -377,7 +377,7 @@ def verl_cpu(session: nox.Session) -> None:
     session.install(TORCH)
     install(
         session, "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, CORE, "agl-verl[backend]",
-        "agl-sandbox", *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
+        "agl-sandbox", "agl-views", *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
     )  # fmt: skip
     session.run("pyright", "-p", "plugins/agl-verl")
     # Ray's workers are nicer than all else, and starve beside other sessions.
