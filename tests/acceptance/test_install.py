@@ -40,7 +40,7 @@ OF_ALGORITHMS = {
             "algorithm grpo",
             marks=pytest.mark.nightly,
         ),
-        pytest.param("agl-core", {"agl-core"}, "algorithm baseline", marks=pytest.mark.nightly),
+        pytest.param("agl-core", {"agl-core"}, "store memory", marks=pytest.mark.nightly),
     ],
 )
 def test_one_line_installs_a_package_with_all_that_it_needs(
