@@ -186,7 +186,10 @@ def check_books(kind: str, cases: list[str], adapter: Any, options: Any) -> None
         assert line.get(f"{prefix}calls/total", 0) == total
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(200, marks=pytest.mark.nightly)])
+MANY = pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(2400)])
+
+
+@pytest.mark.parametrize("examples", [8, MANY])
 def test_every_call_is_in_one_bin_whatever_options_meet(examples):
     drawn = given(
         kind=st.sampled_from(sorted(ALGORITHMS)),
