@@ -135,7 +135,7 @@ def emit_object(
 def emit_exception(
     exception: BaseException, attributes: Mapping[str, Any] | None = None, propagate: bool = True
 ) -> None:
-    """Record an exception with its traceback; the span itself counts as OK."""
+    """Record an exception, or raise a ``TypeError`` for what is none; the span counts as OK."""
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}")
     body: Attributes = {
@@ -256,7 +256,7 @@ class OperationContext:
         return self._span
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate: each call becomes a span with its arguments and its result."""
+        """Make each call a span with arguments and result; refuses a generator function."""
         name = self._name or getattr(function, "__name__", type(function).__name__)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(

@@ -264,14 +264,14 @@ def llm_rollout(
     strip_proxy: bool = True,
     grade: GradeMethod | None = None,
 ) -> Any:
-    """Like ``rollout``, for a function that takes an ``llm``, which is checked at decoration."""
+    """Like ``rollout``; a ``ConfigError`` for a function that takes no ``llm``."""
     return _decorate(func, "llm", strip_proxy=strip_proxy, grade=grade)
 
 
 def prompt_rollout(
     func: Callable[..., Any] | None = None, /, *, grade: GradeMethod | None = None
 ) -> Any:
-    """Like ``rollout``, for a function that takes a ``prompt_template``, which is checked."""
+    """Like ``rollout``; a ``ConfigError`` for a function that takes no ``prompt_template``."""
     return _decorate(func, "prompt_template", grade=grade)
 
 

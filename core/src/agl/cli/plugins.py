@@ -181,13 +181,8 @@ def _describe(component: Component, target: Any) -> dict[str, Any]:
         "doc": "\n\n".join(text),
         "takes_any_option": bool(schema and schema.open),
         "options": [
-            {
-                "name": option.name,
-                "type": option.type,
-                "required": option.required,
-                "default": None if option.required else option.default,
-                "doc": option.doc,
-            }
+            {name: getattr(option, name) for name in ("name", "type", "required", "doc")}
+            | {"default": None if option.required else option.default}
             for option in (schema.options if schema else ())
         ],
     }

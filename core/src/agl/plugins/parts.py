@@ -34,8 +34,6 @@ PARTS: Mapping[str, Part] = {
     "gateway": Part(Gateway, "agl.gateways", "proxy"),
     "runner": Part(Runner, None, "agl.runner:LitAgentRunner"),
 }
-
-
 OPTIONS: Mapping[str, str] = {"port": "server_port", "runners": "n_runners"}
 """What a user writes -> the option of a part, if that has another name."""
 

@@ -2,7 +2,7 @@
 
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -12,15 +12,14 @@ from agl.store import rules
 from agl.store.answers import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt, Tables, attempted
 from agl.store.packed_span import AnySpan, PackedSpan, packed
-from agl.store.queries import Query, make_page
-from agl.store.table import Queue, Table, UndoLog, page
+from agl.store.queries import DocumentQuery, Query, make_page
+from agl.store.table import Queue, SortedTable, Table, UndoLog, page
 from agl.store.waiting import Effects
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of, copy_of_record, json_of
 
 R = TypeVar("R", bound=Record)
-_key: Callable[[Document], str] = attrgetter("key")
 
 
 class _Key(NamedTuple):
@@ -64,9 +63,7 @@ class MemoryTables(Tables):
         self.snapshots = Table[ResourcesUpdate](log, "resources_id")
         self.latest = Table[ResourcesUpdate](log)
         self.workers = Table[Worker](log, "worker_id")
-        self.documents = Table[Document](
-            log, "kind", "key", of_kind=of("kind"), rollout_id=of("rollout_id")
-        )
+        self.documents = SortedTable[Document](log, "kind", "key", rollout_id=of("rollout_id"))
 
     # --- transactions
 
@@ -232,28 +229,23 @@ class MemoryTables(Tables):
 
     # --- documents
 
-    def query_documents(
-        self,
-        kind: str,
-        *,
-        key_in: Sequence[str] | None = None,
-        key_prefix: str = "",
-        rollout_id_in: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = -1,
-    ) -> PaginatedResult[Document]:
-        if key_in is None:
-            found = [one for _, one in self.documents.where("of_kind", kind)]
+    def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]:
+        documents, kind, ids = self.documents, query.kind, query.rollout_id_in
+        first, last = (kind, query.key_prefix), (kind, f"{query.key_prefix}\U0010ffff")
+        wanted = None
+        if query.key_in is not None:
+            wanted = {(kind, key) for key in query.key_in} & documents.rows.keys()
+        if ids is not None:
+            found = {(one.kind, one.key) for _, one in documents.where("rollout_id", *ids)}
+            wanted = found if wanted is None else found & wanted
+        if wanted is None:
+            keys = documents.keys(first, last)
         else:
-            found = [one for key in {*key_in} if (one := self.documents.get((kind, key)))]
-        if rollout_id_in is not None:
-            rollout_ids = {*rollout_id_in}
-            found = [one for one in found if one.rollout_id in rollout_ids]
-        found = sorted((one for one in found if one.key.startswith(key_prefix)), key=_key)
-        begin = 0 if after is None else bisect_right(found, after, key=_key)
-        page = found[begin : None if limit < 0 else begin + limit]
-        documents = [one.changed(body=from_json(one.body)) for one in page]
-        return make_page(documents, Query(limit=limit), total=len(found))
+            keys = sorted(key for key in wanted if first <= key <= last)
+        begin = 0 if query.after is None else bisect_right(keys, (kind, query.after))
+        page = keys[begin : None if query.limit < 0 else begin + query.limit]
+        read = [one.changed(body=from_json(one.body)) for k in page if (one := documents.get(k))]
+        return make_page(read, Query(limit=query.limit), total=len(keys))
 
     def document_version(self, kind: str, key: str) -> int:
         document = self.documents.get((kind, key))

@@ -7,7 +7,7 @@ import math
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -84,6 +84,17 @@ class Query:
     """Id of a record; only those behind it in the order. Where a contract offers it: rollouts."""
 
 
+class DocumentQuery(NamedTuple):
+    """The arguments of ``query_documents``; see there."""
+
+    kind: str
+    key_in: Sequence[str] | None = None
+    key_prefix: str = ""
+    rollout_id_in: Sequence[str] | None = None
+    after: str | None = None
+    limit: int = -1
+
+
 FILTERS: Final[dict[str, dict[str, tuple[str, FilterKind]]]] = {
     "rollouts": {
         "status_in": ("status", "within"),
@@ -118,10 +129,7 @@ FILTERS: Final[dict[str, dict[str, tuple[str, FilterKind]]]] = {
 """Per kind of record, the argument of a query -> field and condition."""
 _OLDER: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 """0.3's names of arguments, for rollouts."""
-_STATUSES: Final = {
-    "rollouts": get_args(RolloutStatus),
-    "workers": get_args(WorkerStatus),
-}
+_STATUSES: Final = {"rollouts": get_args(RolloutStatus), "workers": get_args(WorkerStatus)}
 
 
 def check_statuses(kind: str, statuses: Sequence[str] | None) -> None:

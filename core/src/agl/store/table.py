@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -137,6 +137,26 @@ class Queue(Table[R]):
                 return row[1]
             heapq.heappop(self._heap)  # it is no longer here
         return None
+
+
+class SortedTable(Table[R]):
+    """Records that are also found in the order of their keys."""
+
+    def __init__(self, undo_log: UndoLog, *key: str, **indexes: Callable[[R], Any]) -> None:
+        super().__init__(undo_log, *key, **indexes)
+        self._sorted: list[Any] = []
+
+    def put(self, key: Any, row: Row[R] | None) -> None:
+        was_here = key in self.rows
+        super().put(key, row)
+        if row is not None and not was_here:
+            insort(self._sorted, key)
+        elif row is None and was_here:
+            del self._sorted[bisect_left(self._sorted, key)]
+
+    def keys(self, first: Any, last: Any) -> list[Any]:
+        """The keys from the first to the last of these, in order."""
+        return self._sorted[bisect_left(self._sorted, first) : bisect_right(self._sorted, last)]
 
 
 def page(

@@ -81,11 +81,6 @@ def json_of(value: Any, what: str) -> str:
         ) from error
 
 
-def json_or_none(value: Any, what: str) -> str | None:
-    """The same, and None for None."""
-    return None if value is None else json_of(value, what)
-
-
 def parse_json(text: Any) -> Any:
     """The value of JSON that somebody else wrote: an agent, or the model itself.
 

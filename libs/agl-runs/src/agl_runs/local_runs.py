@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from agl.errors import ConfigError, DamagedRecordError, StoreError
+from agl.store.queries import DocumentQuery
 from agl_runs.finding import last_time, placed, stores_here
 from agl_runs.folders import FILE, STORE, known_run
 from agl_runs.records import Run
@@ -40,7 +41,7 @@ def runs_in(file: Path) -> list[Run]:
     """
     try:
         with closing(open_to_read(file)) as connection:
-            runs = runs_of(SqliteLookups(connection).query_documents(KIND))
+            runs = runs_of(SqliteLookups(connection).query_documents(DocumentQuery(KIND)))
             return [placed(run, file) for run in runs]
     except sqlite3.Error as error:
         raise DamagedRecordError(f"{file}: its runs cannot be read: {error}") from error

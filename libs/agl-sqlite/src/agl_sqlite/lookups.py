@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 from agl.store.base import LightningStoreStatistics
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import span_of
-from agl.store.queries import Filter, Query, make_page
+from agl.store.queries import DocumentQuery, Filter, Query, make_page
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import number_of
@@ -121,42 +121,33 @@ class SqliteLookups:
         spans = [span_of(*self.one("span", key)) for key in keys]
         return make_page(spans, query, total=keys.total)
 
-    def query_documents(
-        self,
-        kind: str,
-        *,
-        key_in: Sequence[str] | None = None,
-        key_prefix: str = "",
-        rollout_id_in: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = -1,
-    ) -> PaginatedResult[Document]:
-        conditions, values = ["kind = ?"], [kind]
-        if key_in is not None:
+    def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]:
+        conditions, values = ["kind = ?"], [query.kind]
+        if query.key_in is not None:
             conditions.append("key IN (SELECT value FROM json_each(?))")
-            values.append(texts_json(key_in))
-        if key_prefix:
+            values.append(texts_json(query.key_in))
+        if query.key_prefix:
             conditions.append("key BETWEEN ? AND ?")
-            values += [key_prefix, key_prefix + chr(0x10FFFF)]
-        if rollout_id_in is not None:
-            sql, given = _condition(Filter("rollout_id", "within", rollout_id_in), "{}")
+            values += [query.key_prefix, query.key_prefix + chr(0x10FFFF)]
+        if query.rollout_id_in is not None:
+            sql, given = _condition(Filter("rollout_id", "within", query.rollout_id_in), "{}")
             conditions.append(sql)
             values += given
         where = page = " AND ".join(conditions)
-        begun = [] if after is None else [after]
+        begun = [] if query.after is None else [query.after]
         if begun:
             page = f"{where} AND key > ?"
         rows = self.connection.execute(
-            f"{SQL['documents']} {page} ORDER BY key LIMIT ?", (*values, *begun, limit)
+            f"{SQL['documents']} {page} ORDER BY key LIMIT ?", (*values, *begun, query.limit)
         )
         found = [document_of(row) for row in rows]
         total = len(found)
-        if begun or total == limit:
+        if begun or total == query.limit:
             counted = self.connection.execute(
                 f"SELECT count(*) FROM document WHERE {where}", values
             )
             total = counted.fetchone()[0]
-        return make_page(found, Query(limit=limit), total=total)
+        return make_page(found, Query(limit=query.limit), total=total)
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self.one("resources", resources_id)

@@ -8,10 +8,15 @@ from pydantic_core import from_json
 
 from agl.store.engine.tables import StoredAttempt, attempted
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, RolloutConfig, Worker
-from agl.utils.json_values import json_or_none
+from agl.utils.json_values import json_of
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
+
+
+def json_or_none(value: Any, what: str) -> str | None:
+    """A value as JSON, see ``json_of``; None for None."""
+    return None if value is None else json_of(value, what)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:

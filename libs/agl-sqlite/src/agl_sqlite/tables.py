@@ -12,10 +12,10 @@ from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
-from agl.utils.json_values import json_of, json_or_none
+from agl.utils.json_values import json_of
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL, texts_json
-from agl_sqlite.rows import rollout_of, row_of_worker, stored_attempt_of
+from agl_sqlite.rows import json_or_none, rollout_of, row_of_worker, stored_attempt_of
 from agl_sqlite.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ class Line:
     path: str
     """Of SVG."""
     dots: list[tuple[float, float, str]]
-    """DataSource, and what it says."""
+    """Place, and what it says."""
     at: str
     """Step and value of each point of the path, for the one under the pointer."""
 

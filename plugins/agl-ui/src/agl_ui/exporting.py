@@ -19,7 +19,7 @@ from agl_ui.app import STATIC, asset, routes
 from agl_ui.data_sources import DataSource, DataSources
 
 MOST_PAGES = 5_000
-"""RunPages those of rollouts, and of tokens."""
+"""Beside those of rollouts, and of tokens."""
 ENTRY = "index.html"
 KEPT = [name for name in STATIC if not name.endswith(".js")]
 _LINK = re.compile(r' href="([/?][^"]*)"')

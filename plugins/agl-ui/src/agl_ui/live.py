@@ -28,7 +28,7 @@ async def state_of(source: DataSource, rollout_id: str) -> str:
     """A text that is another one when what is known of a rollout has changed: its cursor.
 
     Args:
-        source: Where it is.
+        source: The store that has it.
         rollout_id: Which; "" for the whole store.
     """
     if not rollout_id:

@@ -79,7 +79,7 @@ async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, byte
 
 
 class Server:
-    """Serves sources from a thread of this process.
+    """Serves the pages of data sources from a thread of this process.
 
     Args:
         sources: What is shown.

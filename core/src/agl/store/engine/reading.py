@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.engine.tables import Lookups
-from agl.store.queries import make_query
+from agl.store.queries import DocumentQuery, make_query
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of_record
@@ -62,8 +62,9 @@ class ReadingStore(LightningStore):
         return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
 
     async def query_documents(self, kind: str, **filters: Any) -> PaginatedResult[Document]:
-        make_query("documents", limit=filters.get("limit", -1))
-        return await self._read(lambda lookups: lookups.query_documents(kind, **filters))
+        query = DocumentQuery(kind, **filters)
+        make_query("documents", limit=query.limit)
+        return await self._read(lambda lookups: lookups.query_documents(query))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return await self._look_up(lambda lookups: lookups.resources(resources_id))

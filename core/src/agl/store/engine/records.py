@@ -8,7 +8,7 @@ from agl.store import rules
 from agl.store.answers import Fence
 from agl.store.engine import steps
 from agl.store.engine.tables import Tables
-from agl.store.queries import make_query
+from agl.store.queries import DocumentQuery, make_query
 from agl.types import Document, NamedResources, ResourcesUpdate, Worker
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
@@ -17,7 +17,7 @@ def check_fence(tables: Tables, fence: Fence) -> None:
     """Raise a ``ReplacedError`` if another writer has taken over from this one."""
     kind, key, version = fence
     if tables.document_version(kind, key) > version:
-        (stored,) = tables.query_documents(kind, key_in=[key])
+        (stored,) = tables.query_documents(DocumentQuery(kind, [key]))
         raise ReplacedError(f"{stored.body}. Version {version} of {kind} writes nothing any more")
 
 

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agl.store.answers import LightningStoreStatistics
 from agl.store.packed_span import AnySpan
-from agl.store.queries import Query
+from agl.store.queries import DocumentQuery, Query
 from agl.store.waiting import Effects
 from agl.types import (
     Attempt,
@@ -61,16 +61,7 @@ class Lookups(Protocol):
         """Spans of a rollout, or of one attempt of it, which may be ``latest``."""
         ...
 
-    def query_documents(
-        self,
-        kind: str,
-        *,
-        key_in: Sequence[str] | None = None,
-        key_prefix: str = "",
-        rollout_id_in: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = -1,
-    ) -> PaginatedResult[Document]: ...
+    def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]: ...
     def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]: ...
     def query_workers(self, query: Query) -> PaginatedResult[Worker]: ...
 
