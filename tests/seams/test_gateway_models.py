@@ -81,7 +81,7 @@ def judged_agent(statuses):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_judge_of_a_running_pause_controlway_answers_before_during_and_after(
+async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
     judge, store, tmp_path, fails
 ):
     proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)], store=store)
