@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
-from agl.types import Document, Span
+from agl.types import Document, Failure, RolloutConfig, Span
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
@@ -127,4 +127,31 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(path: Path) -> No
         await store.query_documents("note")
     assert await store.delete_documents("note", ["b"]) == 1
     assert [one.key for one in await store.query_documents("note")] == ["a"]
+    await store.close()
+
+
+async def test_a_damaged_attempt_or_worker_holds_up_no_other(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    bad = await store.start_rollout("its attempt is damaged", config=retry)
+    failure = Failure(boundary="agent", type="ValueError", message="no")
+    await store.update_attempt(bad.rollout_id, "latest", status="failed", error=failure)
+    config = RolloutConfig(timeout_seconds=0.1)
+    late = await store.start_rollout("its worker is damaged", config=config, worker_id="w")
+    await store.start_rollout("so is a newer attempt of that one", worker_id="w")
+    good = await store.enqueue_rollout("good")
+    await store.update_worker("w", heartbeat_stats={"a": 1})
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE attempt SET error = CAST(x'FF' AS TEXT) WHERE a = 1")
+        connection.execute("UPDATE attempt SET metadata = '[' WHERE a = 3")
+        connection.execute("UPDATE worker SET heartbeat_stats = '['")
+    store = SqliteLightningStore(path, scan_interval_seconds=0.05)
+    claimed = await store.dequeue_many_rollouts(limit=2)
+    assert [one.rollout_id for one in claimed] == [good.rollout_id]
+    wanted = [bad.rollout_id, late.rollout_id]
+    ended = await store.wait_for_rollouts(rollout_ids=wanted, timeout=5.0)
+    assert [one.status for one in ended] == ["failed", "failed"]
+    assert [one.worker_id for one in await store.query_workers()] == ["w"]
+    assert (await store.delete_rollouts(wanted))["rollouts"] == 2
     await store.close()

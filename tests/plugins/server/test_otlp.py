@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 
+from agl.errors import DamagedRecordError
 from agl.store.memory import InMemoryLightningStore
 from agl.types import (
     AttemptedRollout,
@@ -143,7 +144,18 @@ async def test_a_status_that_opentelemetry_does_not_have_is_no_status(server, at
     assert second.status.status_code == "ERROR"
 
 
-async def test_spans_without_a_place_are_counted_and_the_others_kept(server, attempt):
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_spans_without_a_place_are_counted_and_the_others_kept(
+    server, attempt, is_damaged, monkeypatch
+):
+    turn = server.target.turn
+
+    async def of_damaged(spans, **claim):
+        if spans[0].attempt_id == "at-none":
+            raise DamagedRecordError("attempt 'at-none' cannot be read")
+        return await turn(spans, **claim)
+
+    monkeypatch.setattr(server.target, "turn", of_damaged if is_damaged else turn)
     known = {k: AnyValue(string_value=v) for k, v in ids(attempt).items()}
     unknown = known | {"agentlightning.attempt_id": AnyValue(string_value="at-none")}
     bad = proto(4, **known)

@@ -50,9 +50,16 @@ def _statements() -> dict[str, str]:
         "resources": RESOURCES_COLUMNS,
         # Attempts have the number of their rollout, and not its id.
         "attempt": ", ".join(
-            f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS
+            f"CAST(t.{name} AS BLOB)"
+            if name in ("metadata", "error")
+            else f"{'r' if name == 'rollout_id' else 't'}.{name}"
+            for name in ATTEMPT_FIELDS
         ),
-        "worker": ", ".join(WORKER_FIELDS),
+        "worker": ", ".join(
+            "CAST(heartbeat_stats AS BLOB)" if name == "heartbeat_stats" else name
+            for name in WORKER_FIELDS
+        ),
+        "worker_fields": ", ".join(WORKER_FIELDS),
         "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
         "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
     }

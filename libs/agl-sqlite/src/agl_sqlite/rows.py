@@ -1,5 +1,6 @@
 """Rows of the SQLite store as records, and records as rows."""
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -9,6 +10,8 @@ from pydantic_core import from_json
 from agl.store.engine.tables import StoredAttempt, attempted
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, RolloutConfig, Worker
 from agl.utils.json_values import json_of
+
+logger = logging.getLogger(__name__)
 
 ROLLOUT_FIELDS: Final = tuple(Rollout.model_fields)
 ATTEMPT_FIELDS: Final = tuple(Attempt.model_fields)
@@ -79,10 +82,14 @@ WORKER_FIELDS: Final = tuple(Worker.model_fields)
 
 
 def worker_of(row: Sequence[Any]) -> Worker:
-    """From the columns of its fields."""
+    """From the columns of its fields; one that cannot be read is as new, for it reports again."""
     values = dict(zip(WORKER_FIELDS, row, strict=True))
-    values["heartbeat_stats"] = _loaded(values["heartbeat_stats"])
-    return Worker(**values)
+    try:
+        values["heartbeat_stats"] = _loaded(values["heartbeat_stats"])
+        return Worker(**values)
+    except ValueError as error:
+        logger.error("worker %r cannot be read, and is taken for a new one: %s", row[0], error)
+        return Worker(worker_id=row[0])
 
 
 def row_of_worker(worker: Worker) -> tuple[Any, ...]:

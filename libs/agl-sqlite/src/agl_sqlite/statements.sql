@@ -63,7 +63,7 @@ SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r 
 WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.a DESC LIMIT 1;
 
 -- name: next_sequence_of_all
-SELECT max(next_sequence) FROM attempt WHERE n = ?;
+SELECT max(next_sequence), max(sequence_id) FROM attempt WHERE n = ?;
 
 -- name: open_attempts_of
 SELECT t.attempt_id, r.rollout_id FROM attempt t JOIN rollout r ON r.n = t.n
@@ -147,7 +147,7 @@ SELECT {worker} FROM worker WHERE worker_id = ?;
 SELECT {worker} FROM worker;
 
 -- name: save_worker
-INSERT INTO worker ({worker}) VALUES ({worker_values})
+INSERT INTO worker ({worker_fields}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
 
 -- name: known_rollouts
@@ -157,7 +157,7 @@ AND rollout_id IN (SELECT value FROM json_each(:ids));
 -- name: resources_of_rollouts
 SELECT resources_id FROM rollout WHERE n IN (SELECT value FROM json_each(:rollouts))
 EXCEPT SELECT resources_id FROM rollout WHERE n NOT IN (SELECT value FROM json_each(:rollouts))
-EXCEPT SELECT resources_id FROM (SELECT resources_id FROM resources ORDER BY touched DESC LIMIT 1);
+EXCEPT SELECT :latest;
 
 -- name: queued_of
 SELECT count(*) FROM rollout

@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, cast
 
 from pydantic_core import from_json, to_json
@@ -88,8 +89,7 @@ class SqliteTables(WriteBehind):
     # --- rollouts
 
     def rollout(self, rollout_id: str) -> Rollout | None:
-        cached = self._rollouts.get(rollout_id)
-        if cached is not None:
+        if (cached := self._rollouts.get(rollout_id)) is not None:
             return cached
         row = self.one("rollout", number_of(rollout_id), rollout_id)
         if row is None:
@@ -104,7 +104,10 @@ class SqliteTables(WriteBehind):
             rows = self.connection.execute(SQL["first_queued"], (_QUEUE_HEAD,)).fetchall()
             for *row, number in rows:
                 try:
-                    self._queue[row[0]] = rollout_of(row)
+                    rollout = rollout_of(row)
+                    if rollout.status == "requeuing":
+                        self.latest_attempt(row[0])  # a claim needs that one, too
+                    self._queue[row[0]] = rollout
                 except ValueError as error:
                     self._set_aside(row[0], number, error)
             self._is_whole_queue = len(rows) < _QUEUE_HEAD
@@ -115,17 +118,18 @@ class SqliteTables(WriteBehind):
     def _set_aside(self, rollout_id: str, number: int, error: ValueError) -> None:
         """Fail a queued rollout that cannot be read, for a reason that an attempt of it says."""
         logger.error("%s; it has failed, and is not claimed", error)
-        now, latest = time.time(), self.latest_attempt(rollout_id)
+        now = time.time()
+        next_sequence, latest = self.one("next_sequence_of_all", number)
         attempt = Attempt(
             rollout_id=rollout_id,
             attempt_id=self.new_id("at"),
-            sequence_id=1 if latest is None else latest.sequence_id + 1,
+            sequence_id=(latest or 0) + 1,
             start_time=now,
             end_time=now,
             status="failed",
             error=Failure(boundary="store", type="DamagedRecordError", message=str(error)),
         )
-        stored = StoredAttempt(attempt, self.next_sequence_of_all(rollout_id) or 1)
+        stored = StoredAttempt(attempt, next_sequence or 1)
         self.insert_attempt(stored, None)
         self.save_attempt(stored, None)
         self._keep("move_rollout", number, ("failed", now, None, None, number))
@@ -242,10 +246,10 @@ class SqliteTables(WriteBehind):
         if open_ids is None:
             rows = self.connection.execute(SQL["open_attempts_of"], (worker_id,))
             open_ids = self._open_of[worker_id] = dict(rows)
-        if not open_ids:
-            return None
-        newest = max(open_ids, key=number_of)
-        return cast(StoredAttempt, self.attempt(open_ids[newest], newest)).attempt
+        for newest in sorted(open_ids, key=number_of, reverse=True):
+            with suppress(ValueError):  # another attempt of the worker goes on without it
+                return cast(StoredAttempt, self.attempt(open_ids[newest], newest)).attempt
+        return None
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
         """Attempts whose deadline has passed."""
@@ -353,7 +357,7 @@ class SqliteTables(WriteBehind):
         numbers = json_of(list(map(number_of, rollout_ids)), "numbers")
         ids = {"ids": json_of(list(rollout_ids), "ids of rollouts"), "numbers": numbers}
         known = [row[0] for row in connection.execute(SQL["known_rollouts"], ids)]
-        values = {"rollouts": json_of(known, "numbers")}
+        values = {"rollouts": json_of(known, "numbers"), "latest": self.latest_resources_id}
         resources = [row[0] for row in connection.execute(SQL["resources_of_rollouts"], values)]
         values["resources"] = json_of(resources, "ids of resources")
         (num_queued,) = connection.execute(SQL["queued_of"], values).fetchone()
@@ -380,8 +384,7 @@ class SqliteTables(WriteBehind):
             self.latest_resources_id = update.resources_id
 
     def worker(self, worker_id: str) -> Worker | None:
-        cached = self._workers.get(worker_id)
-        return cached if cached is not None else super().worker(worker_id)
+        return self._workers.get(worker_id) or super().worker(worker_id)
 
     def save_worker(self, worker: Worker) -> None:
         row = row_of_worker(worker)  # a refused one changes nothing

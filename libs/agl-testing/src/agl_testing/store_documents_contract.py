@@ -220,7 +220,12 @@ class StoreDocumentsContract:
         # What was queued is claimed by nobody, and what is left goes on.
         claimed = await store.dequeue_many_rollouts(limit=5)
         assert [one.rollout_id for one in claimed] == [other[1]]
-        assert (await store.enqueue_rollout("more")).rollout_id not in (*held, *other)
+        more = await store.enqueue_rollout("more")
+        assert more.rollout_id not in (*held, *other)
+        # An imported snapshot is never the latest, and so does not let the latest be deleted.
+        await store.update_resources("imported/x", latest.resources)
+        assert (await store.delete_rollouts([more.rollout_id]))["resources"] == 0
+        assert await store.get_latest_resources() == latest
 
 
 async def _hold(store: LightningStore, name: str) -> list[str]:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 import agl
 from agl.errors import (
+    DamagedRecordError,
     InvalidRecordError,
     NotAllowedError,
     StoreError,
@@ -40,6 +41,8 @@ logger = logging.getLogger("agl.server")
 T = TypeVar("T")
 
 PROTOBUF = "application/x-protobuf"
+_OF_ITS_ATTEMPT = (DamagedRecordError, UnknownRecordError, InvalidRecordError, NotAllowedError)
+"""Refusals of spans that would be refused again, whereas those of other attempts may be taken."""
 
 _Claims = list[wire.Claimed]
 _Receipts = list[wire.SpanReceipt]
@@ -330,7 +333,7 @@ class StoreRoutes:
             batch = list(group)
             try:
                 await self.store.turn(self._grants.written(request, batch), limit=0)
-            except (UnknownRecordError, InvalidRecordError, NotAllowedError) as error:
+            except _OF_ITS_ATTEMPT as error:
                 rejected += [f"span {span.name!r}: {error}" for span in batch]
             except StoreError as error:
                 # The exporter sends the batch again; spans that are stored are then skipped.
