@@ -81,21 +81,17 @@ async def count_stale(store: agl.LightningStore, out: Path) -> int:
 
 async def _count(out: Path) -> Counter[str]:
     wrong: Counter[str] = Counter()
-    summary, journal = read_summary(out), read_lines(out / "run/journal.jsonl")
+    summary, said = read_summary(out), out.with_suffix(".log").read_text()
     metrics = read_lines(out / "run/metrics.jsonl")
     steps = Counter(line["step"] for line in metrics if "reward/mean" in line)
     expected = range(1, len(summary["rewards"]) + 1)
     wrong["metrics"] += sum(steps[step] != 1 for step in {*steps, *expected})
-    weights = {(one["key"], one["weights"]) for one in journal if "weights" in one}
-    wrong["other updates"] += len(weights) - len({key for key, _ in weights})
-    collected = [
-        rollout_id
-        for entry in journal
-        if entry["event"] == "collected"
-        for _, rollout_id in entry["rollouts"]
-    ]
+    wrong["other updates"] += said.count("gave other weights")
     store = agl.SqliteLightningStore(out / "store.db")
     try:
+        records = [one.body for one in await store.query_documents("step")]
+        rolled = [one["rollouts"] for one in records if "rollouts" in one]
+        collected = [rollout_id for each in rolled for _, rollout_id in each]
         rollouts = await store.query_rollouts()
         statuses = {one.rollout_id: one.status for one in rollouts}
         wrong["lost"] += sum(statuses.get(one) != "succeeded" for one in collected)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import agl
-from agl_learning.run.generations import read_generation
+from agl_learning.run.folder import read_generation
 
 if __package__:
     from .table_model import WORDS, build_model, build_tokenizer

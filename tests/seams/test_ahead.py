@@ -199,9 +199,12 @@ def test_what_is_under_way_as_a_run_ends_early_is_accounted_for(train) -> None:
     assert algorithm.summary["rollouts"] == 5 * OF_A_STEP + 2
     accounts = asyncio.run(read_accounts(store))
     assert accounts.without == 0
-    journal = (Path(algorithm.run_dir) / "journal.jsonl").read_text().splitlines()
-    given_up = [one["after"] for one in map(json.loads, journal) if one["event"] == "given up"]
-    assert given_up == [3, 4]
+    (redrawn,) = [
+        one.body["places"]
+        for one in asyncio.run(store.query_documents("step"))
+        if one.key.endswith("/redrawn")
+    ]
+    assert redrawn == [2 * 3 + 1]  # the training after three steps, and all that follows
 
 
 @pytest.mark.parametrize("kill_at", [9])

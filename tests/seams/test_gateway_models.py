@@ -16,7 +16,7 @@ pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
 from agl_learning.selection import select_best
-from agl_learning.trainer.fine_tuning import FineTuning
+from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Served, Version
 
 

@@ -11,8 +11,9 @@ import pytest
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.resume.replay import compare_metrics, new_replay
-from agl_learning.run.journal import read_entries
+from agl_learning.run.folder import read_generation
+from agl_learning.trainer.comparison import compare_metrics, new_replay
+from agl_learning.trainer.replay import checkpoint_before
 from agl_records.ledger.ledger import Ledger
 
 from .word_trainer import WORDS, ask, write_trainer
@@ -112,9 +113,19 @@ class Starts:
         lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
         return [line["step"] for line in map(json.loads, lines) if "reward/mean" in line]
 
-    def given_up(self) -> list[tuple[str, int]]:
-        entries = read_entries(self.folder / "run")
-        return [(one["mode"], one["after"]) for one in entries if one["event"] == "given up"]
+    def redrawn(self) -> list[tuple[str, int]]:
+        """From which places on all was drawn anew: mode, and after how many steps."""
+
+        async def look() -> list[int]:
+            store = agl.SqliteLightningStore(self.folder / "store.db")
+            try:
+                found = await store.query_documents("step")
+            finally:
+                await store.close()
+            (places,) = [one.body["places"] for one in found if one.key.endswith("/redrawn")]
+            return places
+
+        return [("train" if place % 2 else "val", place // 2) for place in asyncio.run(look())]
 
 
 @pytest.fixture
@@ -141,33 +152,44 @@ def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
     assert (done.summary["steps"], starts.steps()) == (9, [*range(1, 10)])
 
 
-def test_a_run_whose_store_is_gone_draws_anew_what_came_after_its_checkpoint(
-    starts: Starts, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_run_draws_anew_what_its_store_has_not_any_more(
+    starts: Starts, caplog: pytest.LogCaptureFixture, in_memory: bool
 ) -> None:
+    """Store gone; or one rollout of step 2 deleted: steps 2 and 3 are drawn anew."""
     starts.dies_at_version = 2  # in the update of step 3
     with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(in_memory=True)
+        starts.start(in_memory=in_memory)
     starts.dies_at_version = None
-    done = starts.start(in_memory=True)
-    assert "training rollouts that were collected after step 0 are not all in the store" in (
-        " ".join(caplog.text.split())
-    )
-    assert (starts.ran, done.summary["steps"], starts.steps()) == (3 * COPIES, 3, [1, 2, 3])
+
+    async def delete_one() -> None:
+        store = agl.SqliteLightningStore(starts.folder / "store.db")
+        one = next(r for r in await store.query_rollouts() if (r.metadata or {}).get("step") == 2)
+        await store.delete_rollouts([one.rollout_id])
+        await store.close()
+
+    if not in_memory:
+        asyncio.run(delete_one())
+    done = starts.start(in_memory=in_memory)
+    words = "training rollouts that were collected after step 1 are not all in the store"
+    assert (words in caplog.text) != in_memory
+    ran = 3 if in_memory else 2
+    assert (starts.ran, done.summary["steps"], starts.steps()) == (ran * COPIES, 3, [1, 2, 3])
+    assert done.summary["calls_trained"] == 3 * COPIES
+    if not in_memory:
+        assert starts.redrawn() == [("train", 1)]
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "given_up"),
-    [
-        ({"tasks": ["greet them"], "force": True}, "train tasks is", [("train", 0)]),
-        ({"eval_copies": 2}, "had other copies: 1, not 2", [("val", 0)]),
-    ],
+    ("change", "words", "redrawn"),
+    [({"tasks": ["greet them"], "force": True}, "train tasks is", [("val", 0)])],
 )
-def test_other_tasks_or_copies_take_the_place_of_those_that_a_start_left(
+def test_other_tasks_take_the_place_of_those_that_a_start_left(
     starts: Starts,
     caplog: pytest.LogCaptureFixture,
     change: dict[str, Any],
     words: str,
-    given_up: list[tuple[str, int]],
+    redrawn: list[tuple[str, int]],
 ) -> None:
     starts.dies_at_version = 0
     with pytest.raises(AlgorithmError, match="machine dies"):
@@ -175,7 +197,7 @@ def test_other_tasks_or_copies_take_the_place_of_those_that_a_start_left(
     starts.dies_at_version = None
     starts.start(**{"val": ["me"], **change})
     assert words in caplog.text
-    assert starts.given_up()[:1] == given_up
+    assert starts.redrawn() == redrawn
     assert starts.steps() == [1, 2, 3]
 
 
@@ -224,14 +246,14 @@ def test_no_group_has_rollouts_of_two_agents(
         starts.start(checkpoint_every=1)
     starts.start(checkpoint_every=1, force=True)
     assert starts.ran == COPIES  # of step 3, whose rollouts the other agent had done
-    assert starts.given_up() == [("train", 2), ("val", 2)]
+    assert starts.redrawn() == [("val", 2)]
     assert "goes on after step 2 as what it was not: the agent's source file is" in caplog.text
     starts.start(checkpoint_every=1, steps=4, show_progress=True)
     assert starts.ran == COPIES
-    assert len(starts.given_up()) == 2  # more steps, and what is shown, change nothing
+    assert len(starts.redrawn()) == 1  # more steps, and what is shown, change nothing
 
 
-def test_metrics_that_a_machine_took_along_come_back_from_the_journal(starts: Starts) -> None:
+def test_metrics_that_a_machine_took_along_come_back_from_the_store(starts: Starts) -> None:
     starts.start(val=["me"], checkpoint_every=1)
     path = starts.folder / "run/metrics.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
@@ -264,18 +286,8 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
     assert told == [("evaluation", 0), *(("step", step) for step in (1, 2, 3)), ("evaluation", 3)]
 
 
-def test_a_run_goes_on_without_its_journal_and_says_what_it_lacks(
-    starts: Starts, caplog: pytest.LogCaptureFixture
-) -> None:
-    starts.start(checkpoint_every=1)
-    (starts.folder / "run/journal.jsonl").unlink()
-    starts.start(checkpoint_every=1, steps=4)
-    assert "goes on after step 3, and no step up to that one can be replayed" in caplog.text
-    assert starts.steps() == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("left", ["{", None])
-def test_the_file_with_the_run_s_id_is_written_again_from_its_journal(
+def test_the_file_with_the_run_s_id_is_written_again_from_its_checkpoint(
     starts: Starts, caplog: pytest.LogCaptureFixture, left: str | None
 ) -> None:
     starts.start(checkpoint_every=1)
@@ -293,14 +305,14 @@ def test_the_file_with_the_run_s_id_is_written_again_from_its_journal(
 
 def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(starts: Starts) -> None:
     starts.start(checkpoint_every=1)
-    before = (starts.folder / "run/journal.jsonl").read_bytes()
+    before = (starts.folder / "run/metrics.jsonl").read_bytes()
     starts.run_dir = "other"
     origin = str(starts.folder / "run/checkpoints/step-000002")
     options = {"checkpoint_every": 1, "resume_from": origin}
     done = starts.start(**options, steps=4)
     assert (starts.ran, done.summary["steps"]) == (2 * COPIES, 4)
     assert done.summary["run_dir"] == str(starts.folder / "other")
-    assert (starts.folder / "run/journal.jsonl").read_bytes() == before
+    assert (starts.folder / "run/metrics.jsonl").read_bytes() == before
     run_id = json.loads((starts.folder / "other/run.json").read_text())["run"]
     done = starts.start(**options, steps=5, run=run_id)
     assert (starts.ran, done.summary["steps"]) == (COPIES, 5)
@@ -330,7 +342,8 @@ def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginn
     other = starts.start(resume_from=str(starts.folder / "run"))
     starts.run_dir = "run"
     starts.start(checkpoint_every=1)
-    assert other._checkpoint_before(starts.folder / "other", 2) is None
+    begun = read_generation(starts.folder / "other")
+    assert checkpoint_before(other, starts.folder / "other", 2, begun) is None
 
 
 def test_a_replay_compares_metrics_whose_names_only_begin_like_places() -> None:

@@ -1,6 +1,5 @@
 """GRPO is killed with SIGKILL and goes on: books, metrics and queue are those of one run."""
 
-import asyncio
 import json
 import os
 import signal
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,10 @@ import pytest
 import agl
 from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import Progress, making
-from agl_learning.run.generations import (
-    Generation,
+from agl_learning.run.folder import (
     begin_generation,
-    branch_to,
     hold_run,
-    keep_branch,
+    mark_lost,
     read_generation,
 )
 from agl_records.ledger.documents import put_parts, query_parts
@@ -198,10 +196,10 @@ def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> N
     # Its evaluation, step 3, and the second call of step 4.
     back = run(tmp_path, steps=6, kill_at=1 + CALLS_PER_STEP + 2, resume_from=str(second))
     assert back.returncode == -signal.SIGKILL, back.stderr[-3000:]
-    assert (folder / "checkpoints/step-000004").is_dir()  # of the way that was given up
+    assert (folder / "checkpoints/aside-1-step-000004").is_dir()
 
     finished(tmp_path, steps=6, resume_from=str(folder))
-    assert Progress.of(folder / "checkpoints/step-000006").branch == [(1, 2), (3, 6)]
+    assert Progress.of(folder / "checkpoints/step-000006").start["number"] == 3
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
         (1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (6, 3)
@@ -324,7 +322,7 @@ async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_w
     again = run(tmp_path, resume_from=there, **options)
     assert again.returncode == 0, again.stderr[-3000:]
     # The start that was refused is one in the record of the run.
-    assert read_generation(other) == Generation(before.run, 3, (), before.origin, "grpo")
+    assert read_generation(other) == replace(before, number=3)
     assert before.origin == str((tmp_path / "run/checkpoints/step-000002").resolve())
     lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
@@ -350,7 +348,7 @@ async def test_nothing_is_cancelled_for_a_start_that_is_refused(
     tmp_path: Path, memory_store: agl.LightningStore, options: dict, why: str
 ) -> None:
     folder = tmp_path / "run"
-    progress = Progress(step=1, version=1, branch=[(1, 1)])
+    progress = Progress(step=1, version=1)
     with making(folder / "checkpoints/step-000001", progress) as partial:
         (partial / "model.safetensors").write_bytes(b"weights")
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
@@ -375,40 +373,23 @@ async def test_nothing_is_cancelled_for_a_start_that_is_refused(
 # --- the parts, by themselves
 
 
-def test_a_start_leads_to_what_it_makes_and_to_what_it_went_on_from(tmp_path: Path) -> None:
-    """Start 1 did steps to 4; 2 went back to its step 2, and 3 on from step 6 of start 2."""
-    for branch in ((), [(1, 2)], [(1, 2), (2, 6)]):
-        begin_generation(tmp_path, branch=branch)
-    newest = read_generation(tmp_path)
-    on_the_way = [[(1, 1)], [(1, 2)], [(1, 2), (2, 5)], [(1, 2), (2, 6), (3, 9)]]
-    beside = [[(1, 4)], [(1, 2), (2, 8)]]
-    assert all(newest.leads_to(branch) for branch in on_the_way)
-    assert not any(newest.leads_to(branch) for branch in beside)
-
-
-async def test_metrics_beside_the_way_to_a_checkpoint_are_dropped(tmp_path: Path) -> None:
-    """Start 2 went back to step 1 and did step 2; now it goes on from step 3 of start 1 again."""
+async def test_metrics_after_the_checkpoint_are_dropped_and_lost_ones_come_back(
+    tmp_path: Path,
+) -> None:
     report = Report(agl.Baseline(), "grpo", tmp_path, 5, 3, show_progress=False)
-    for step, generation in ((1, 1), (2, 2)):
-        await report.step(step, {"step": step, "generation": generation})
-    report.go_back(3, evaluated=True, branch=[(1, 3)])
+    for step in (1, 3, 4):
+        await report.step(step, {"step": step, "generation": 1})
+    await report.evaluation(3, {"step": 3, "val/reward/mean": 1.0})
+    assert report.go_back(3, evaluated=False) == {1, 3}
+    assert report.go_back(3, True, [{"step": 2}]) == {1, 2, 3}
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["generation"] for line in lines] == [1]
-
-
-async def test_no_metrics_are_kept_that_do_not_lead_to_the_checkpoint(tmp_path: Path) -> None:
-    """It was made in another folder."""
-    report = Report(agl.Baseline(), "grpo", tmp_path, 5, 3, show_progress=False)
-    await report.step(1, {"step": 1, "generation": 1})
-    report.go_back(3, evaluated=True, branch=[])
-    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
 def test_a_run_keeps_where_it_began_until_it_begins_anew(tmp_path: Path) -> None:
     assert begin_generation(tmp_path, origin="b").origin == "b"
-    assert begin_generation(tmp_path, branch=[(1, 4)]).origin == "b"
-    assert read_generation(tmp_path).origin == "b"
-    assert begin_generation(tmp_path).origin is None
+    assert begin_generation(tmp_path).origin == "b"
+    assert begin_generation(tmp_path, origin=None).origin is None
     assert read_generation(tmp_path).origin is None
 
 
@@ -428,7 +409,7 @@ async def test_nothing_of_a_live_run_is_cancelled(
 
 def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from agl_learning.run.generations import hold_run\n"
+        "import os, sys; from agl_learning.run.folder import hold_run\n"
         "with hold_run(sys.argv[1]):\n"
         "    reading, writing = os.pipe()\n"
         "    if os.fork() == 0:\n"
@@ -454,41 +435,25 @@ def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None
     assert not (tmp_path / "run.lock").exists()
 
 
-async def test_only_what_lies_on_the_branch_counts(memory_store: agl.LightningStore) -> None:
-    """Start 1 did steps 1 to 3; 2 went on from its step 2; 3 from step 1 of start 1."""
+async def test_what_a_start_went_back_behind_does_not_count(
+    memory_store: agl.LightningStore,
+) -> None:
     rollout = await memory_store.enqueue_rollout("task")
-    written = [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (2, 3)]
-    for step, generation in written:
-        await put_parts(
-            memory_store,
-            [
-                LedgerPart(
-                    rollout_id=rollout.rollout_id,
-                    step=step,
-                    generation=generation,
-                    run=run_id,
-                    algorithm=f"of start {generation}",
-                )
-                for run_id in ("a", "b")
-            ],
-        )
+
+    def part(run_id: str, step: int, generation: int) -> LedgerPart:
+        about = {"step": step, "generation": generation, "run": run_id}
+        return LedgerPart(rollout_id=rollout.rollout_id, **about)
 
     async def counting(run_id: str) -> list[tuple[int | None, int]]:
         parts = await query_parts(memory_store, run=run_id, lost=False)
-        return [(part.step, part.generation) for part in parts]
+        return [(one.step, one.generation) for one in parts]
 
-    async def lost() -> int:
-        return len(await query_parts(memory_store, run="a", lost=True))
-
-    await keep_branch(memory_store, "a", [(1, 2)])
-    assert await lost() == 4
+    await put_parts(memory_store, [part(run, step, 1) for run in "ab" for step in (1, 2, 3)])
+    await mark_lost(memory_store, "a", lambda one: one.step > 2)
     assert await counting("a") == [(1, 1), (2, 1)]
-    await keep_branch(memory_store, "a", [(1, 2), (2, 4)])
-    assert await lost() == 2
-    assert await counting("a") == [(1, 1), (2, 1), (3, 2), (4, 2)]
-    await keep_branch(memory_store, "a", [(1, 1), (3, 2)])
-    assert await counting("a") == [(1, 1), (2, 3)]
-    assert await counting("b") == sorted(written)
+    await put_parts(memory_store, [part("a", 3, 2)])  # it is done again
+    assert await counting("a") == [(1, 1), (2, 1), (3, 2)]
+    assert await counting("b") == [(1, 1), (2, 1), (3, 1)]
 
 
 async def test_only_open_rollouts_of_the_run_are_cancelled(
@@ -516,28 +481,6 @@ def test_a_folder_keeps_the_id_of_its_run_and_counts_its_starts(tmp_path: Path) 
         begin_generation(tmp_path)
 
 
-def test_a_part_of_a_folder_of_another_store_is_no_obstacle(tmp_path: Path) -> None:
-    async def look() -> int:
-        store = agl.InMemoryLightningStore()
-        await keep_branch(store, "a", [(1, 2)])
-        return len(await query_parts(store, run="a", lost=True))
-
-    assert asyncio.run(look()) == 0
-
-
-def test_the_way_to_a_checkpoint_of_which_only_the_step_is_known(tmp_path: Path) -> None:
-    """As it is with verl's: start 2 went on from step 4 of start 1, and made steps to 8."""
-    begin_generation(tmp_path)
-    first = read_generation(tmp_path)
-    assert branch_to(first, 4) == [(1, 4)]
-    begin_generation(tmp_path, branch=[(1, 4)])
-    second = read_generation(tmp_path)
-    assert branch_to(second, 8) == [(1, 4), (2, 8)]
-    assert branch_to(second, 4) == [(1, 4)]  # it died before a checkpoint of its own
-    assert branch_to(second, 2) == [(1, 2)]
-    assert branch_to(second, 0) == branch_to(None, 3) == []
-
-
 async def test_a_run_of_another_algorithm_is_not_gone_on_from(
     tmp_path: Path, memory_store: agl.LightningStore
 ) -> None:
@@ -547,7 +490,7 @@ async def test_a_run_of_another_algorithm_is_not_gone_on_from(
         (partial / "logits.json").write_text("[]")
     begin_generation(home, algorithm="reinforce")
     alone = tmp_path / "alone/step-000001"
-    with making(alone, Progress(step=1, version=1, identity={"algorithm": "reinforce"})):
+    with making(alone, Progress(step=1, version=1, start={"algorithm": "reinforce"})):
         pass
     with making(tmp_path / "versions/0001", {"loss": 2.0}):
         pass
@@ -570,7 +513,7 @@ async def test_checkpoints_may_lie_behind_a_link(
     tmp_path: Path, memory_store: agl.LightningStore
 ) -> None:
     disk, folder = tmp_path / "disk", tmp_path / "run"
-    with making(disk / "step-000001", Progress(step=1, version=1, branch=[(1, 1)])):
+    with making(disk / "step-000001", Progress(step=1, version=1)):
         pass
     begin_generation(folder, algorithm="grpo")
     (folder / "metrics.jsonl").write_text("")

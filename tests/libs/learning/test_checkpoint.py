@@ -15,8 +15,8 @@ from agl_learning.run.checkpoint import (
     making,
     read_note,
     remove_older,
+    set_aside,
 )
-from agl_learning.run.generations import begin_generation
 
 
 def make(folder, text="weights", **note):
@@ -105,12 +105,9 @@ def test_a_damaged_one_is_named_and_the_one_before_it_is_used(tmp_path, caplog):
         find_checkpoint(tmp_path / "nowhere")
 
 
-def save_steps(root, *steps, generation=1, before=()):
+def save_steps(root, *steps):
     for step in steps:
-        branch = [*before, (generation, step)]
-        with making(
-            root / f"checkpoints/step-{step:06d}", Progress(step, step, branch=branch)
-        ) as at:
+        with making(root / f"checkpoints/step-{step:06d}", Progress(step, step)) as at:
             (at / "model.safetensors").write_text(f"{step}")
 
 
@@ -141,15 +138,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, val_rewards, kept
     assert len([*(tmp_path / "checkpoints").iterdir()]) == len(kept)
 
 
-def test_what_the_run_went_back_behind_takes_no_place_and_stays(tmp_path):
-    begin_generation(tmp_path)
-    save_steps(tmp_path, 1, 2, 3, 6)
-    begin_generation(tmp_path, branch=[(1, 2)])  # back to step 2
-    save_steps(tmp_path, 4, 5, generation=2, before=[(1, 2)])
-    remove_older(tmp_path, 2, [(1, 0.9), (2, 0.1), (6, 1.0)])
-    assert steps_of(tmp_path) == [1, 3, 4, 5, 6]
-    assert find_checkpoint(tmp_path).name == "step-000005"
-    assert best_checkpoint(tmp_path, [(1, 0.9), (6, 1.0)])[0].name == "step-000001"
+def test_what_the_run_went_back_behind_is_set_aside(tmp_path):
+    save_steps(tmp_path, 1, 2, 3)
+    for _ in range(2):
+        set_aside(tmp_path, 2)
+        save_steps(tmp_path, 3)
+    assert steps_of(tmp_path) == [1, 2, 3]
+    aside = sorted(path.name for path in (tmp_path / "checkpoints").glob("aside-*"))
+    assert aside == ["aside-1-step-000003", "aside-2-step-000003"]
 
 
 @pytest.mark.parametrize("at", ["before", "within"])

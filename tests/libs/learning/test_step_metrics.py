@@ -14,8 +14,9 @@ from .rollouts_by_hand import make_collected as collected, make_row, two_calls
 
 def test_every_task_comes_once_before_any_comes_again():
     order = TaskOrder(7, seed=0)
-    assert sorted(order.take(3) + order.take(4)) == list(range(7))
-    assert sorted(order.take(7)) == list(range(7))
+    assert sorted(order.take(0, 3) + order.take(3, 4)) == list(range(7))
+    assert sorted(order.take(7, 7)) == list(range(7))
+    assert TaskOrder(7, seed=0).take(5, 9) == order.take(5, 9)
 
 
 def ended(rollout_id, group, *rows, status="succeeded"):

@@ -19,7 +19,7 @@ from agl_apo.command import command
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
-from agl_learning.run.generations import begin_generation, hold_run, read_generation
+from agl_learning.run.folder import begin_generation, hold_run, read_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 

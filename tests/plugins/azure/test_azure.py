@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ TASKS = list(CAPITALS)
 
 
 def entries(algorithm, event=None):
-    text = (Path(algorithm.run_dir) / "journal.jsonl").read_text()
+    text = (Path(algorithm.run_dir) / "notes.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if event in (None, line["event"])]
 
@@ -158,9 +159,10 @@ async def test_a_stopped_run_takes_up_its_job(azure, sft, line, caplog):
 
 
 @pytest.mark.parametrize("event", ["job", "uploaded"])
-async def test_what_a_kill_left_out_of_the_journal_is_found_at_azure(azure, sft, line, event):
+async def test_what_a_kill_left_out_of_the_notes_is_found_at_azure(azure, sft, line, event):
     algorithm = await line(capitals, sft(keep_files=True), TASKS)
-    path = Path(algorithm.run_dir) / "journal.jsonl"
+    path = Path(algorithm.run_dir) / "notes.jsonl"
+    shutil.rmtree(path.with_name("checkpoints"))
     lines = path.read_text().splitlines()
     cut = next(n for n, text in enumerate(lines) if json.loads(text)["event"] == event)
     path.write_text("".join(f"{text}\n" for text in lines[:cut]))

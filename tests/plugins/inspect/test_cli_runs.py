@@ -15,7 +15,7 @@ import pytest
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
 from agl.types import Span
-from agl_learning.run.generations import begin_generation
+from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore

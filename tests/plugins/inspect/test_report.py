@@ -15,7 +15,7 @@ from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
 from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.report import Report
-from agl_learning.run.generations import begin_generation
+from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.rollouts import OfRunStore
 from agl_runs.store import begin_run, end_run

@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,11 @@ def run(line):
 
 
 def cut_before(algorithm, event, **values):
-    """Forget what the journal says from an entry on, as a kill before it would."""
-    path = Path(algorithm.run_dir) / "journal.jsonl"
+    """Forget the checkpoint, and the notes from one on, as a kill before it would."""
+    shutil.rmtree(Path(algorithm.run_dir) / "checkpoints")
+    if event == "trained":
+        return
+    path = Path(algorithm.run_dir) / "notes.jsonl"
     lines = path.read_text().splitlines()
     wanted = {"event": event, **values}
     for number, text in enumerate(lines):

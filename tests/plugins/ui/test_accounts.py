@@ -3,7 +3,7 @@
 import pytest
 
 import agl
-from agl_learning.run.generations import mark_lost
+from agl_learning.run.folder import mark_lost
 from agl_records.ledger.documents import put_parts
 from agl_records.types import Credit, Exclusion, LedgerItem, LedgerPart
 from agl_runs.records import RunStart

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_learning.run.generations import mark_lost
+from agl_learning.run.folder import mark_lost
 from agl_runs.store import begin_run
 
 from .grouped import TOKENS, fill_with_group

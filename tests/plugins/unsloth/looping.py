@@ -14,7 +14,7 @@ import aiohttp
 import agl
 from agl.execution.base import ThreadingEvent
 from agl_learning.selection import select_best
-from agl_learning.trainer.fine_tuning import FineTuning
+from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Served, Version
 
 

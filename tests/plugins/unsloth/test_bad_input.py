@@ -13,7 +13,7 @@ import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl_http.server import bind
-from agl_learning.trainer.fine_tuning import FineTuning
+from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Version
 from agl_unsloth import memory
 from agl_unsloth.engines import LIBRARIES, choose_engine

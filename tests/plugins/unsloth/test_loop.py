@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
@@ -17,8 +18,7 @@ import agl
 from agl.algorithm.base import RunContext
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
-from agl_learning.run.generations import begin_generation
-from agl_learning.run.journal import read_entries
+from agl_learning.run.folder import begin_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -45,13 +45,11 @@ def counting(llm, tmp_path):
     return make
 
 
-def finished(tmp_path):
-    return [event for event in events(tmp_path) if event not in ("collecting", "collected")]
-
-
-def events(tmp_path):
-    lines = (tmp_path / "run/journal.jsonl").read_text().splitlines()
-    return [json.loads(line)["event"] for line in lines]
+async def redrawn(store):
+    """From which places on all was drawn anew: mode, and after how many steps."""
+    found = await store.query_documents("step")
+    (places,) = [one.body["places"] for one in found if one.key.endswith("/redrawn")]
+    return [("train" if place % 2 else "val", place // 2) for place in places]
 
 
 async def test_every_iteration_serves_collects_and_trains_the_version_before(
@@ -61,10 +59,6 @@ async def test_every_iteration_serves_collects_and_trains_the_version_before(
     assert algorithm.served == ["start", "trained-1", "trained-2"]
     assert algorithm.trained == [("start", 1, 12), ("trained-1", 2, 12)]
     assert algorithm.cleaned == 1
-    assert finished(tmp_path) == [
-        *("begun", "evaluated", "selected", "trained"),
-        *("evaluated", "selected", "trained", "evaluated"),
-    ]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary == {**json.loads(json.dumps(algorithm.summary)), "generation": 1}
     assert (summary["iterations"], summary["model"]) == (2, "trained-2")
@@ -113,7 +107,7 @@ async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, s
     assert algorithm.summary["calls"] == 12 + 2
     parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
     assert len(parts) == 12
-    assert {(part.step, part.version, part.generation) for part in parts} == {(1, "1", 1)}
+    assert {(part.step, part.version, part.generation) for part in parts} == {(1, "1", 2)}
     (run,) = {part.run for part in parts}
     assert {r.metadata["run"] for r in await store.query_rollouts()} == {run}
 
@@ -141,14 +135,14 @@ async def test_a_threshold_that_nothing_reached_can_be_lowered_and_new_rollouts_
 ):
     with pytest.raises(AlgorithmError, match=r"no rollout reached min_reward=2: of 12 rewards"):
         await fit(counting(min_reward=2.0), store, TASKS)
-    assert finished(tmp_path) == ["begun", "given up"]
+    assert await redrawn(store) == [("train", 0)]
     ledger = await agl.load_ledger(store)
     assert ledger.reasons() == {"below_threshold": 12}
     algorithm = await fit(counting(iterations=1, min_reward=0.0), store, TASKS)
     assert algorithm.trained == [("start", 1, 12)]
     ledger = await agl.load_ledger(store)
     ledger.check()
-    assert ledger.summary()["calls"] == 24 == algorithm.summary["calls"]
+    assert ledger.summary()["calls"] == 12 == algorithm.summary["calls"]
 
 
 async def test_without_token_ids_the_error_says_what_gives_them(counting, store):
@@ -180,7 +174,6 @@ async def test_a_model_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(
     words = r"all 12 train rollouts after step 1, the first with: .*the engine is dead.*run again"
     with pytest.raises(AlgorithmError, match=words):
         await fit(counting(iterations=3), store, TASKS, ["four"], gateway=gateway)
-    assert events(tmp_path)[-1] == "collecting"
     llm.reply = some_number
     algorithm = await fit(counting(iterations=2), store, TASKS, ["four"])
     assert algorithm.trained == [("trained-1", 2, 12)]
@@ -194,26 +187,25 @@ async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is
     counting, store, tmp_path, left
 ):
     folder = tmp_path / "run"
-    begin_generation(folder, "of-grpo")
+    begin_generation(folder, run="of-grpo", algorithm="grpo")
     if left == "metrics.jsonl":
         (folder / "run.json").rename(folder / left)
     before = (folder / left).read_bytes()
-    with pytest.raises(ConfigError, match=r"run' holds a run of another algorithm"):
+    with pytest.raises(ConfigError, match=r"run' holds a run of (another algorithm|'grpo')"):
         await fit(counting(), store, TASKS)
     assert (folder / left).read_bytes() == before
 
 
-async def test_a_run_killed_between_its_journal_and_its_generation_goes_on(
-    counting, store, tmp_path, monkeypatch
+async def test_a_run_killed_before_its_folder_says_which_it_is_goes_on(
+    counting, store, monkeypatch
 ):
     def killed(*args, **given):
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agl_learning.trainer.fine_tuning.begin_generation", killed)
+        patch.setattr("agl_learning.trainer.loop.write_generation", killed)
         with pytest.raises(OSError, match="killed"):
             await fit(counting(), store, TASKS)
-    assert events(tmp_path) == ["begun"]
     algorithm = await fit(counting(iterations=1), store, TASKS)
     assert algorithm.trained == [("start", 1, 12)]
 
@@ -238,26 +230,19 @@ async def stop_amid(algorithm, store, *datasets, after):
 
 
 @pytest.mark.parametrize(
-    ("options", "train", "val", "given_up"),
-    [
-        ({}, ["mended", "two"], None, ("train", 0)),
-        ({"rollouts_per_task": 3}, ["one", "two"], None, ("train", 0)),
-        ({}, ["one", "two"], ["x"], ("val", 0)),
-    ],
+    ("options", "train"), [({}, ["mended", "two"]), ({"rollouts_per_task": 3}, ["one", "two"])]
 )
-async def test_a_collection_of_other_tasks_or_copies_is_given_up(
-    counting, store, tmp_path, options, train, val, given_up
+async def test_a_collection_of_other_tasks_is_given_up_and_one_of_more_copies_goes_on(
+    counting, store, options, train
 ):
     had = {"iterations": 1, "rollouts_per_task": 2}
-    datasets = (["one", "two"], ["held out"] if val else None)
-    await stop_amid(counting(**had), store, *datasets, after=0 if val else 2)
-    algorithm = await fit(counting(**{**had, **options}), store, train, val)
-    entries = read_entries(tmp_path / "run")
-    first = next(entry for entry in entries if entry["event"] == "given up")
-    assert (first["mode"], first["after"]) == given_up
+    await stop_amid(counting(**had), store, ["one", "two"], after=2)
+    algorithm = await fit(counting(**{**had, **options}), store, train)
+    if not options:
+        assert await redrawn(store) == [("train", 0)]
     examples = 2 * algorithm.rollouts_per_task
     assert algorithm.trained == [("start", 1, examples)]
-    trained = {part.rollout_id for part in await agl.load_parts(store) if part.mode == "train"}
+    trained = {part.rollout_id for part in await agl.load_parts(store) if part.trained}
     rollouts = await store.query_rollouts(rollout_id_in=sorted(trained))
     assert Counter(rollout.input for rollout in rollouts) == dict.fromkeys(train, examples // 2)
 
@@ -315,7 +300,6 @@ async def test_a_server_that_died_ends_the_run_and_what_it_failed_runs_again(sto
         options = {"iterations": 1, "rollouts_per_task": 1, "run_dir": str(tmp_path / "run")}
         with pytest.raises(AlgorithmError, match="it was killed"):
             await fit(Dying(llm.url, **options), store, TASKS)
-        assert events(tmp_path) == ["begun", "collecting"]
         dies.clear()
         algorithm = await fit(Dying(llm.url, **options), store, TASKS)
     assert algorithm.trained == [("start", 1, 3)]
@@ -348,10 +332,8 @@ async def test_killed_while_it_collects_it_goes_on_with_the_rollouts_that_are_th
         os.kill(process.pid, 9)
         await process.wait()
         killed.append(True)
-        assert events(tmp_path) == ["begun", "collecting"]
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == 0
-    assert finished(tmp_path) == ["begun", "begun", "selected", "trained"]
     store = agl.SqliteLightningStore(tmp_path / "store.db")
     rollouts = (await store.query_rollouts()).items
     ledger = await agl.load_ledger(store)
@@ -390,8 +372,8 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
         ("resources", "val"),
         ("resources", "train"),
         ("evaluation", 0),
-        ("checkpoint", 1, "trained-1"),
         ("step", 1, 3),
+        ("checkpoint", 1, "trained-1"),
         ("resources", "val"),
         ("resources", "train"),
         ("evaluation", 1),
@@ -460,10 +442,8 @@ async def test_another_agent_gets_rollouts_of_its_own(counting, store, tmp_path,
 
 async def test_what_a_kill_wrote_of_an_unfinished_step_is_dropped(counting, store, tmp_path):
     await fit(counting(iterations=1), store, TASKS, ["four"])
-    journal, metrics = tmp_path / "run/journal.jsonl", tmp_path / "run/metrics.jsonl"
-    lines = journal.read_text().splitlines(keepends=True)
-    at = next(n for n, line in enumerate(lines) if json.loads(line)["event"] == "trained")
-    journal.write_text("".join(lines[:at]))  # as a kill between the two leaves them
+    metrics = tmp_path / "run/metrics.jsonl"
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000001")  # the kill came before it
     metrics.write_text(metrics.read_text() + '{"step": 2, "gener')
     await fit(counting(iterations=1), store, TASKS, ["four"])
     read = [json.loads(line) for line in metrics.read_text().splitlines()]

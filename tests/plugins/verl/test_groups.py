@@ -17,7 +17,7 @@ from agl_learning.advantages.estimates import is_mean_of_tokens
 from agl_learning.advantages.weighing import estimator_of
 from agl_learning.collect.collector import Collector
 from agl_learning.reports import run_metrics
-from agl_learning.run.generations import Generation, begin_generation, read_generation
+from agl_learning.run.folder import Generation, begin_generation, read_generation
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
@@ -244,9 +244,9 @@ async def test_what_a_dead_start_finished_of_the_step_after_a_checkpoint_is_used
     async with groups(waits=True) as ours:
         ours.generation = Generation("a1", 1)
         await ours.run(step_request("died", 3))
-        second = dataclasses.replace(ours, generation=Generation("a1", 2, ((1, 2),)))
+        second = dataclasses.replace(ours, generation=Generation("a1", 2), since=(2, 1))
         used = await second.run(step_request("again", 3))
-        third = dataclasses.replace(ours, generation=Generation("a1", 3, ((1, 3),)))
+        third = dataclasses.replace(ours, generation=Generation("a1", 3), since=(3, 1))
         anew = await third.run(step_request("once more", 3))
         first, rest = (await ours.store.query_rollouts())[:2], await rollouts_after(ours.store, 2)
     assert {row.rollout_id for row in used.rows} == {one.rollout_id for one in first}
@@ -269,7 +269,7 @@ async def test_rollouts_of_weights_that_a_later_start_has_not_are_not_used(waits
     async with groups(waits=waits) as ours:
         ours.generation = Generation("a1", 1)
         await ours.run(step_request("died", 4 if waits else 3))
-        second = dataclasses.replace(ours, generation=Generation("a1", 2, ((1, 2),)))
+        second = dataclasses.replace(ours, generation=Generation("a1", 2), since=(2, 1))
         await second.run(step_request("again", 4 if waits else 3))
         assert len(await ours.store.query_rollouts()) == 4
 

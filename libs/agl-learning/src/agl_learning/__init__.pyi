@@ -16,10 +16,10 @@ from .collect.task_order import TaskOrder as TaskOrder
 from .pairs import preference_pairs as preference_pairs
 from .reports.report import Report as Report
 from .run.checkpoint import find_checkpoint as find_checkpoint
-from .run.generations import Generation as Generation, begin_generation as begin_generation
+from .run.folder import Generation as Generation, begin_generation as begin_generation
 from .selection import select_best as select_best
 from .team import Team as Team
 from .trainer.billing import Bill as Bill, PaidTraining as PaidTraining
-from .trainer.fine_tuning import FineTuning as FineTuning
 from .trainer.loop import Training as Training
 from .trainer.online import OnlineTraining as OnlineTraining
+from .trainer.version import FineTuning as FineTuning

@@ -10,7 +10,7 @@ from agl.utils.secrets import HIDDEN
 
 
 class RemoteRefusalError(AlgorithmError):
-    """The provider refused or failed; what had been reached is in the journal."""
+    """The provider refused or failed; what had been reached is in the notes of the run."""
 
 
 def not_installed(algorithm: str, plugin: str, error: ImportError) -> ConfigError:

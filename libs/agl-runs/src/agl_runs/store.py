@@ -6,6 +6,7 @@ A second document counts the starts. It is the fence of a start's writes: see ``
 
 import time
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 from agl.errors import ConflictError, InvalidTransitionError, UnknownRecordError
 from agl.store.answers import Fence
@@ -20,6 +21,8 @@ _STARTS: Final = "run.starts"
 RUN_ID: Final = "run_id"
 _PROMPTS: Final = "prompts"
 """Kind of documents whose bodies name their run as ``run_id``, and which are deleted with it."""
+_STEPS: Final = "step"
+"""Kind of documents whose keys begin with the id of their run, and which are deleted with it."""
 _LOST: Final = "ledger.lost"
 """Kind of documents whose keys are the ids of runs, and which are deleted with them."""
 
@@ -148,6 +151,12 @@ async def delete_run(
             await store.delete_documents(_PROMPTS, keys)
         after = page[-1].key
     counts["documents"] += len(await store.query_documents(_LOST, key_in=[run_id]))
+    prefix = f"{quote(run_id, safe='')}/"
+    while page := await store.query_documents(_STEPS, key_prefix=prefix, limit=PAGE):
+        counts["documents"] += page.total if only_count else len(page)
+        if only_count:
+            break
+        await store.delete_documents(_STEPS, [one.key for one in page])
     if not only_count:
         for kind in (_LOST, _STARTS, KIND):
             await store.delete_documents(kind, [run_id])

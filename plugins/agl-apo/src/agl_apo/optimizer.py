@@ -17,7 +17,7 @@ from agl_apo.session import SearchSession
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
-from agl_learning.run.generations import (
+from agl_learning.run.folder import (
     begin_generation,
     begun_by_trainer,
     check_algorithm,
@@ -133,7 +133,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
             )
             start = begin_generation(folder, algorithm=self.name, **begun_by_trainer(self, folder))
             report = Report(self, self.name, folder, 0, 0, show_progress=False)
-            report.go_back(0, False, ())  # a run that goes on plays its rounds again
+            report.go_back(0, False)  # a run that goes on plays its rounds again
             evaluator = Evaluator(
                 journal=journal,
                 tasks={"search": train, "held_out": held_out},

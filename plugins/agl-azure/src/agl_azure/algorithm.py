@@ -7,11 +7,10 @@ The loop is agl-learning's; here is what an iteration asks of Azure:
 2. choose conversations by reward; say what training on them costs
 3. upload them, start one job, wait for it, delete the uploaded file
 
-Every step that costs money stands in the run's journal, under these events: ``stated`` (the cost,
-before anything is sent), ``uploaded``, ``job``, ``job failed``, ``file deleted``, ``deployed``,
-``deployment deleted``. A run that was killed finds its job there, or, when it
-died before it could write the entry, at Azure by the file that the job trains on; so no job is
-started, and paid for, twice.
+Every step that costs money stands in ``notes.jsonl`` of the run, under these events: ``uploaded``,
+``job``, ``job failed``, ``file deleted``, ``deployed``, ``deployment deleted``. A run that was
+killed finds its job there, or, when it died before it could write the note, at Azure by the file
+that the job trains on; so no job is started, and paid for, twice.
 """
 
 import asyncio
@@ -105,8 +104,8 @@ class AzureSFT(AzureOptions, PaidTraining):
         service, management = AzureService(self, self._keys), Management(self, self._keys)
         self.opened.push_async_callback(management.close)
         self.opened.push_async_callback(service.close)
-        self._jobs = Jobs(service, self.journal, session.run_id, self.seed)
-        self._deployments = Deployments(management, self.journal)
+        self._jobs = Jobs(service, self.notes, session.records, session.run_id, self.seed)
+        self._deployments = Deployments(management, self.notes)
         self.opened.push_async_callback(self._prune)
         await service.check()
         names = await management.models()

@@ -1,6 +1,6 @@
 """The deployments of a run: one per version, few at a time, none forgotten.
 
-A deployment of a fine-tuned model costs by the hour, used or not. So each is in the journal before
+A deployment of a fine-tuned model costs by the hour, used or not. So each is in the notes before
 it is asked for, the oldest go before a new one comes, and the end of a run says which ones stay.
 """
 
@@ -12,7 +12,7 @@ from agl_azure.errors import DeploymentFailedError
 from agl_azure.management import Management
 
 if TYPE_CHECKING:
-    from agl_learning.run.journal import Journal
+    from agl_learning.run.notes import Notes
     from agl_models.versions import Version
 logger = logging.getLogger("agl.azure")
 
@@ -22,11 +22,11 @@ class Deployments:
 
     Args:
         management: Of the resource.
-        journal: Of the run.
+        notes: Of the run.
     """
 
-    def __init__(self, management: Management, journal: "Journal") -> None:
-        self._management, self._journal = management, journal
+    def __init__(self, management: Management, notes: "Notes") -> None:
+        self._management, self._notes = management, notes
         self._options = management.options
 
     async def ensure(self, version: "Version") -> str:
@@ -49,7 +49,7 @@ class Deployments:
         if there is None:
             await self.prune(self._options.max_deployments - 1, keep=name)
         if name not in self.names():
-            self._journal.append("deployed", name=name, model=version.ref)
+            self._notes.append("deployed", name=name, model=version.ref)
         try:
             if there is None:
                 logger.info("deploying %s as %s", version.ref, name)
@@ -60,14 +60,14 @@ class Deployments:
             raise
         except AglError:
             if name not in await self._management.models():  # it was refused: nothing is there
-                self._journal.append("deployment deleted", name=name)
+                self._notes.append("deployment deleted", name=name)
             raise
         return name
 
     def names(self) -> list[str]:
         """Those that have not been deleted, oldest first."""
         names: list[str] = []
-        for entry in self._journal.entries:
+        for entry in self._notes.entries:
             if entry["event"] == "deployed":
                 names.append(entry["name"])
             elif entry["event"] == "deployment deleted" and entry["name"] in names:
@@ -83,4 +83,4 @@ class Deployments:
     async def _delete(self, name: str) -> None:
         logger.info("deleting deployment %s", name)
         await self._management.delete(name)
-        self._journal.append("deployment deleted", name=name)
+        self._notes.append("deployment deleted", name=name)

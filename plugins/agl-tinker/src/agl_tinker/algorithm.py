@@ -7,7 +7,7 @@ The loop is agl-learning's; here is what an iteration asks of Tinker:
 3. state the number of trained tokens, take gradient steps, save the weights under a name, delete
    those of old versions
 
-In the run's journal stand ``stated``, ``saving``, ``saved`` and ``deleted``. Gradient steps are no
+In ``notes.jsonl`` of the run stand ``saving``, ``saved`` and ``deleted``. Gradient steps are no
 jobs that could be taken up: a run that was killed within them loads the version before, and pays
 for them again. One that was killed when the weights were saved, for training and for sampling,
 takes those.
@@ -38,7 +38,6 @@ from agl_learning.advantages.weighing import (
     weigh,
 )
 from agl_learning.reports.report import warn_of_gap
-from agl_learning.resume.collection_journal import round_of
 from agl_learning.selection import select_best
 from agl_learning.trainer.billing import Bill, PaidTraining
 from agl_models.gateways import WHOLE_SOFTMAX
@@ -49,7 +48,7 @@ from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
-    from agl_learning.run.journal import Entry
+    from agl_learning.run.notes import Note
     from agl_records.training_data import TrainedModel
     from agl_tinker.service import Saved, TinkerService
 
@@ -279,7 +278,7 @@ class Tinker(PaidTraining, WeighingOptions):
     # --- weights
 
     async def _save(self, number: int, metrics: dict[str, Any]) -> Version:
-        again = f"-{round_}" if (round_ := round_of(self.journal, "train", number - 1)) else ""
+        again = f"-{round_}" if (round_ := self.session.records.round("train", number - 1)) else ""
         name = f"agl-{self.session.run_id}-v{number:03d}{again}"
         paths = self._tinker.paths(name)
         # Before: what a kill leaves behind is found here, and taken if it is whole, else deleted.
@@ -287,22 +286,22 @@ class Tinker(PaidTraining, WeighingOptions):
         saved = self._note("saved", number, await self._tinker.save(name), metrics)
         return Version(number, saved["state"], saved["metrics"])
 
-    def _note(self, event: str, number: int, at: "Saved", metrics: dict[str, Any]) -> "Entry":
-        return self.journal.append(
+    def _note(self, event: str, number: int, at: "Saved", metrics: dict[str, Any]) -> "Note":
+        return self.notes.append(
             event,
             version=number,
-            round=round_of(self.journal, "train", number - 1),
+            round=self.session.records.round("train", number - 1),
             state=at.state,
             sampler=at.sampler,
             metrics={**metrics, "sampler": at.sampler},
         )
 
-    def _noted(self, event: str, number: int) -> "Entry | None":
+    def _noted(self, event: str, number: int) -> "Note | None":
         """Not of rollouts that were given up since."""
-        round_ = round_of(self.journal, "train", number - 1)
-        return self.journal.last(event, version=number, round=round_)
+        round_ = self.session.records.round("train", number - 1)
+        return self.notes.last(event, version=number, round=round_)
 
-    async def _find_saved(self, number: int) -> "Entry | None":
+    async def _find_saved(self, number: int) -> "Note | None":
         """The weights of a version that were saved before a kill could say so."""
         from agl_tinker.service import Saved
 
@@ -317,18 +316,18 @@ class Tinker(PaidTraining, WeighingOptions):
 
     async def _delete_old(self, number: int) -> None:
         """Delete the weights of old versions, and those that no version came of."""
-        journal = self.journal
+        notes = self.notes
         kept = {
             (entry["state"], entry["sampler"])
-            for entry in journal.all("saved")[-self.keep_versions :]
+            for entry in notes.all("saved")[-self.keep_versions :]
         }
-        for entry in journal.all("saving"):
+        for entry in notes.all("saving"):
             pair = (entry["state"], entry["sampler"])
-            if pair in kept or journal.last("deleted", state=pair[0]) is not None:
+            if pair in kept or notes.last("deleted", state=pair[0]) is not None:
                 continue
             for path in pair:
                 await self._tinker.delete(path)
-            journal.append("deleted", version=entry["version"], state=pair[0])
+            notes.append("deleted", version=entry["version"], state=pair[0])
 
 
 def _load_tokenizer(options: Tinker, sampler: Any) -> Any:

@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.resume.collection_journal import round_of
 from agl_learning.run.checkpoint import damage, making, read_note
-from agl_learning.trainer.fine_tuning import FineTuning
+from agl_learning.trainer.version import FineTuning
 from agl_models.processes.child_process import child, tail
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.options import Count, NotNegative, check_place, pick_options
@@ -39,7 +38,7 @@ MADE = "made.json"
 class LocalFineTuning(FineTuning):
     """What ``SFT`` and ``DPO`` share.
 
-    Folder of a run, beside the journal and the metrics: ``versions/NNNN`` (a whole model each, from
+    Folder of a run, beside checkpoints and metrics: ``versions/NNNN`` (a whole model each, from
     1, and in ``state`` what the next training goes on with; ``NNNN-R`` where rollouts were given up
     R times before it), ``iterations/NNNN/examples.jsonl``, ``logs``.
 
@@ -178,12 +177,10 @@ class LocalFineTuning(FineTuning):
             check_memory(size, self.training_options(1), find_machine(), pairs=self.method == "dpo")
 
     async def _choose_engine(self) -> None:
-        journal = self.journal
         chosen = await choose_engine(
             self.engine, self.python, lora=self.lora_rank > 0, four_bit=self.load_in_4bit
         )
         self._engine: Engine = chosen.engine
-        journal.append("engine", engine=chosen.engine, because=chosen.because)
         logger.info("training with %s (%s)", chosen.engine, chosen.because)
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
@@ -191,10 +188,10 @@ class LocalFineTuning(FineTuning):
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         # Another folder where rollouts were given up: the version of those may lie in that one.
-        again = f"-{round_}" if (round_ := round_of(self.journal, "train", number - 1)) else ""
+        again = f"-{round_}" if (round_ := self.session.records.round("train", number - 1)) else ""
         folder = self.session.folder / "versions" / f"{number:04d}{again}"
         if not await asyncio.to_thread(damage, folder):
-            # The kill came between its name and the journal.
+            # The kill came between its name and the checkpoint.
             return Version(number, str(folder), read_note(folder))
         metrics: dict[str, Any] = {}
         with making(folder, metrics) as partial:
@@ -221,7 +218,6 @@ class LocalFineTuning(FineTuning):
         metrics = await self._run_training(order, number)
         write_whole(partial / STATE / MADE, json.dumps({"model": model, **adapter_of(options)}))
         session = self.session
-        collected = self.journal.last("selected", iteration=number) or {}
         lines = await asyncio.to_thread(examples.read_bytes)
         write_card(
             partial,
@@ -232,7 +228,7 @@ class LocalFineTuning(FineTuning):
                 "examples": lines.count(b"\n"),
                 "file": str(examples),
                 "sha256": hashlib.sha256(lines).hexdigest(),
-                **collected.get("metrics", {}),
+                **self.about_examples,
             },
             training=metrics,
             options={"engine": self._engine, **asdict(order.options)},

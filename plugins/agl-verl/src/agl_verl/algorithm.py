@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import LLM, Dataset
-from agl_learning.run.generations import cancel_dead_starts, check_algorithm, hold_run
+from agl_learning.run.folder import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.run.start import free_gateway, run_folder
 from agl_records.options import pick_options
 from agl_verl.configuration import compose, get, read

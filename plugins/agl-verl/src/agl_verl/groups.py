@@ -13,7 +13,7 @@ from agl.types import RolloutMode
 from agl_learning.advantages.estimates import mean_of_tokens
 from agl_learning.advantages.weighing import OF_TOKENS
 from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
-from agl_learning.run.generations import Generation
+from agl_learning.run.folder import Generation
 from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
@@ -74,6 +74,8 @@ class Groups:
     policy: Policy
     generation: Generation
     """Which start of the run this is."""
+    since: tuple[int, int] | None = None
+    """(step, start) of the checkpoint that this start went on from, and which start trained it."""
     totals: Totals = field(default_factory=Totals)
     _held: dict[str, _Held] = field(default_factory=dict[str, _Held], init=False)
     """By uid."""
@@ -206,10 +208,11 @@ class Groups:
         That is the step after a checkpoint, where each step waits for its rollouts: what a dead
         start finished of it need not run again. verl draws new uids, so they are not in the key.
         """
-        run, number, branch = self.generation.run, self.generation.number, self.generation.branch
+        run, number = self.generation.run, self.generation.number
         if request.validate or not self.policy.waits:
             return f"{NAME}/{run}/{number}/{request.uid}"
-        since = branch[-1][0] if branch and branch[-1][1] + 1 == request.step else number
+        step, start = self.since or (-1, number)
+        since = start if step + 1 == request.step else number
         return f"{NAME}/{run}/{since}/step-{request.step}/{self._round(request)}"
 
     async def _missing(self, request: GroupRequest) -> str:

@@ -12,13 +12,11 @@ from agl_learning.collect.collector import Collector
 from agl_learning.collect.step_metrics import Totals
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import metric_lines
-from agl_learning.run.generations import (
+from agl_learning.run.folder import (
     Generation,
     begin_generation,
     begun_by_trainer,
-    branch_to,
-    keep_branch,
-    read_generation,
+    mark_lost,
 )
 from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_records.training_data import TrainedModel
@@ -227,6 +225,7 @@ class Run:
         return Groups(
             store=store,
             generation=generation,
+            since=self._since(backend.step),
             totals=await Totals.counting(store, generation.run),
             collector=collector,
             train=self._train,
@@ -237,19 +236,24 @@ class Run:
 
     async def _begin(self, step: int) -> Generation:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
-        branch = branch_to(read_generation(self._folder), step) if self._is_own() else []
         generation = self._generation = begin_generation(
-            self._folder,
-            branch=branch,
-            algorithm=NAME,
-            **begun_by_trainer(self._algorithm, self._folder),
+            self._folder, algorithm=NAME, **begun_by_trainer(self._algorithm, self._folder)
         )
-        await keep_branch(self._algorithm.get_store(), generation.run, branch)
         # Where verl begins anew nothing stays, not even a validation at step 0.
-        self._report.go_back(step or -1, True, branch)
+        last = (step or -1) if self._is_own() else -1
+        store = self._algorithm.get_store()
+        await mark_lost(store, generation.run, lambda part: (part.step or 0) > last)
+        self._report.go_back(last, True)
         self._last_step = step
         self._saved_step = self._latest_checkpoint()
         return generation
+
+    def _since(self, step: int) -> tuple[int, int] | None:
+        """The step of the checkpoint, and which start trained it."""
+        for line in metric_lines(self._folder)[0]:
+            if line["step"] == step and "calls/total" in line:
+                return step, int(line["generation"])
+        return None
 
     def _is_own(self) -> bool:
         """Whether the checkpoint that verl takes is of the run in this folder."""

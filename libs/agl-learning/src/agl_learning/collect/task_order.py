@@ -27,27 +27,13 @@ class TaskOrder:
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        self._size = size
-        self._random = random.Random(seed)
-        self._ahead: list[int] = []
+        self._size, self._random = size, random.Random(seed)
+        self._order: list[int] = []
 
-    def take(self, count: int) -> list[int]:
-        """The next ``count`` indices."""
-        while len(self._ahead) < count:
+    def take(self, start: int, count: int) -> list[int]:
+        """The ``count`` indices from position ``start`` on."""
+        while len(self._order) < start + count:
             again = list(range(self._size))
             self._random.shuffle(again)
-            self._ahead += again
-        taken, self._ahead = self._ahead[:count], self._ahead[count:]
-        return taken
-
-    def state(self) -> dict[str, Any]:
-        """What ``restore`` takes; JSON values."""
-        return {"size": self._size, "ahead": [*self._ahead], "random": self._random.getstate()}
-
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on where ``state`` was taken; another number of tasks begins a new shuffle."""
-        if state is None:
-            return
-        version, internal, gauss = state["random"]
-        self._random.setstate((version, tuple(internal), gauss))
-        self._ahead = list(state["ahead"]) if state["size"] == self._size else []
+            self._order += again
+        return self._order[start : start + count]

@@ -12,8 +12,8 @@ from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.json_lines import read_json_lines
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.run_metrics import METRICS
-from agl_learning.run.generations import Branch, read_generation
-from agl_runs.files import make_private_folder, write_whole
+from agl_learning.run.folder import read_generation
+from agl_runs.files import make_private_folder, sync, write_whole
 from agl_runs.result import SUMMARY
 
 logger = logging.getLogger("agl.learning")
@@ -85,33 +85,25 @@ class Report:
         self._bar.__exit__(*exc_info)
 
     def go_back(
-        self,
-        step: int,
-        evaluated: bool,
-        branch: Branch,
-        noted: Iterable[Mapping[str, Any]] = (),
-    ) -> None:
-        """Drop the metrics of what came after a checkpoint, or lies beside the way to it.
+        self, step: int, evaluated: bool, noted: Iterable[Mapping[str, Any]] = ()
+    ) -> set[int]:
+        """Drop the metrics of what came after a checkpoint, and give the steps that are left.
 
         Args:
             step: Of the checkpoint.
             evaluated: Whether the evaluation after that step belongs to it.
-            branch: The way to it; () where nothing in this folder leads there.
             noted: Metrics that stand elsewhere, too; those that the file lost come back.
         """
-        last = dict(branch)
-        kept: dict[tuple[int, bool, int], Mapping[str, Any]] = {}
-        for line in (*self._read(), *noted):
+        kept: dict[tuple[int, bool], Mapping[str, Any]] = {}
+        for line in (*noted, *self._read()):
             try:
                 number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
-                start = int(line["generation"])
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
-            if number > last.get(start, -1):
-                continue
             if number < step or (number == step and (evaluated or not is_evaluation)):
-                kept[number, is_evaluation, start] = line
+                kept[number, is_evaluation] = line
         self.rewrite(kept[place] for place in sorted(kept))
+        return {number for number, is_evaluation in kept if not is_evaluation}
 
     def _read(self) -> list[dict[str, Any]]:
         """The lines of the file; what is none of ours, or was cut off by a kill, is left out."""
@@ -154,6 +146,11 @@ class Report:
         """Append one line; None values are left out."""
         with self.metrics_path.open("a") as file:
             file.write(_text(metrics))
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk."""
+        if self.metrics_path.exists():
+            sync(self.metrics_path)
 
     async def step(self, number: int, metrics: dict[str, Any], *, again: bool = False) -> None:
         """A training step has ended; ``again``, an earlier start has told the hooks of it."""

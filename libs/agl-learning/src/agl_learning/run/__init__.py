@@ -1,1 +1,1 @@
-"""A run on the disk: its folder, its starts, its checkpoints, its journal."""
+"""A run: its folder, its checkpoints, and what it has collected and trained so far."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_learning.run.generations import read_generation
 from agl_runs.files import make_private_folder, sync
 
 logger = logging.getLogger("agl.learning")
@@ -34,18 +33,18 @@ class Progress:
     """Of the weights."""
     totals: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the summary adds up."""
-    tasks: dict[str, Any] | None = None
-    """State of the order of tasks; None at its beginning."""
+    taken: int = 0
+    """How many tasks of their order were taken."""
     rewards: list[float | None] = field(default_factory=list[float | None])
     """Mean per step, from the first one on."""
     val_rewards: list[tuple[int, float | None]] = field(
         default_factory=list[tuple[int, float | None]]
     )
     """(step, mean) per evaluation."""
-    branch: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """The way here; see ``agl_learning.run.generations``."""
-    identity: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What must not change when the run is continued."""
+    start: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The start that wrote it: a ``Generation``."""
+    made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The versions of the model that are to be found elsewhere; of each a ``Version``."""
     idle_steps: int = 0
     """How many steps in a row have trained nothing."""
     is_solved: bool = False
@@ -60,8 +59,7 @@ class Progress:
         """
         try:
             record = read_note(checkpoint)
-            for name in ("val_rewards", "branch"):
-                record[name] = [(first, second) for first, second in record[name]]
+            record["val_rewards"] = [(step, reward) for step, reward in record["val_rewards"]]
             return cls(**record)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
@@ -161,9 +159,6 @@ def damage(checkpoint: Path) -> str:
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that ``path`` is, or the newest whole one of a run's folder.
 
-    Of a folder, only what its last start made or went on from: where that one had gone back to an
-    earlier checkpoint, what came after it before was given up.
-
     Raises:
         ConfigError: There is none, or the one that was named is damaged.
     """
@@ -193,35 +188,39 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 
 def whole_checkpoints(root: Path) -> Iterator[Path]:
-    """Those of a run's folder that its last start made or went on from, newest first."""
-    newest = read_generation(root)
+    """Those of a run's folder, newest first."""
     for folder in _newest_first(root):
-        found = damage(folder)
-        if found:
+        if found := damage(folder):
             logger.warning(
                 "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
                 "there is one",
                 folder,
                 found,
             )
-        elif newest is None or newest.leads_to(Progress.of(folder).branch):
-            yield folder
         else:
-            logger.info("the checkpoint %s is left out: the run has gone back behind it", folder)
+            yield folder
 
 
 def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
-    """Step and folder of those that ``whole_checkpoints`` looks at, unread, newest first."""
-    newest = read_generation(root)
+    """Step and folder of those of a run's folder whose note can be read, newest first."""
     found: list[tuple[int, Path]] = []
     for folder in _newest_first(root):
         try:
-            progress = Progress.of(folder)
+            found.append((Progress.of(folder).step, folder))
         except (ConfigError, OSError):
             continue  # damaged; finding it so is for those who want to use it
-        if newest is None or newest.leads_to(progress.branch):
-            found.append((progress.step, folder))
     return found
+
+
+def set_aside(root: Path, step: int) -> None:
+    """Give those after a step another name: the run has gone back behind them, and goes on."""
+    for folder in _newest_first(root):
+        if int(folder.name.removeprefix("step-")) > step:
+            number = 1
+            while (aside := folder.with_name(f"aside-{number}-{folder.name}")).exists():
+                number += 1
+            os.replace(folder, aside)
+            logger.warning("the run goes on after step %d; %s is %s now", step, folder, aside.name)
 
 
 def best_checkpoint(
@@ -246,7 +245,7 @@ def remove_older(
 ) -> None:
     """Keep the newest ones, and the best; after a kill each is as it was, or not there.
 
-    Those that the run has gone back behind, and damaged ones, stay.
+    Damaged ones stay.
 
     Args:
         root: Folder of the run; its newest checkpoint is whole.

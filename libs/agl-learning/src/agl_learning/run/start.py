@@ -4,16 +4,20 @@ The trainer asks before runners are forked: nothing here imports more than files
 """
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, install_line
-from agl_learning.run.checkpoint import Progress, find_checkpoint, home_of
-from agl_learning.run.generations import check_algorithm, read_generation
+from agl_learning.run.checkpoint import Progress, find_checkpoint, home_of, whole_checkpoints
+from agl_learning.run.folder import (
+    check_algorithm,
+    generation_of,
+    read_generation,
+    write_generation,
+)
 from agl_models.versions import MODEL_NAME
-from agl_runs.folders import default_folder, new_run_id
+from agl_runs.folders import FILE, default_folder, new_run_id
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -22,42 +26,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 
+def mend_generation(folder: Path) -> None:
+    """Write ``run.json`` again, as the newest checkpoint has it, where it is damaged or gone.
+
+    Raises:
+        ConfigError: It is damaged, and there is no whole checkpoint.
+    """
+    why, problem = "is gone", None
+    try:
+        if read_generation(folder) is not None:
+            return
+    except ConfigError as error:
+        why, problem = "is damaged", error
+    newest = next(whole_checkpoints(folder), None)
+    start = {} if newest is None else Progress.of(newest).start
+    if start:
+        logger.warning("%s %s; %s has what it said", folder / FILE, why, newest)
+        write_generation(folder, generation_of(start))
+    elif problem is not None:
+        raise problem
+
+
 def folder_of(resume_from: Path) -> Path | None:
     """The folder of the run that a checkpoint or a folder names; None for one that lies apart."""
     if resume_from.parent.name == "checkpoints":
         return resume_from.parent.parent
     is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
     return resume_from if is_run else None
-
-
-def check_identity(
-    owner: str, now: Mapping[str, Any], folder: Path, before: Mapping[str, Any], is_forced: bool
-) -> None:
-    """Refuse to continue a run as what it was not.
-
-    Args:
-        owner: What messages begin with.
-        now: What must not change.
-        folder: Of the run.
-        before: What it was, as far as it was written down.
-        is_forced: A warning will do, but for another algorithm.
-
-    Raises:
-        ConfigError: It names what differs.
-    """
-    for name, value in now.items():
-        if name not in before or before[name] == value:
-            continue
-        text = (
-            f"{owner}: {str(folder)!r} holds a run with another {name}: {before[name]!r} then, "
-            f"{value!r} now"
-        )
-        if name == "algorithm" or not is_forced:
-            raise ConfigError(
-                f"{text}. Continue it with what it had, give another run_dir, or go on all the "
-                "same with force=True (agl run --force)"
-            )
-        logger.warning("%s, as it is forced to", text)
 
 
 def name_of(what: str, source: Any) -> dict[str, str]:
@@ -145,7 +140,13 @@ def find_origin(
         check_algorithm(folder, name)
     if resume_from is None or not origin.is_same_run:
         _check_folder(origin)
-    step = origin.progress().step
+    progress = origin.progress()
+    before, step = progress.start.get("algorithm"), progress.step
+    if before not in (None, name):
+        raise ConfigError(
+            f"the checkpoint {str(origin.checkpoint)!r} is of another algorithm: {before!r} then, "
+            f"{name!r} now. Give another checkpoint"
+        )
     if origin.checkpoint is not None and steps is not None and step >= steps:
         raise ConfigError(
             f"the checkpoint {str(origin.checkpoint)!r} is at step {step}, and steps is {steps}; "
@@ -161,6 +162,10 @@ def _find(run_dir: str | None, resume_from: str | None) -> Origin:
         return Origin(fresh, None, fresh)
     given = Path(resume_from)
     if _ended_early(given):
+        begun = read_generation(given)
+        if begun and begun.origin and folder_of(Path(begun.origin)) != Path(begun.origin):
+            checkpoint = find_checkpoint(begun.origin)
+            return Origin(named or given, checkpoint, home_of(checkpoint))
         logger.warning("the run in %s has no checkpoint yet; it begins at step 0 again", given)
         return Origin(named or given, None, given)
     checkpoint = find_checkpoint(given)

@@ -1,1 +1,1 @@
-"""The training loop: serve, roll out, weigh, update, again; in place or by version."""
+"""The training loop, where its experience comes from, and its two kinds."""

@@ -3,17 +3,18 @@
 import contextlib
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
-from agl_learning.resume.collection_journal import round_of
-from agl_learning.trainer.fine_tuning import FineTuning
-from agl_learning.trainer.version_steps import version_of
+from agl_learning.run.checkpoint import Progress
+from agl_learning.run.notes import Notes
+from agl_learning.trainer.version import FineTuning
 from agl_records.options import Count, NotNegative
 
 if TYPE_CHECKING:
-    from agl_learning.resume.replay_result import Replay
+    from agl_learning.trainer.replay_result import Replay
 
 logger = logging.getLogger("agl.learning")
 
@@ -79,7 +80,13 @@ class PaidTraining(FineTuning):
                 "and train. Leave it out; seeds are sent all the same"
             )
         self.opened = contextlib.AsyncExitStack()
-        """What ``prepare`` opens, for ``clean_up`` to close."""
+        """What ``begin`` opens, for ``clean_up`` to close."""
+        self.notes: Notes
+        """What was asked of the provider; on the disk before anything is asked once more."""
+
+    async def begin(self, checkpoint: Path | None, progress: Progress, folder: Path) -> None:
+        self.notes = Notes(folder)
+        await super().begin(checkpoint, progress, folder)
 
     async def clean_up(self) -> None:
         """Close what ``prepare`` opened."""
@@ -114,9 +121,8 @@ class PaidTraining(FineTuning):
 
     def is_finished(self) -> bool:
         """Whether the run has all its iterations, or may have no more."""
-        trained = self.journal.last("trained")
-        done = trained is not None and trained["version"] >= self.iterations
-        return done or self.is_budget_spent()
+        done = self.versions and self.version.number >= self.iterations
+        return bool(done) or self.is_budget_spent()
 
     def state(self, bill: Bill, number: int, *, begun: bool) -> None:
         """Say what making version ``number`` costs, and end before it where it must not be.
@@ -132,17 +138,6 @@ class PaidTraining(FineTuning):
         session = self.session
         if not begun:
             logger.info("iteration %d: %s", number, bill)
-        round_ = round_of(self.journal, "train", number - 1)
-        if self.journal.last("stated", version=number, round=round_) is None:
-            self.journal.append(
-                "stated",
-                version=number,
-                round=round_,
-                examples=bill.examples,
-                epochs=bill.epochs,
-                trained_tokens=bill.trained_tokens,
-                cost=bill.cost,
-            )
         if self.dry_run:
             raise _DryRunOver(
                 {
@@ -156,8 +151,7 @@ class PaidTraining(FineTuning):
                     "run_dir": str(session.folder),
                 }
             )
-        made = map(version_of, self.journal.all("trained"))
-        before = sum(version.metrics["trained_tokens"] for version in made)
+        before = sum(version.metrics["trained_tokens"] for version in self.versions[1:])
         total, most = before + bill.trained_tokens, self.max_trained_tokens
         if most is not None and total > most and not begun:
             raise StoppedError(

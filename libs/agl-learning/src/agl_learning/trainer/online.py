@@ -1,9 +1,6 @@
 """Training in which the weights change in this process, and are saved now and then.
 
-A run that is killed goes on from its newest whole checkpoint (``resume_from``). What came after is
-done again with the rollouts that it had: those that a step had collected, by ``journal.jsonl``, are
-read from the store and trained in their order, and only what was under way runs once more. Metrics
-of a step, one JSON object per line of ``metrics.jsonl``:
+Metrics of a step, one JSON object per line of ``metrics.jsonl``:
 
 - ``step``; ``generation``: in which start of the run, from 1
 - ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
@@ -33,39 +30,44 @@ which ``summary.json`` has of the last one.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
-from agl.types import Dataset
-from agl_learning.advantages.weighing import is_a_draw, is_solved
-from agl_learning.reports.report import warn_of_gap
-from agl_learning.resume.collection_journal import begin, give_up_since, key_of, note_trained
-from agl_learning.resume.replay import digest_of
-from agl_learning.run.generations import (
-    begin_generation,
-    begun_by_trainer,
-    cancel_dead_starts,
-    keep_branch,
-    read_generation,
+from agl_learning.advantages.weighing import (
+    WeighingOptions,
+    check_weighing,
+    is_a_draw,
+    is_solved,
+    weigh,
 )
-from agl_learning.run.journal import Journal, mend_generation, read_entries
-from agl_learning.run.start import find_origin, folder_of
-from agl_learning.trainer.group_collection import GatheringTraining
+from agl_learning.reports.report import warn_of_gap
+from agl_learning.run.folder import read_generation
+from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
+from agl_learning.trainer.loop import Learned, Training
+from agl_learning.trainer.source import Ahead, InStep, Tasks, check_source, reject_stale
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.versions import Version
 from agl_records.options import AboveZero, Count, absolute
+from agl_records.types import Exclusion, ExclusionReason
 
 if TYPE_CHECKING:
-    from agl.store.base import LightningStore
+    from agl_learning.advantages.estimates import Foreseen
+    from agl_learning.advantages.weighing import Weighed
     from agl_learning.collect.results import Collected
-    from agl_learning.resume.session import Session
-    from agl_learning.run.start import Origin
+    from agl_learning.run.checkpoint import Progress
+    from agl_records.ledger.ledger import Ledger
+    from agl_records.training_data import TrainingRow
+
+    Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
+    """What an update says: its metrics, and perhaps which rows it used."""
 
 logger = logging.getLogger("agl.learning")
 
@@ -74,12 +76,19 @@ TARGET_STEPS = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(GatheringTraining):
+class OnlineTraining(Training, WeighingOptions):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
 
     Args:
+        steps: Training steps in all.
+        groups_per_step: P, how many tasks a step has.
+        group_size: G, how often each of them runs.
+        max_refills: How often, at most, a step draws other tasks in the place of those whose groups
+            taught nothing, as all their rewards were equal, say (dynamic sampling, DAPO).
+        max_staleness: While a step is trained, the rollouts of so many later steps run: the weights
+            that sample are up to so many updates behind those that learn. 0 waits for each step.
         target_reward: End when the mean rewards of three steps in a row have reached it.
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
             the end of a run that trained nothing; end well when, after something was learned,
@@ -90,11 +99,11 @@ class OnlineTraining(GatheringTraining):
         checkpoint_every: Save after so many steps; after the last step in any case.
         keep_last: Keep so many of the newest checkpoints, and the best by held-out reward; None
             keeps all.
-        resume_from: A checkpoint, or a run's folder (then the newest that is whole and that its
-            last start made or went on from): weights, optimiser, random states, step and the
-            rewards so far come from there. A run that ended before its first checkpoint begins at
-            step 0 again. In the folder of the same run, what came after the checkpoint is trained
-            once more with the rollouts that it had, and those that were under way run again. A
+        resume_from: A checkpoint, or a run's folder (then the newest that is whole): weights,
+            optimiser, random states, step and the rewards so far come from there. A run that ended
+            before its first checkpoint begins at step 0 again. In the folder of the same run, what
+            came after the checkpoint is trained once more with the rollouts that it had, those that
+            were under way run again, and later checkpoints get another name. A
             folder that a live process uses is refused. With another ``run_dir``
             it is a run of its own, which the same two options begin again; the folder of any other
             run is refused.
@@ -103,7 +112,18 @@ class OnlineTraining(GatheringTraining):
     """
 
     safe_options = frozenset({"target_reward", "max_idle_steps", "checkpoint_every", "keep_last"})
+    growing_options = frozenset({"steps"})
+    why_unused: ClassVar[tuple[ExclusionReason, str]] = (
+        "not_selected",
+        "the update did not use its row",
+    )
+    """What the ledger says of rows that ``update`` does not name among those it used."""
 
+    steps: Count = 100
+    groups_per_step: Count = 8
+    group_size: Count = 8
+    max_refills: Annotated[int, Ge(0)] = 0
+    max_staleness: Annotated[int, Ge(0)] = 0
     temperature: AboveZero = 1.0
     target_reward: float | None = None
     max_idle_steps: Count = 10
@@ -113,33 +133,92 @@ class OnlineTraining(GatheringTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_weighing(self.title, self)
+        names = ("max_staleness", "max_refills", "deterministic")
+        check_source(self.title, self, **{name: getattr(self, name) for name in names})
         if self.keep_last is not None and self.checkpoint_every is None:
             raise ConfigError(
                 f"{self.title}: keep_last removes older checkpoints, and without checkpoint_every "
                 "there is one, at the end. Give checkpoint_every, or leave it out"
             )
         self.resume_from = absolute(self.resume_from)
-        self._origin: Origin | None = None
+        self.weights_version = 0
+        """Which weights answer; one more after each update."""
+        self._idle_steps, self._is_solved = 0, False
         self._gap_warned = False
+        self._lags: dict[str, int] = {}
 
-    def check_start(self, origin: "Origin") -> None:
+    # --- what a subclass says
+
+    @abstractmethod
+    def load(self, checkpoint: Path | None, folder: Path) -> None:
+        """Load or build the model, as a checkpoint has it or anew.
+
+        Args:
+            checkpoint: What ``save`` wrote; None begins.
+            folder: Of the run.
+
+        Raises:
+            ConfigError: A model, a device or a checkpoint that will not do.
+        """
+
+    @abstractmethod
+    def update(self, rows: "list[Weighed]") -> "Updated":
+        """Change the weights; called in a thread, and no answer may mix those of before and after.
+
+        Args:
+            rows: At least one, with one advantage per call.
+
+        Returns:
+            Metrics of the step, if all rows were used; else the metrics and, of ``rows``, those
+            that were: the ledger says of the others that they were not trained. ``logprob_gap``, if
+            there, is the mean distance between the log-probabilities recorded at sampling and the
+            model's before the update, in nats.
+        """
+
+    def fingerprint(self) -> str | None:
+        """What tells these weights from others, bit for bit; None where that costs too much."""
+        return None
+
+    def check_start(self, origin: Origin) -> None:
         """Refuse a start that cannot be, before a model is loaded.
 
         Raises:
             ConfigError: It cannot.
         """
 
+    def weigh(self, collected: "Collected") -> "list[Weighed]":
+        """What is trained, and how much; every call of the collection gets its bin."""
+        if self.max_staleness:
+            self._lags = reject_stale(collected, self.weights_version, self.max_staleness)
+        return weigh(collected, self, self.foresee)
+
+    def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
+        """What the model has to say of the rows before their advantages are made; nothing."""
+        return None
+
     # --- the loop's questions
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps
+
+    @property
+    def num_copies(self) -> int:
+        return self.group_size
 
     @property
     def version(self) -> Version:
         return Version(self.weights_version, "")
 
+    def digest(self) -> str | None:
+        return self.fingerprint()
+
     def forced_sampling(self) -> Mapping[str, Any]:
         """The whole softmax, at which the log-probabilities are taken."""
         return WHOLE_SOFTMAX
 
-    def find_start(self) -> "Origin":
+    def find_start(self) -> Origin:
         """Where the run begins; everything that can be refused before a model is loaded is.
 
         Raises:
@@ -159,11 +238,9 @@ class OnlineTraining(GatheringTraining):
             if (resume_from is None or is_begun) and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
-        before = origin.progress().identity
-        if not origin.is_same_run:  # it may have another model, and is of the same algorithm
-            before = {name: value for name, value in before.items() if name == "algorithm"}
-        self.check_identity(origin.folder, before)
-        read_entries(origin.folder)  # a damaged one is named before there are runners
+        if origin.is_same_run:
+            before = read_generation(origin.folder)
+            self.check_identity(origin.folder, before.identity if before else {})
         self.check_start(origin)
         return origin
 
@@ -171,148 +248,70 @@ class OnlineTraining(GatheringTraining):
         folder = super().folder_of_options(given)
         return folder or (folder_of(Path(self.resume_from)) if self.resume_from else None)
 
-    async def clear_leftovers(self, store: "LightningStore") -> None:
-        """Cancel what a killed part of the run left in the store, before runners claim it."""
-        # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
-        # Checksums of large files take their time; ``open`` takes the same start.
-        origin = self._origin = await asyncio.to_thread(self.find_start)
-        await cancel_dead_starts(store, origin.folder, origin.home)
+    async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
+        self.weights_version = progress.version
+        self._idle_steps = progress.idle_steps
+        self._is_solved = progress.is_solved and self._idle_steps >= self.max_idle_steps
+        self.load(checkpoint, folder)
+        self.session.collector.patience_seconds *= 1 + self.max_staleness
 
-    @contextlib.asynccontextmanager
-    async def open(self, num_tasks: int) -> "AsyncGenerator[Session]":
-        """Load or resume."""
-        from agl_learning.collect.step_metrics import Totals
-        from agl_learning.collect.task_order import TaskOrder
-        from agl_learning.reports.report import Report
-        from agl_learning.resume.session import Session
+    def find_source(self, tasks: Tasks, taken: int) -> InStep | Ahead:
+        given = (self, tasks, self.groups_per_step, taken)
+        if self.max_staleness:
+            return Ahead(*given, self.max_staleness, self.steps)
+        return InStep(*given, self.max_refills, self.weigh if self.max_refills else None)
 
-        gateway = self.gateway()
-        origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
-        self._checkpoint = origin.checkpoint
-        with Journal(origin.folder) as self._journal:
-            progress = origin.progress()
-            # What earlier starts in the folder did after the checkpoint is lost.
-            self._branch = list(progress.branch) if origin.is_same_run else []
-            if self._branch and self.journal.last("begun") is None:
-                logger.warning(
-                    "%s is gone, or what it said of earlier starts is: the run goes on after step "
-                    "%d, and no step up to that one can be replayed",
-                    self.journal.path,
-                    progress.step,
-                )
-            self.weights_version = progress.version
-            self._idle_steps, self._saved_at = progress.idle_steps, progress.step
-            self._is_solved = progress.is_solved and self._idle_steps >= self.max_idle_steps
-            self.load(origin.checkpoint, origin.folder)
-            self._tasks = TaskOrder(num_tasks, self.seed)
-            self._tasks.restore(progress.tasks)
-            self._order = self._tasks.state()
-            generation = begin_generation(
-                origin.folder,
-                branch=self._branch,
-                origin=origin.other_run,
-                algorithm=self.name,
-                **begun_by_trainer(self, origin.folder),
-            )
-            await keep_branch(self.get_store(), generation.run, self._branch)
-            shapes = self._run_context.what_shapes
-            begin(self.journal, self, shapes, progress.step, generation)
-            collector = self.collector()
-            collector.model = self.trained_model()
-            collector.patience_seconds *= 1 + self.max_staleness
-            with Report(
-                self, self.name, origin.folder, self.steps, progress.step, self.show_progress
-            ) as report:
-                session = Session(
-                    algorithm=self.name,
-                    folder=report.folder,
-                    generation=generation,
-                    report=report,
-                    store=self.get_store(),
-                    gateway=gateway,
-                    collector=collector,
-                    totals=Totals(progress.totals),
-                    steps_done=progress.step,
-                    begun_at=0 if origin.is_same_run else progress.step,
-                    rewards=list(progress.rewards),
-                    val_rewards=list(progress.val_rewards),
-                )
-                evaluated = session.is_evaluated(progress.step)
-                noted = [*self.journal.all("trained"), *self.journal.all("evaluated")]
-                lines = [entry["metrics"] for entry in noted]
-                report.go_back(progress.step, evaluated, self._branch, lines)
-                yield session
+    def progress(self) -> dict[str, Any]:
+        return {"idle_steps": self._idle_steps, "is_solved": self._is_solved}
 
-    async def step(self, train: Dataset[Any], val: Dataset[Any] | None) -> None:
-        session, start = self.session, time.perf_counter()
-        await self.evaluate_when_due(val)
-        number, waited = session.steps_done + 1, time.perf_counter()
-        collected = await self.gather(train)
-        idle = {"time/idle": time.perf_counter() - waited} if self.max_staleness else {}
-        key = key_of(session, self.journal, "train")  # another, where it was drawn anew
-        again = self.journal.last("trained", key=key) is not None
+    # --- a step
+
+    async def learn(self, collected: "Collected", number: int) -> Learned:
+        from agl_learning.trainer.comparison import digest_of
+
         rows = await asyncio.to_thread(self.weigh, collected)
-        update_start = time.perf_counter()
-        learned, rows = await self.learn(rows, collected.ledger)
+        start, learned = time.perf_counter(), dict[str, float]()
+        if rows:
+            given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
+            leave_out(collected.ledger, given, rows, *self.why_unused)
         self.check_gap(f"step {number}", learned)
-        # Not before: rows of an update that failed must not be in the store as trained.
-        await session.keep(collected, number, self.weights_version)
-        session.steps_done = number
-        session.rewards.append(collected.mean_reward)
-        end = time.perf_counter()
-        self._check_idle(number, collected, bool(rows))
-        metrics = {
-            "step": number,
-            "generation": session.generation.number,
-            **self.measured(collected, rows, learned),
-            **idle,
-            "time/update": end - update_start,
-            "time/step": end - start,
+        update = {"time/update": time.perf_counter() - start}
+        metrics = {**self.measured(collected, rows, learned), **update}
+        of_rows = [digest_of(one) for one in rows], [one.row.rollout_id for one in rows]
+        return Learned(metrics, bool(rows), *of_rows)
+
+    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
+        """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
+        from agl_learning.collect.step_metrics import version_lag
+
+        lag = version_lag([one.row for one in rows], self.weights_version)
+        updated = self.update(rows)
+        learned, used = updated if isinstance(updated, tuple) else (updated, rows)
+        self.weights_version += 1
+        return {**learned, "version_lag": lag}, list(used)
+
+    def measured(
+        self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Metrics of a step, but for those of its place and its time."""
+        from agl_learning.collect.step_metrics import collected_metrics
+
+        groups = len({one.group for one in collected.ended})
+        refilled = {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
+        return {
+            "version": self.weights_version,
+            **collected_metrics(collected, self.trained_model()),
+            "rows": len(rows),
+            **(self._lags if self.max_staleness else refilled),
+            **learned,
         }
-        await session.report.step(number, metrics, again=again)
-        digests = [digest_of(one) for one in rows]
-        note_trained(self.journal, number, key, self.fingerprint(), metrics, digests)
-        last = number == self.steps or self.is_over()
-        await self.evaluate_when_due(val, last=last)
+
+    def idle_metrics(self, seconds: float) -> dict[str, float]:
+        return {"time/idle": seconds} if self.max_staleness else {}
+
+    def saves_after(self, number: int, last: bool) -> bool:
         is_due = number % (self.checkpoint_every or number + 1) == 0
-        if last or (is_due and self._idle_steps == 0):  # idle steps may be given up
-            await self._save()
-
-    def evaluated(self, key: str, collected: "Collected", metrics: Mapping[str, Any]) -> None:
-        self.journal.append("evaluated", key=key, metrics=dict(metrics))
-
-    async def keep_for_later(self) -> None:
-        await super().keep_for_later()
-        if self.session.steps_done > self._saved_at:
-            await self._save()
-
-    async def _save(self) -> None:
-        from agl_learning.run.checkpoint import Progress, making, remove_older
-
-        session, number = self.session, self.session.steps_done
-        progress = Progress(
-            step=number,
-            version=self.weights_version,
-            totals=dict(session.totals.counts),
-            tasks=self._order,
-            rewards=session.rewards,
-            val_rewards=session.val_rewards,
-            branch=[*self._branch, (session.generation.number, number)],
-            identity=self.identity(),
-            idle_steps=self._idle_steps,
-            is_solved=self._is_solved,
-        )
-        folder = session.folder / "checkpoints" / f"step-{number:06d}"
-
-        def write() -> None:
-            with making(folder, progress) as partial:
-                self.save(partial)
-            if self.keep_last is not None:
-                remove_older(session.folder, self.keep_last, session.val_rewards)
-
-        await asyncio.to_thread(write)
-        self._checkpoint, self._saved_at = folder, number
-        await self.tell("on_checkpoint_saved", step=number, path=folder)
+        return last or (is_due and self._idle_steps == 0)  # idle steps may be given up
 
     def summed_up(self) -> dict[str, Any]:
         from agl_learning.run.checkpoint import best_checkpoint
@@ -348,13 +347,13 @@ class OnlineTraining(GatheringTraining):
 
         Args:
             when: What the warning begins with.
-            learned: What ``learn`` says.
+            learned: What ``learn_now`` says.
         """
         if learned.get("version_lag") == 0 and not self._gap_warned:
             gap = learned.get("logprob_gap")
             self._gap_warned = warn_of_gap(when, gap, self.temperature)
 
-    def _check_idle(self, step: int, collected: "Collected", trained: bool) -> None:
+    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
         from agl_learning.collect.step_metrics import why_nothing
 
         if trained:
@@ -377,10 +376,47 @@ class OnlineTraining(GatheringTraining):
         why = why_nothing(collected)
         # Few rollouts may have equal rewards by chance; without any row something is wrong.
         in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
-        if self._idle_steps >= self.max_idle_steps or (step == self.steps and in_vain):
-            give_up_since(self.journal, step - self._idle_steps)  # what failed them may be mended
+        if self._idle_steps >= self.max_idle_steps or (number == self.steps and in_vain):
+            # What failed them may be mended.
+            await self.session.records.redraw("train", number - self._idle_steps)
             raise AlgorithmError(
                 f"{self.title}: nothing could be trained in {self._idle_steps} steps in a row, up "
-                f"to step {step}. The last one: {why}. When the run goes on, they are drawn anew"
+                f"to step {number}. The last one: {why}. When the run goes on, they are drawn anew"
             )
-        logger.warning("step %d trained nothing: %s", step, why)
+        logger.warning("step %d trained nothing: %s", number, why)
+
+
+def leave_out(
+    ledger: "Ledger",
+    rows: "Sequence[Weighed]",
+    used: "Sequence[Weighed]",
+    reason: ExclusionReason,
+    detail: str,
+) -> None:
+    """Say of the rows that an update did not use that they were not trained.
+
+    Raises:
+        AlgorithmError: It says that it used others than it was given.
+    """
+    given, taken = {id(one): one.row for one in rows}, {id(one) for one in used}
+    if taken - given.keys():
+        raise AlgorithmError(
+            f"update returned {len(taken - given.keys())} rows that it was not given. Return "
+            "some of those that it was"
+        )
+    left = [row for key, row in given.items() if key not in taken]
+    calls = {(row.rollout_id, row.attempt_id, one) for row in left for one in row.call_ids}
+    unused = [item for item in ledger.trained if item.key in calls]
+    ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
+    for item in unused:
+        ledger.exclude(
+            Exclusion(
+                rollout_id=item.rollout_id,
+                attempt_id=item.attempt_id,
+                call_id=item.call_id,
+                credit=item.credit,
+                advantage=item.advantage,
+                reason=reason,
+                detail=detail,
+            )
+        )

@@ -18,7 +18,7 @@ from agl_runs.replay import replay
 from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
-    from agl_learning.resume.replay_result import Compared, Replay
+    from agl_learning.trainer.replay_result import Compared, Replay
     from agl_runs.config.file import ConfigFile
     from agl_runs.records import Run
 

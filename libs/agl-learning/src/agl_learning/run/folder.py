@@ -1,10 +1,8 @@
-"""The starts of a run: its id, which start this is, and what earlier ones left behind.
+"""The folder of a run: who holds it, which run it is, and which start of it this is.
 
-A run is a folder. Each start of it is a generation, from 1; a run that was killed and goes on is
-the next one. Rollouts carry both in their metadata (``run``, ``generation``), and so do accounts.
-
-A run that goes on from a checkpoint goes back behind what came after that: the way that led to the
-checkpoint is its branch, the list of (generation, last step of it that counts).
+A run is a folder. Each start of it is a generation, from 1. Rollouts carry both in their metadata
+(``run``, ``generation``), and so do accounts. A start goes on from a checkpoint; what came after it
+does not count any more, until it is done again.
 """
 
 import json
@@ -12,9 +10,9 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from agl.store.base import LightningStore
 from agl.types import Document
 from agl_records.ledger.documents import LOST, each_part, put_parts
 from agl_records.types import LedgerPart
+from agl_runs.differences import options_that_shape
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import FILE
 from agl_runs.rollouts import cancel_leftovers
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 LOCK = "run.lock"
-Branch = Sequence[tuple[int, int]]
-"""(generation, last step of it that counts), oldest first."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,15 @@ class Generation:
     """Id of the run."""
     number: int
     """From 1."""
-    branch: tuple[tuple[int, int], ...] = ()
-    """The way to the checkpoint that it went on from; () if it began anew."""
     origin: str | None = None
     """What the run began from: a checkpoint, or the folder, of another run; None if it began at
     step 0 by itself."""
     algorithm: str | None = None
     """Whose run it is; None where nobody said."""
-
-    def leads_to(self, branch: Branch) -> bool:
-        """Whether what this way leads to belongs to this start, or to what it went on from."""
-        last = dict(self.branch)
-        return all(start == self.number or step <= last.get(start, -1) for start, step in branch)
+    identity: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What must not change when the run goes on; JSON values."""
+    shape: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """On what its results depend: ``options`` of the algorithm, and all ``others``."""
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -109,62 +103,57 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     path = Path(folder) / FILE
     try:
         record = json.loads(path.read_text("utf-8"))
-        branch = tuple((int(start), int(step)) for start, step in record["branch"])
-        origin, algorithm = record["origin"], record.get("algorithm")
-        return Generation(str(record["run"]), int(record["generation"]), branch, origin, algorithm)
+        return generation_of({**record, "number": record.pop("generation")})
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path}: expected the id of a run and the number of its starts; this cannot be read "
             f"({error!r}). Put it back from a copy, or give another run_dir"
         ) from error
 
 
-def begin_generation(
-    folder: str | os.PathLike[str],
-    run: str | None = None,
-    branch: Branch = (),
-    origin: str | None = None,
-    algorithm: str | None = None,
-    number: int | None = None,
+def generation_of(record: Mapping[str, Any]) -> Generation:
+    """What ``asdict`` was made of, out of JSON."""
+    return Generation(
+        str(record["run"]),
+        int(record["number"]),
+        record.get("origin"),
+        record.get("algorithm"),
+        dict(record.get("identity") or {}),
+        dict(record.get("shape") or {}),
+    )
+
+
+def write_generation(folder: str | os.PathLike[str], now: Generation) -> None:
+    """Write what ``read_generation`` gives back."""
+    record = asdict(now)
+    write_whole(Path(folder) / FILE, json.dumps({**record, "generation": record.pop("number")}))
+
+
+def next_generation(
+    folder: str | os.PathLike[str], run: str | None = None, number: int | None = None, **about: Any
 ) -> Generation:
-    """Count another start of the run in a folder.
+    """The next start of the run in a folder, which is not written yet.
 
     Args:
         folder: Of the run.
         run: Its id, where that stands elsewhere; None keeps the one in the folder, or makes one.
-        branch: Of the checkpoint that it goes on from.
-        origin: Where a run that begins anew begins, see ``Generation``; one that goes on keeps its
-            own.
-        algorithm: Whose run it is; None keeps what the folder says.
         number: Of this start, where that stands elsewhere; None is the next one of the folder.
+        about: Further fields of ``Generation``; those that are not given stay as they are.
 
     Raises:
         ConfigError: See ``read_generation``.
     """
     before = read_generation(folder) or Generation(secrets.token_hex(6), 0)
-    now = Generation(
-        run or before.run,
-        number or before.number + 1,
-        tuple(branch),
-        before.origin if branch else origin,
-        algorithm or before.algorithm,
-    )
+    return replace(before, run=run or before.run, number=number or before.number + 1, **about)
+
+
+def begin_generation(folder: str | os.PathLike[str], **about: Any) -> Generation:
+    """Count another start of the run in a folder; see ``next_generation``."""
+    now = next_generation(folder, **about)
     write_generation(folder, now)
     return now
-
-
-def write_generation(folder: str | os.PathLike[str], now: Generation) -> None:
-    """Write what ``read_generation`` gives back."""
-    record = {
-        "run": now.run,
-        "generation": now.number,
-        "branch": now.branch,
-        "origin": now.origin,
-        "algorithm": now.algorithm,
-    }
-    write_whole(Path(folder) / FILE, json.dumps(record))
 
 
 def begun_by_trainer(algorithm: "Algorithm", folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -196,6 +185,70 @@ def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
             f"{os.fspath(folder)!r} holds a run of {before.algorithm!r}, and this is "
             f"{algorithm!r}. Give another run_dir"
         )
+
+
+def check_identity(
+    owner: str, now: Mapping[str, Any], folder: Path, before: Mapping[str, Any], is_forced: bool
+) -> None:
+    """Refuse to continue a run as what it was not.
+
+    Args:
+        owner: What messages begin with.
+        now: What must not change.
+        folder: Of the run.
+        before: What it was, as far as it was written down.
+        is_forced: A warning will do, but for another algorithm.
+
+    Raises:
+        ConfigError: It names what differs.
+    """
+    for name, value in now.items():
+        if name not in before or before[name] == value:
+            continue
+        text = (
+            f"{owner}: {str(folder)!r} holds a run with another {name}: {before[name]!r} then, "
+            f"{value!r} now"
+        )
+        if name == "algorithm" or not is_forced:
+            raise ConfigError(
+                f"{text}. Continue it with what it had, give another run_dir, or go on all the "
+                "same with force=True (agl run --force)"
+            )
+        logger.warning("%s, as it is forced to", text)
+
+
+def shape_of(algorithm: "Algorithm", others: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """On what the results of a start depend.
+
+    Args:
+        algorithm: Whose options they are.
+        others: All else; see ``agl.algorithm.base.RunContext``.
+    """
+    return {"options": options_that_shape(algorithm), "others": dict(others)}
+
+
+def shape_changes(
+    before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """What differs between two shapes, for people; nothing where one of them is empty."""
+    if not before or not now:
+        return []
+    found = _changed(before["options"], now["options"])
+    if before["others"] and now["others"]:  # without a trainer nobody knows
+        found += _changed(before["others"], now["others"])
+    return found
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys((*before, *now))
+    if ("agent" in before) != ("agent" in now):  # one was begun from Python, which records less
+        names = [name for name in names if name in before and name in now]
+    return [
+        f"{name} is {now.get(name)!r}, was {before.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+        and not (name.startswith("version of ") and name not in before)  # a plugin more
+    ]
 
 
 async def cancel_dead_starts(
@@ -230,37 +283,14 @@ def _resolve(folder: str | os.PathLike[str]) -> Path:
     return Path(folder).resolve()
 
 
-def branch_to(before: Generation | None, step: int) -> list[tuple[int, int]]:
-    """The way to a checkpoint of which only the step is known.
-
-    Args:
-        before: The last start; it made the checkpoint, or what it went on from did.
-        step: Of the checkpoint; 0 where there is none.
-    """
-    way: list[tuple[int, int]] = []
-    if before is None or step == 0:
-        return way
-    for start, last in (*before.branch, (before.number, step)):
-        way.append((start, min(last, step)))
-        if last >= step:
-            break
-    return way
-
-
-async def keep_branch(store: LightningStore, run: str, branch: Branch) -> None:
-    """Mark as lost the accounts of a run beside its branch, and as counting those on it."""
-    last = dict(branch)
-    await mark_lost(store, run, lambda part: (part.step or 0) > last.get(part.generation, -1))
-
-
 async def mark_lost(store: LightningStore, run: str, is_lost: Callable[[LedgerPart], bool]) -> None:
-    """Mark accounts of a run as lost, or as counting again."""
-    changed: list[LedgerPart] = []
-    async for part in each_part(store, run=run):
-        lost = is_lost(part)
-        if lost != part.lost and not part.problem:
-            changed.append(part.model_copy(update={"lost": lost}))
-    await put_parts(store, changed)
-    if changed:
+    """Have accounts of a run not count any more: a start went back behind them."""
+    lost = [
+        part.model_copy(update={"lost": True})
+        async for part in each_part(store, run=run, lost=False)
+        if not part.problem and is_lost(part)
+    ]
+    await put_parts(store, lost)
+    if lost:
         body = {RUN_ID: run, "time": time.time()}
         await store.put_documents([Document(kind=LOST, key=run, body=body)])

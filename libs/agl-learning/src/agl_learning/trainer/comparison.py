@@ -1,26 +1,19 @@
-"""Training a step again: what a run's journal and store say of it, and how it compares."""
+"""How a step that was trained again compares with what the run has of it."""
 
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import ConfigError
-from agl_learning.resume.collection_journal import collected_under
-from agl_learning.resume.replay_result import Compared, Replay
+from agl_learning.trainer.replay_result import Compared, Replay
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import ledger_parts
-from agl_runs.differences import options_that_shape
 
 if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
     from agl.store.base import LightningStore
     from agl_learning.advantages.weighing import Weighed
-    from agl_learning.collect.collector import Collector
     from agl_learning.collect.results import Collected
-    from agl_learning.run.journal import Entry, Journal
     from agl_records.types import LedgerPart
 
 TOLERANCE = 1e-3
@@ -51,81 +44,6 @@ def digest_of(one: "Weighed") -> str:
     return found.hexdigest()[:12]
 
 
-def trained_steps(journal: "Journal") -> "dict[int, Entry]":
-    """The entry of each step that was trained, as it was trained last.
-
-    Where rollouts were given up, what was trained with them and after them is gone.
-    """
-    steps: dict[int, Entry] = {}
-    for entry in journal.entries:
-        if entry["event"] == "trained":
-            steps[entry["step"]] = entry
-        elif entry["event"] == "given up" and entry["mode"] == "train":
-            steps = {step: one for step, one in steps.items() if step <= entry["after"]}
-    return steps
-
-
-def step_of(steps: "Mapping[int, Entry]", step: int, folder: object) -> "Entry":
-    """The entry of a step.
-
-    Raises:
-        ConfigError: It was not trained.
-    """
-    if step not in steps:
-        known = f"steps {min(steps)} to {max(steps)}" if steps else "no step"
-        raise ConfigError(f"the journal of {str(folder)!r} has no step {step}; it has {known}")
-    return steps[step]
-
-
-async def check_rollouts(
-    collector: "Collector",
-    journal: "Journal",
-    keys: Mapping[int, str],
-    what_is_left: Callable[[int], str],
-) -> None:
-    """Refuse to begin where the store does not have the rollouts of all steps.
-
-    Args:
-        collector: Reads the store.
-        journal: Of the run.
-        keys: Step -> key of what was collected for it.
-        what_is_left: Gives, for the first step that lacks some, the end of the message.
-
-    Raises:
-        ConfigError: It lacks some; the message says of which step.
-    """
-    for step, key in keys.items():
-        parts = collected_under(journal, key)
-        if not parts:
-            raise ConfigError(f"the journal does not say which rollouts step {step} had")
-        wanted = [one for done in parts for _, one in done["rollouts"]]
-        wanted += [one for done in parts for one in done["lost"]]
-        missing = await collector.missing(wanted)
-        if missing:
-            raise ConfigError(
-                f"the store does not have {len(missing)} of {len(wanted)} rollouts of step {step} "
-                f"({', '.join(missing[:3])}): they were deleted, or it is another store. Step "
-                f"{max(keys)} needs them. {what_is_left(step)}"
-            )
-
-
-async def read_again(collector: "Collector", journal: "Journal", key: str) -> "Collected":
-    """What was collected under a key, out of the store."""
-    parts = collected_under(journal, key)  # check_rollouts has found them
-    rollouts = [one for done in parts for one in done["rollouts"]]
-    return await collector.read(rollouts, [one for done in parts for one in done["lost"]])
-
-
-def note_options(replay: Replay, journal: "Journal", algorithm: "Algorithm") -> None:
-    """Say in which options the algorithm is not as the run had it."""
-    begun = journal.last("begun") or {}
-    before: dict[str, Any] | None = begun.get("options")
-    for name, now in options_that_shape(algorithm).items():
-        if before is not None and before.get(name) != now:
-            was = before.get(name)
-            replay.notes.append(f"with another {name}: {was!r} in the run, {now!r} now")
-
-
 def compare_metrics(
     replay: Replay, before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
 ) -> None:
@@ -133,7 +51,7 @@ def compare_metrics(
     for name in dict.fromkeys((*before, *now)):
         was: Any = before.get(name)
         is_now: Any = now.get(name)
-        of_the_start = name in _OF_THE_START or name.startswith(_TIMES)
+        of_the_start = name.removeprefix("train/") in _OF_THE_START or name.startswith(_TIMES)
         if of_the_start or (was is None and is_now is None):
             continue
         same = was == is_now or (not replay.is_exact and _is_near(was, is_now, replay.tolerance))
@@ -146,38 +64,25 @@ def compare_weights(replay: Replay, what: str, before: str | None, now: str | No
     replay.compared.append(Compared(what, before, now, same))
 
 
-def compare_rows(replay: Replay, before: Sequence[str] | None, rows: "Sequence[Weighed]") -> None:
-    """Add the rows that were trained: their tokens, log-probabilities and advantages.
+def compare_rows(
+    replay: Replay, before: Sequence[str] | None, now: Sequence[str], rollout_ids: Sequence[str]
+) -> None:
+    """Add the rows or examples that were trained: their tokens, log-probabilities and advantages.
 
     Args:
         replay: Gets it.
-        before: ``digest_of`` each; None where the run did not note them.
-        rows: As they are now.
+        before: A digest of each; None where the run did not note them.
+        now: Likewise.
+        rollout_ids: Of which rollout each is now, as far as that is known.
     """
-    now = [digest_of(one) for one in rows]
     where = ""
     if before is not None and before != now:
         pairs = zip(before, now, strict=False)
         at = next((n for n, (was, is_now) in enumerate(pairs) if was != is_now), len(before))
-        whose = f" (rollout {rows[at].row.rollout_id})" if at < len(rows) else ""
+        whose = f" (rollout {rollout_ids[at]})" if at < len(rollout_ids) else ""
         where = f"row {at} of {len(before)}{whose}: its tokens, log-probabilities or advantages"
-    same = None if before is None else before == now
+    same = None if before is None else [*before] == [*now]
     replay.compared.append(Compared("rows trained", _short(before), _short(now), same, where))
-
-
-def compare_lines(replay: Replay, what: str, before: Path, now: Path) -> None:
-    """Add two files of JSON lines; one of before that is not there any more is noted."""
-    lines = now.read_text("utf-8").splitlines()
-    if not before.is_file():
-        replay.notes.append(f"{before} is not there any more; {what} are not compared")
-        replay.compared.append(Compared(what, None, len(lines), None))
-        return
-    old, where = before.read_text("utf-8").splitlines(), ""
-    if old != lines:
-        pairs = zip(old, lines, strict=False)
-        at = next((n for n, (was, is_now) in enumerate(pairs, 1) if was != is_now), None)
-        where = f"line {at or min(len(old), len(lines)) + 1} of {before}"
-    replay.compared.append(Compared(what, len(old), len(lines), old == lines, where))
 
 
 def _short(digests: Sequence[str] | None) -> str | None:

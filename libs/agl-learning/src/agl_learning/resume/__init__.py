@@ -1,1 +1,0 @@
-"""What a killed run goes on with, and a step that is trained once more."""

@@ -1,0 +1,141 @@
+"""A step is trained again: the loop's own ``learn``, on what the run had collected for it."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agl.errors import ConfigError
+from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
+from agl_learning.run.folder import Generation, read_generation, shape_of
+from agl_learning.run.records import Record
+from agl_learning.run.start import folder_of
+from agl_learning.trainer.comparison import (
+    compare_accounts,
+    compare_metrics,
+    compare_rows,
+    compare_weights,
+    new_replay,
+)
+from agl_learning.trainer.replay_result import Replay
+
+if TYPE_CHECKING:
+    from agl_learning.collect.collector import Collector
+    from agl_learning.trainer.loop import Training
+
+
+async def replay(training: "Training", step: int) -> Replay:
+    """Train from the newest whole checkpoint before a step up to it; see ``Training.replay``."""
+    folder = training.folder_of_run()
+    begun = None if folder is None else read_generation(folder)
+    if folder is None or begun is None:
+        raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
+    training.check_identity(folder, begun.identity)
+    with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
+        session = training.session_of(begun, Path(scratch), Progress(0, 0), None, shows=False)
+        await session.records.read()
+        steps = session.records.steps()
+        _check_trained(steps, step, folder)
+        checkpoint = await asyncio.to_thread(checkpoint_before, training, folder, step, begun)
+        progress = Progress(0, 0) if checkpoint is None else Progress.of(checkpoint)
+        again = range(progress.step + 1, step + 1)
+        for number in again:
+            _check_trained(steps, number, folder)
+        try:
+            training.enter(session)
+            await training.begin(checkpoint, progress, Path(scratch))
+            session.collector.model = training.trained_model()
+            left = {number: what_is_left(folder, number, progress.step) for number in again}
+            await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
+            exact = steps[step].weights is not None and training.deterministic
+            told = new_replay(step, progress.step, exact)
+            _note_options(told, training, begun)
+            if progress.step in steps:
+                name, before = f"weights after step {progress.step}", steps[progress.step].weights
+                compare_weights(told, name, before, training.digest())
+            for number in again:
+                record = steps[number]
+                collected = await session.collector.read(record.rollouts, record.lost)
+                learned = await training.learn(collected, number)
+                if number == step:
+                    await compare_accounts(told, session.store, begun.run, collected)
+                    rows = record.rows if record.metrics else None
+                    compare_rows(told, rows, learned.rows, learned.rollout_ids)
+                    compare_metrics(told, record.metrics or {}, learned.metrics)
+                name = f"weights after step {number}"
+                compare_weights(told, name, record.weights, training.digest())
+        finally:
+            await training.clean_up()
+            training.enter(None)
+    return told
+
+
+def _check_trained(steps: Mapping[int, Record], step: int, folder: Path) -> None:
+    if step not in steps:
+        known = f"steps {min(steps)} to {max(steps)}" if steps else "no step"
+        raise ConfigError(
+            f"the store has no step {step} of the run in {str(folder)!r}; it has {known}"
+        )
+
+
+async def _check_rollouts(
+    collector: "Collector", records: Mapping[int, Record], what_is_left: Mapping[int, str]
+) -> None:
+    """Refuse to begin where the store does not have the rollouts of all steps."""
+    for step, record in records.items():
+        wanted = record.rollout_ids
+        if missing := await collector.missing(wanted):
+            raise ConfigError(
+                f"the store does not have {len(missing)} of {len(wanted)} rollouts of step {step} "
+                f"({', '.join(missing[:3])}): they were deleted, or it is another store. Step "
+                f"{max(records)} needs them. {what_is_left[step]}"
+            )
+
+
+def _note_options(told: Replay, training: "Training", begun: Generation) -> None:
+    """Say in which options the algorithm is not as the run had it."""
+    before = begun.shape.get("options")
+    for name, now in shape_of(training, {})["options"].items():
+        if before is not None and before.get(name) != now:
+            told.notes.append(f"with another {name}: {before.get(name)!r} in the run, {now!r} now")
+
+
+def checkpoint_before(
+    training: "Training", folder: Path, step: int, begun: Generation
+) -> Path | None:
+    """The newest whole one that a step can be trained from; None is the run's beginning.
+
+    Raises:
+        ConfigError: The run began from another run's checkpoint, and that is gone.
+    """
+    for checkpoint in whole_checkpoints(folder):
+        if Progress.of(checkpoint).step < step and training.is_usable(checkpoint):
+            return checkpoint
+    if begun.origin is None or folder_of(Path(begun.origin)) == Path(begun.origin):
+        return None  # that run had no checkpoint yet, whatever it has by now
+    try:
+        return find_checkpoint(begun.origin)
+    except ConfigError as error:
+        raise ConfigError(
+            f"step {step} cannot be trained again: the run began from {begun.origin!r}, which "
+            f"is not whole any more ({error}), and no checkpoint of its own from before that "
+            f"step is kept. {what_is_left(folder, step)}"
+        ) from error
+
+
+def what_is_left(folder: Path, missing: int, begun_at: int | None = None) -> str:
+    """Which steps can be trained again, for a message.
+
+    Args:
+        folder: Of the run.
+        missing: The step that cannot.
+        begun_at: Of the whole checkpoint before it; None where there is none.
+    """
+    left: list[str] = []
+    if begun_at is not None and missing > begun_at + 1:
+        left.append(f"steps {begun_at + 1} to {missing - 1}")
+    kept = [Progress.of(checkpoint).step for checkpoint in whole_checkpoints(folder)]
+    if later := [step for step in kept if step >= missing]:
+        left.append(f"those after step {min(later)}")
+    return f"What can be trained again: {' and '.join(left) or 'nothing'}"

@@ -1,0 +1,267 @@
+"""Where the experience of a step comes from: its own rollouts, or those that ran ahead of it.
+
+A source takes tasks in their order. It asks for their rollouts under keys, so that after a kill it
+gets those that there are. ``taken`` is all that it must know to go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from agl.errors import ConfigError, StoppedError
+from agl_learning.advantages.weighing import ACROSS_TASKS, Weighed, WeighingOptions
+from agl_learning.collect.results import Collected
+from agl_learning.collect.step_metrics import version_lags
+from agl_learning.collect.task_order import TaskOrder
+from agl_records.ledger.ledger import Ledger
+
+logger = logging.getLogger("agl.learning")
+
+Weigh = Callable[[Collected], list[Weighed]]
+"""How the algorithm makes advantages; called in a thread."""
+
+
+class Runners(Protocol):
+    """What a source asks for rollouts."""
+
+    async def collect(self, after: int, gather: Callable[[], Awaitable[Collected]]) -> Collected:
+        """What belongs to the step after so many, from its record, or gathered now."""
+        ...
+
+    async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> Collected:
+        """Run tasks of the step after so many."""
+        ...
+
+    def key(self, after: int) -> str:
+        """Under which the rollouts of the step after so many stand by now."""
+        ...
+
+
+@dataclass
+class Tasks:
+    """All tasks, in the order in which they are taken."""
+
+    order: TaskOrder
+    dataset: Any
+
+    def take(self, start: int, count: int) -> list[Any]:
+        """Those of ``count`` positions from ``start`` on."""
+        return [self.dataset[index] for index in self.order.take(start, count)]
+
+
+class InStep:
+    """The rollouts of a step run when it is its turn.
+
+    With refills (dynamic sampling), in the place of groups that teach nothing others are drawn, up
+    to a limit. A group teaches nothing where none of its calls would get an advantage: all rewards
+    are equal, say. Source: DAPO (arXiv:2503.14476). Where we differ: groups are never thrown away;
+    those that taught nothing are in the accounts as all are, so that the step has more rollouts.
+
+    Args:
+        runners: Are asked.
+        tasks: To be run.
+        groups: How many tasks a step has.
+        taken: How many tasks were taken before.
+        max_refills: How often others are drawn, at most.
+        weigh: Says which groups would teach something; needed with refills.
+    """
+
+    def __init__(
+        self,
+        runners: Runners,
+        tasks: Tasks,
+        groups: int,
+        taken: int,
+        max_refills: int = 0,
+        weigh: Weigh | None = None,
+    ) -> None:
+        self._runners, self._tasks, self._groups = runners, tasks, groups
+        self.taken = taken
+        self._max_refills, self._weigh = max_refills, weigh
+
+    async def next(self, after: int) -> Collected:
+        """What the step after so many learns from."""
+
+        async def gather() -> Collected:
+            number, begun, whole = self._groups, 0, None
+            for _ in range(self._max_refills + 1):
+                tasks = self._tasks.take(self.taken + begun, number)
+                found = await self._runners.ask(after, tasks, begun)
+                whole = found if whole is None else _joined(whole, found)
+                begun += number
+                if self._weigh is None:
+                    break
+                idle = await asyncio.to_thread(idle_groups, whole, self._weigh)
+                number = self._groups + len(idle) - begun
+                if number <= 0:
+                    break
+            assert whole is not None
+            return whole
+
+        collected = await self._runners.collect(after, gather)
+        self.taken += len({one.group for one in collected.ended})
+        return collected
+
+    async def wait(self) -> None:
+        """Nothing is under way between steps."""
+
+    async def stop(self) -> list[tuple[int, list[Any]]]:
+        """Likewise."""
+        return []
+
+
+def idle_groups(collected: Collected, weigh: Weigh) -> set[int]:
+    """The groups of which no call would get an advantage; nothing is booked."""
+    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+    spare = Ledger()
+    spare.merge(collected.ledger)
+    taught = weigh(replace(collected, ledger=spare))
+    return {*groups.values()} - {groups[one.row.rollout_id] for one in taught}
+
+
+def _joined(one: Collected, other: Collected) -> Collected:
+    one.ledger.merge(other.ledger)
+    return Collected(
+        [*one.ended, *other.ended],
+        one.ledger,
+        one.seconds + other.seconds,
+        [*one.lost, *other.lost],
+        [*one.others, *other.others],
+        {name: one.judged[name] + value for name, value in other.judged.items()},
+    )
+
+
+@dataclass
+class _Begun:
+    key: str
+    tasks: list[Any]
+    running: "asyncio.Task[Collected]"
+
+
+class Ahead:
+    """Rollouts of the next steps run while a step is trained: nobody waits for the other.
+
+    Steps take what was collected for them in their order. So a batch is the tasks that are its
+    turn, slow ones too: to take whatever ends first would train more of what is quick. With a
+    staleness S the rollouts of S later steps are under way, and no call of a step was sampled by
+    weights that are more than S updates behind; what is older all the same is rejected.
+
+    Source: asynchronous reinforcement learning with bounded staleness (AReaL, arXiv:2505.24298).
+
+    Args:
+        runners: Are asked.
+        tasks: To be run.
+        groups: How many tasks a step has.
+        taken: How many tasks were taken before.
+        max_staleness: S.
+        steps: How many the run is to have.
+    """
+
+    def __init__(
+        self,
+        runners: Runners,
+        tasks: Tasks,
+        groups: int,
+        taken: int,
+        max_staleness: int,
+        steps: int,
+    ) -> None:
+        self._runners, self._tasks, self._groups = runners, tasks, groups
+        self.taken = taken
+        self._max_staleness, self._steps = max_staleness, steps
+        self._begun: dict[int, _Begun] = {}
+
+    async def next(self, after: int) -> Collected:
+        """What the step after so many learns from."""
+        for later in range(after, min(after + self._max_staleness + 1, self._steps)):
+            if later not in self._begun:
+                start = self.taken + (later - after) * self._groups
+                self._begin(later, self._tasks.take(start, self._groups))
+        while True:
+            begun = self._begun[after]
+            await asyncio.wait([begun.running])
+            del self._begun[after]
+            collected = begun.running.result()
+            if begun.key == self._runners.key(after):
+                self.taken += self._groups
+                return collected
+            self._begin(after, begun.tasks)  # it was given up meanwhile
+
+    def _begin(self, after: int, tasks: list[Any]) -> None:
+        gathering = self._runners.collect(after, lambda: self._runners.ask(after, tasks, 0))
+        running = asyncio.create_task(gathering, name=f"agl-ahead-{after}")
+        self._begun[after] = _Begun(self._runners.key(after), tasks, running)
+
+    async def wait(self) -> None:
+        """Until those under way have ended: the run was asked to stop, and they were, too."""
+        if running := [begun.running for begun in self._begun.values()]:
+            await asyncio.wait(running)
+
+    async def stop(self) -> list[tuple[int, list[Any]]]:
+        """Cancel what is under way; per step that nobody has taken, those before it, and tasks."""
+        left, self._begun = self._begun, {}
+        for begun in left.values():
+            begun.running.cancel()
+        ends = await asyncio.gather(*(one.running for one in left.values()), return_exceptions=True)
+        for after, end in zip(left, ends, strict=True):
+            if isinstance(end, Exception) and not isinstance(end, StoppedError):
+                logger.warning(
+                    "the rollouts of step %d had failed: %s", after + 1, end, exc_info=end
+                )
+        return [(after, begun.tasks) for after, begun in left.items()]
+
+
+def check_source(owner: str, options: WeighingOptions, **given: Any) -> None:
+    """Refuse what a source cannot do.
+
+    Args:
+        owner: Whose options they are.
+        options: They say what is compared.
+        given: The options ``max_staleness``, ``max_refills`` and ``deterministic``.
+
+    Raises:
+        ConfigError: It names the options.
+    """
+    staleness, refills = given["max_staleness"], given["max_refills"]
+    if refills and options.estimator in ACROSS_TASKS:
+        raise ConfigError(
+            f"{owner}: max_refills is {refills}, and the estimator {options.estimator!r} "
+            "compares no groups that could be refilled. Leave it out"
+        )
+    why = {
+        "deterministic": "which weights answer a call then depends on time",
+        "max_refills": "the tasks of later steps are drawn before it is known what a step lacks",
+    }
+    for name, reason in why.items():
+        if staleness and given[name]:
+            raise ConfigError(
+                f"{owner}: {name} cannot be had with max_staleness={staleness}: {reason}. "
+                f"Leave one of the two out"
+            )
+
+
+def reject_stale(collected: Collected, version: int, max_staleness: int) -> dict[str, int]:
+    """Let no rollout be trained of which older weights than allowed sampled a call.
+
+    Its calls go into the bin ``rejected``. Calls whose version nobody knows are taken for fresh.
+
+    Args:
+        collected: What was collected for a step.
+        version: Of the weights that are to be changed.
+        max_staleness: So many updates others may be behind them.
+
+    Returns:
+        Metrics: ``rollouts/stale``, how many were rejected, and ``version_lag/max``, of all others.
+    """
+    stale, most = 0, 0
+    for one in collected.ended:
+        lag = max(version_lags(one.rows, version), default=0)
+        if lag <= max_staleness:
+            most = max(most, lag)
+        elif one.unusable is None:
+            stale += 1
+            why = f"weights {lag} updates behind sampled it, and max_staleness is {max_staleness}"
+            one.unusable = ("rejected", why)
+    return {"rollouts/stale": stale, "version_lag/max": most}
