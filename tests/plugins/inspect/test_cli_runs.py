@@ -225,7 +225,7 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
     checkpoint.mkdir(parents=True)
     (old / "report.html").write_text("untouched")
     (old / "run.json").unlink()
-    number = begin_generation(old, run_id, algorithm="learn").number
+    number = begin_generation(old, run=run_id, algorithm="learn").number
     said = {"generation": number, "checkpoint": str(checkpoint)}
     (old / "summary.json").write_text(json.dumps(said))
     if is_copy:
