@@ -203,7 +203,7 @@ async def test_a_run_killed_before_its_folder_says_which_it_is_goes_on(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agl_learning.trainer.loop.write_generation", killed)
+        patch.setattr("agl_learning.trainer.opening.write_generation", killed)
         with pytest.raises(OSError, match="killed"):
             await fit(counting(), store, TASKS)
     algorithm = await fit(counting(iterations=1), store, TASKS)

@@ -19,7 +19,7 @@ from .run.checkpoint import find_checkpoint as find_checkpoint
 from .run.folder import Generation as Generation, begin_generation as begin_generation
 from .selection import select_best as select_best
 from .team import Team as Team
+from .trainer.base import Training as Training
 from .trainer.billing import Bill as Bill, PaidTraining as PaidTraining
-from .trainer.loop import Training as Training
 from .trainer.online import OnlineTraining as OnlineTraining
 from .trainer.version import FineTuning as FineTuning

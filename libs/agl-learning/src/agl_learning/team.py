@@ -22,7 +22,7 @@ from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.run.start import Origin
 from agl_learning.trainer.online import OnlineTraining
-from agl_models.gateways import WHOLE_SOFTMAX, entry_of, model_served, sampling_of
+from agl_learning.trainer.serving import ServedModel
 from agl_models.versions import MODEL_NAME
 from agl_records.training_data import TrainedModel
 
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""
-OF_THE_RUN = ("steps", "group_size", "max_refills", "seed", "deterministic", "show_progress")
+OF_THE_RUN = (
+    *("steps", "group_size", "max_refills", "seed", "deterministic", "show_progress"),
+    "eval_temperature",
+)
 """Those that each algorithm gets from the run."""
 VERSIONS = "versions.json"
 AREAS = {
@@ -156,29 +159,13 @@ class Team(OnlineTraining):
 
             yield replace(next(iter(each.values())), why_silent=why_silent)
 
-    @contextlib.asynccontextmanager
-    async def _published(self, version: "Version") -> AsyncGenerator[dict[str, str]]:
-        async with self.serve(version) as self._served, contextlib.AsyncExitStack() as stack:
-            for name, part in self._parts.items():
-                served = self._servers[name].litellm_params
-                entry = entry_of(name, served, self._sampling(part), WHOLE_SOFTMAX)
-                served_too = model_served(self.session.gateway, entry, self.get_store())
-                await stack.enter_async_context(served_too)
-            # What trains comes last: those are the latest resources of the store.
-            yield {mode: await self._publish_all(version, mode) for mode in ("val", "train")}
-
-    def _sampling(self, part: OnlineTraining) -> dict[str, dict[str, Any]]:
-        temperatures = {"val": self.eval_temperature, "train": part.temperature}
-        return {mode: sampling_of(one, part.max_tokens) for mode, one in temperatures.items()}
-
-    async def _publish_all(self, version: "Version", mode: str) -> str:
-        resources = {**(self.get_initial_resources() or {})}
-        for name, part in self._parts.items():
-            resources[name] = self.session.gateway.as_resource(
-                model=name, sampling_parameters=self._sampling(part)[mode]
-            )
-        resources_id = f"{self.name}-{self.session.run_id}-{version.number}-{mode}"
-        return (await self.publish_resources(resources, resources_id)).resources_id
+    def models_served(self, served: Served) -> list[ServedModel]:
+        """Each under its name, which is the parameter of the agent, too."""
+        return [
+            replace(one, name=name, resource=name)
+            for name, part in self._parts.items()
+            for one in part.models_served(self._servers[name])
+        ]
 
     # --- a step
 

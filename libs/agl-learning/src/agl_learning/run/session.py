@@ -45,6 +45,10 @@ class Session:
     """Of the whole run."""
     steps_done: int
     """Of the whole run; those before this start count."""
+    taken: int = 0
+    """Tasks that the steps before this start took."""
+    checkpoint: Path | None = None
+    """The newest one."""
     begun_at: int = 0
     """How many of them another run has done, from whose checkpoint this one began."""
     rewards: list[float | None] = field(default_factory=list[float | None])

@@ -51,8 +51,17 @@ from agl_learning.advantages.weighing import (
 from agl_learning.reports.report import warn_of_gap
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
-from agl_learning.trainer.loop import Learned, Training
-from agl_learning.trainer.source import Ahead, InStep, Tasks, check_source, reject_stale
+from agl_learning.trainer.base import Learned, Training
+from agl_learning.trainer.ending import Ending
+from agl_learning.trainer.source import (
+    Ahead,
+    InStep,
+    Runners,
+    Source,
+    Tasks,
+    check_source,
+    reject_stale,
+)
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.versions import Version
 from agl_records.options import AboveZero, Count, absolute
@@ -70,9 +79,6 @@ if TYPE_CHECKING:
     """What an update says: its metrics, and perhaps which rows it used."""
 
 logger = logging.getLogger("agl.learning")
-
-TARGET_STEPS = 3
-"""So many steps in a row must reach ``target_reward``."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -144,7 +150,7 @@ class OnlineTraining(Training, WeighingOptions):
         self.resume_from = absolute(self.resume_from)
         self.weights_version = 0
         """Which weights answer; one more after each update."""
-        self._idle_steps, self._is_solved = 0, False
+        self._ending = Ending(self)
         self._gap_warned = False
         self._lags: dict[str, int] = {}
 
@@ -250,19 +256,18 @@ class OnlineTraining(Training, WeighingOptions):
 
     async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
         self.weights_version = progress.version
-        self._idle_steps = progress.idle_steps
-        self._is_solved = progress.is_solved and self._idle_steps >= self.max_idle_steps
+        self._ending.begin(progress)
         self.load(checkpoint, folder)
         self.session.collector.patience_seconds *= 1 + self.max_staleness
 
-    def find_source(self, tasks: Tasks, taken: int) -> InStep | Ahead:
-        given = (self, tasks, self.groups_per_step, taken)
+    def find_source(self, runners: Runners, tasks: Tasks, taken: int) -> Source:
+        given = (runners, tasks, self.groups_per_step, taken)
         if self.max_staleness:
             return Ahead(*given, self.max_staleness, self.steps)
         return InStep(*given, self.max_refills, self.weigh if self.max_refills else None)
 
     def progress(self) -> dict[str, Any]:
-        return {"idle_steps": self._idle_steps, "is_solved": self._is_solved}
+        return self._ending.progress()
 
     # --- a step
 
@@ -311,12 +316,13 @@ class OnlineTraining(Training, WeighingOptions):
 
     def saves_after(self, number: int, last: bool) -> bool:
         is_due = number % (self.checkpoint_every or number + 1) == 0
-        return last or (is_due and self._idle_steps == 0)  # idle steps may be given up
+        return last or (is_due and self._ending.idle_steps == 0)  # idle steps may be given up
 
     def summed_up(self) -> dict[str, Any]:
         from agl_learning.run.checkpoint import best_checkpoint
 
-        path, session = self._checkpoint, self.session
+        session = self.session
+        path = session.checkpoint
         best = best_checkpoint(session.folder, session.val_rewards)
         return {
             "steps": session.steps_done,
@@ -327,12 +333,7 @@ class OnlineTraining(Training, WeighingOptions):
     # --- when it ends, and what is odd
 
     def is_over(self) -> bool:
-        rewards = self.session.rewards[-TARGET_STEPS:]
-        is_reached = self.target_reward is not None and all(
-            reward is not None and reward >= self.target_reward for reward in rewards
-        )
-        is_reached = is_reached and len(rewards) == TARGET_STEPS
-        return is_reached or self._is_solved or self.is_budget_spent()
+        return self._ending.is_over(self.session.rewards) or self.is_budget_spent()
 
     def is_solved(self, collected: "Collected") -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""
@@ -354,36 +355,7 @@ class OnlineTraining(Training, WeighingOptions):
             self._gap_warned = warn_of_gap(when, gap, self.temperature)
 
     async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
-        from agl_learning.collect.step_metrics import why_nothing
-
-        if trained:
-            self._idle_steps = 0
-            return
-        if self.is_a_draw(collected):
-            return
-        self._idle_steps += 1
-        has_learned = self.session.totals.counts["calls_trained"] > 0
-        if has_learned and self.is_solved(collected):
-            self._is_solved = self._idle_steps >= self.max_idle_steps
-            if self._is_solved:
-                logger.warning(
-                    "no rollout has had an advantage for %d steps (mean reward %s): nothing is "
-                    "left to learn from these tasks; ending early",
-                    self._idle_steps,
-                    collected.mean_reward,
-                )
-            return
-        why = why_nothing(collected)
-        # Few rollouts may have equal rewards by chance; without any row something is wrong.
-        in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
-        if self._idle_steps >= self.max_idle_steps or (number == self.steps and in_vain):
-            # What failed them may be mended.
-            await self.session.records.redraw("train", number - self._idle_steps)
-            raise AlgorithmError(
-                f"{self.title}: nothing could be trained in {self._idle_steps} steps in a row, up "
-                f"to step {number}. The last one: {why}. When the run goes on, they are drawn anew"
-            )
-        logger.warning("step %d trained nothing: %s", number, why)
+        await self._ending.after_step(number, collected, trained)
 
 
 def leave_out(

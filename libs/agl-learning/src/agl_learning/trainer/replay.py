@@ -18,11 +18,12 @@ from agl_learning.trainer.comparison import (
     compare_weights,
     new_replay,
 )
+from agl_learning.trainer.opening import new_session
 from agl_learning.trainer.replay_result import Replay
 
 if TYPE_CHECKING:
     from agl_learning.collect.collector import Collector
-    from agl_learning.trainer.loop import Training
+    from agl_learning.trainer.base import Training
 
 
 async def replay(training: "Training", step: int) -> Replay:
@@ -33,7 +34,7 @@ async def replay(training: "Training", step: int) -> Replay:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
     training.check_identity(folder, begun.identity)
     with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
-        session = training.session_of(begun, Path(scratch), Progress(0, 0), None, shows=False)
+        session = new_session(training, begun, Path(scratch), Progress(0, 0), None, shows=False)
         await session.records.read()
         steps = session.records.steps()
         _check_trained(steps, step, folder)

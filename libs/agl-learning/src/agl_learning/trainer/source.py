@@ -39,6 +39,25 @@ class Runners(Protocol):
         ...
 
 
+class Source(Protocol):
+    """Where a loop gets what its steps learn from."""
+
+    taken: int
+    """How many tasks the steps so far took."""
+
+    async def next(self, after: int) -> Collected:
+        """What the step after so many learns from."""
+        ...
+
+    async def wait(self) -> None:
+        """Until what is under way has ended: it was asked to stop, as the run was."""
+        ...
+
+    async def stop(self) -> list[tuple[int, list[Any]]]:
+        """Cancel what is under way; per step that nobody has taken, those before it, and tasks."""
+        ...
+
+
 @dataclass
 class Tasks:
     """All tasks, in the order in which they are taken."""
@@ -105,10 +124,10 @@ class InStep:
         return collected
 
     async def wait(self) -> None:
-        """Nothing is under way between steps."""
+        """Return at once: nothing is under way between steps."""
 
     async def stop(self) -> list[tuple[int, list[Any]]]:
-        """Likewise."""
+        """Cancel nothing: nothing is under way between steps."""
         return []
 
 
@@ -195,7 +214,7 @@ class Ahead:
         self._begun[after] = _Begun(self._runners.key(after), tasks, running)
 
     async def wait(self) -> None:
-        """Until those under way have ended: the run was asked to stop, and they were, too."""
+        """Until the rollouts of later steps have ended."""
         if running := [begun.running for begun in self._begun.values()]:
             await asyncio.wait(running)
 

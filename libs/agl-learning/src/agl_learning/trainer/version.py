@@ -24,8 +24,8 @@ from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
-from agl_learning.trainer.loop import Learned, Training
-from agl_learning.trainer.source import InStep, Tasks
+from agl_learning.trainer.base import Learned, Training
+from agl_learning.trainer.source import InStep, Runners, Tasks
 from agl_models.versions import Version
 from agl_records.options import Count
 
@@ -167,8 +167,8 @@ class FineTuning(Training):
         if checkpoint is not None:
             self.versions += [Version(**one) for one in progress.made]
 
-    def find_source(self, tasks: Tasks, taken: int) -> InStep:
-        return InStep(self, tasks, self.tasks_per_iteration or len(tasks.dataset), taken)
+    def find_source(self, runners: Runners, tasks: Tasks, taken: int) -> InStep:
+        return InStep(runners, tasks, self.tasks_per_iteration or len(tasks.dataset), taken)
 
     def progress(self) -> dict[str, Any]:
         return {"made": [vars(one) for one in self.versions[1:]]}

@@ -29,7 +29,7 @@ from agl_views.tables.stores import each_rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_learning.trainer.loop import Training
+    from agl_learning.trainer.base import Training
 
 SHOWN = 48
 """Characters of a task in the table; ``--json`` has all."""
@@ -101,7 +101,7 @@ def _evaluating(
     target: str, file: ConfigFile, start: str | None, copies: int, overrides: Sequence[str]
 ) -> tuple[ConfigFile, bool]:
     """The configuration with what an evaluation needs; whether its algorithm serves a model."""
-    from agl_learning.trainer.loop import Training
+    from agl_learning.trainer.base import Training
     from agl_learning.trainer.online import OnlineTraining
 
     spec: Any = file.config.algorithm

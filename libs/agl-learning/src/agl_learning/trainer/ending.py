@@ -1,0 +1,88 @@
+"""When a run ends before its last step, well or not."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AlgorithmError
+from agl_learning.collect.step_metrics import why_nothing
+
+if TYPE_CHECKING:
+    from agl_learning.collect.results import Collected
+    from agl_learning.run.checkpoint import Progress
+    from agl_learning.trainer.online import OnlineTraining
+
+logger = logging.getLogger("agl.learning")
+
+TARGET_STEPS = 3
+"""So many steps in a row must reach ``target_reward``."""
+
+
+class Ending:
+    """Counts the steps in a row that trained nothing, and looks for rewards that will do.
+
+    Args:
+        training: Its options ``target_reward``, ``max_idle_steps`` and ``steps`` are read.
+    """
+
+    def __init__(self, training: "OnlineTraining") -> None:
+        self._training = training
+        self.idle_steps = 0
+        """In a row, up to the newest one."""
+        self._is_solved = False
+
+    def begin(self, progress: "Progress") -> None:
+        """Go on as a checkpoint has it."""
+        self.idle_steps = progress.idle_steps
+        enough = self.idle_steps >= self._training.max_idle_steps
+        self._is_solved = progress.is_solved and enough
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint notes, by the fields of ``Progress``."""
+        return {"idle_steps": self.idle_steps, "is_solved": self._is_solved}
+
+    def is_over(self, rewards: Sequence[float | None]) -> bool:
+        """Whether nothing is left to learn, or the newest steps have reached the target."""
+        target, newest = self._training.target_reward, rewards[-TARGET_STEPS:]
+        is_reached = target is not None and all(
+            reward is not None and reward >= target for reward in newest
+        )
+        return (is_reached and len(newest) == TARGET_STEPS) or self._is_solved
+
+    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
+        """Look whether the run is to go on.
+
+        Raises:
+            AlgorithmError: It is not: nothing could be trained for too long, or ever.
+        """
+        training = self._training
+        if trained:
+            self.idle_steps = 0
+            return
+        if training.is_a_draw(collected):
+            return
+        self.idle_steps += 1
+        is_enough = self.idle_steps >= training.max_idle_steps
+        has_learned = training.session.totals.counts["calls_trained"] > 0
+        if has_learned and training.is_solved(collected):
+            self._is_solved = is_enough
+            if is_enough:
+                logger.warning(
+                    "no rollout has had an advantage for %d steps (mean reward %s): nothing is "
+                    "left to learn from these tasks; ending early",
+                    self.idle_steps,
+                    collected.mean_reward,
+                )
+            return
+        why = why_nothing(collected)
+        # Few rollouts may have equal rewards by chance; without any row something is wrong.
+        in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
+        if is_enough or (number == training.steps and in_vain):
+            # What failed them may be mended.
+            await training.session.records.redraw("train", number - self.idle_steps)
+            raise AlgorithmError(
+                f"{training.title}: nothing could be trained in {self.idle_steps} steps in a row, "
+                f"up to step {number}. The last one: {why}. When the run goes on, they are drawn "
+                "anew"
+            )
+        logger.warning("step %d trained nothing: %s", number, why)

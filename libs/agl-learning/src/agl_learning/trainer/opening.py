@@ -1,0 +1,112 @@
+"""A start of a run: its folder is held, what was done after its checkpoint does not count."""
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl_learning.collect.step_metrics import Totals
+from agl_learning.reports.report import Report
+from agl_learning.run.checkpoint import set_aside
+from agl_learning.run.folder import (
+    Generation,
+    begun_by_trainer,
+    hold_run,
+    mark_lost,
+    next_generation,
+    read_generation,
+    shape_changes,
+    write_generation,
+)
+from agl_learning.run.records import Records
+from agl_learning.run.session import Session
+
+if TYPE_CHECKING:
+    from agl_learning.run.checkpoint import Progress
+    from agl_learning.run.start import Origin
+    from agl_learning.trainer.base import Training
+
+logger = logging.getLogger("agl.learning")
+
+
+@contextlib.asynccontextmanager
+async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Session]:
+    """A block in which a run has its folder, and goes on from its newest checkpoint."""
+    gateway = training.gateway()
+    folder, progress = origin.folder, origin.progress()
+    with hold_run(folder):
+        before, about = read_generation(folder), begun_by_trainer(training, folder)
+        shape = training.shape()
+        about |= {"algorithm": training.name, "identity": training.identity(), "shape": shape}
+        if not origin.is_same_run or origin.checkpoint is None:
+            about["origin"] = origin.other_run
+        start = next_generation(folder, **about)
+        session = new_session(training, start, folder, progress, gateway)
+        session.checkpoint = origin.checkpoint
+        session.begun_at = 0 if origin.is_same_run else progress.step
+        training.enter(session)
+        try:
+            with session.report:
+                await training.begin(origin.checkpoint, progress, folder)
+                session.collector.model = training.trained_model()
+                write_generation(folder, start)
+                await _go_back(session, before.shape if before else {}, shape)
+                set_aside(folder, progress.step)
+                yield session
+        finally:
+            await training.clean_up()
+            training.enter(None)
+
+
+def new_session(
+    training: "Training",
+    start: Generation,
+    folder: Path,
+    progress: "Progress",
+    gateway: Any,
+    *,
+    shows: bool = True,
+) -> Session:
+    """What exists while the run, or a replay of it, runs."""
+    store, show = training.get_store(), shows and training.show_progress
+    return Session(
+        algorithm=training.name,
+        folder=folder,
+        generation=start,
+        report=Report(training, training.name, folder, training.num_steps, progress.step, show),
+        store=store,
+        gateway=gateway,
+        collector=training.collector(),
+        records=Records(store, training.name, start),
+        totals=Totals(progress.totals),
+        steps_done=progress.step,
+        taken=progress.taken,
+        rewards=list(progress.rewards),
+        val_rewards=list(progress.val_rewards),
+    )
+
+
+async def _go_back(session: Session, before: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+    """Have nothing count that earlier starts did after the checkpoint."""
+    step = session.steps_done
+    evaluated, records = session.is_evaluated(step), session.records
+
+    def is_lost(part: Any) -> bool:
+        number = part.step or 0
+        return number > step or (number == step and part.mode == "val" and not evaluated)
+
+    await mark_lost(session.store, session.run_id, is_lost)
+    known = session.report.go_back(step, evaluated)
+    lacks = {*range(session.begun_at + 1, step + 1)} - known
+    await records.read(0 if lacks else step)
+    if lacks:
+        session.report.go_back(step, evaluated, records.metrics())
+    if changes := shape_changes(before, shape):
+        logger.warning(
+            "the run goes on after step %d as what it was not: %s. What came after that step "
+            "is drawn anew",
+            step,
+            ", ".join(changes),
+        )
+        await records.redraw("val", step)
