@@ -159,7 +159,7 @@ class Team(OnlineTraining):
 
             yield replace(next(iter(each.values())), why_silent=why_silent)
 
-    def models_served(self, served: Served) -> list[ServedModel]:
+    def models_served(self, served: "Served") -> list[ServedModel]:
         """Each under its name, which is the parameter of the agent, too."""
         return [
             replace(one, name=name, resource=name)
