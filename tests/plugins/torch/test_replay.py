@@ -1,6 +1,7 @@
 """``agl replay``: a stored step of a real run, trained again."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from tests.digests import digests
 import agl
 from agl.emitter import reward_attributes
 from agl.types import Span
+from agl_learning.run.folder import read_generation
+from agl_learning.run.records import Record, Records
 from agl_runs.replay import replay as replay_step
 
 pytest.importorskip("torch")
@@ -103,11 +106,20 @@ def replay(command: Agl, project: Path, step: int, *more: str) -> tuple[object, 
     return code, json.loads(out) if out else err
 
 
-def rollouts_of_step(project: Path, step: int) -> list[str]:
-    entries = map(json.loads, (project / "out/journal.jsonl").read_text().splitlines())
-    keys = f"/train-{step - 1}/0"
-    (found,) = [e for e in entries if e["event"] == "collected" and e["key"].endswith(keys)]
-    return [rollout_id for _, rollout_id in found["rollouts"]]
+async def note(project: Path, step: int, **changes: Any) -> Record:
+    """What the store has noted of a step, with changes that it keeps."""
+    start = read_generation(project / "out")
+    store = agl.SqliteLightningStore(project / "out/store.db")
+    try:
+        assert start is not None
+        records = Records(store, "grpo", start)
+        await records.read()
+        found = records.steps()[step]
+        if changes:
+            await records.put("train", step - 1, dataclasses.replace(found, **changes))
+        return found
+    finally:
+        await store.close()
 
 
 async def change(project: Path, rollout_id: str) -> None:
@@ -144,7 +156,7 @@ def test_a_step_trained_again_is_equal_bit_for_bit(
 
 
 def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, project: Path) -> None:
-    changed = rollouts_of_step(project, 3)[1]
+    changed = asyncio.run(note(project, 3)).rollout_ids[1]
     asyncio.run(change(project, changed))
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "bins")
@@ -163,12 +175,7 @@ def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, pro
 def test_changed_weights_before_the_step_are_the_first_difference(
     agl_command: Agl, project: Path
 ) -> None:
-    journal = project / "out/journal.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    for line in lines:
-        if line["event"] == "trained" and line["step"] == 2:
-            line["weights"] = "0" * 32
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asyncio.run(note(project, 2, weights="0" * 32))
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "weights after step 2")
 
@@ -182,13 +189,13 @@ def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) ->
 def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:
     code, err = replay(agl_command, project, STEPS + 2)
     assert code == 2
-    assert f"has no step {STEPS + 2}; it has steps 1 to {STEPS}" in err
+    assert f"has no step {STEPS + 2} of the run in" in err
+    assert f"it has steps 1 to {STEPS}" in err
 
 
 def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project: Path) -> None:
-    lost = rollouts_of_step(project, 2)
-    journal = project / "out/journal.jsonl"
-    journal.write_text(journal.read_text().replace(lost[0], "ro-gone"))
+    (group, _), *others = asyncio.run(note(project, 2)).rollouts
+    asyncio.run(note(project, 2, rollouts=[(group, "ro-gone"), *others]))
     shutil.rmtree(project / "out/checkpoints/step-000002")
     code, err = replay(agl_command, project, 3)
     assert code == 2

@@ -36,8 +36,8 @@ DPO = {
 pytestmark = pytest.mark.timeout(1500)
 
 
-def journal(folder):
-    lines = (folder / "run/journal.jsonl").read_text().splitlines()
+def metrics(folder):
+    lines = (folder / "run/metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -105,7 +105,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     try:
         wait_for(lambda: "'loss'" in text(folder / "run/logs/train-0002.log"), process)
         family = children_of(process)
-        before = journal(folder)
+        before = metrics(folder)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -116,11 +116,11 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     counts, _, _ = await accounts(folder)
 
     summary = learn("sft", **SFT)
-    after = journal(folder)
+    after = metrics(folder)
     assert after[: len(before)] == before
     # What came anew: the training that was killed, and the evaluation of what it made.
-    news = [entry["event"] for entry in after[len(before) :]]
-    assert news == ["engine", "begun", "trained", "collecting", "collected", "evaluated"]
+    news = [(one["step"], "val/reward/mean" in one) for one in after[len(before) :]]
+    assert news == [(2, False), (2, True)]
     counts_after, rollouts, ledger = await accounts(folder)
     assert counts_after - counts == Counter({("val", 2): 32})
     assert counts_after["train", 0] == counts_after["train", 1] == 12 * TASKS
