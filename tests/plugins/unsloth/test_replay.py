@@ -8,7 +8,7 @@ from tests.digests import digests
 
 import agl
 from agl.emitter import reward_attributes
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import Span
 from agl_testing.echo_llm import EchoLLM
 
@@ -37,51 +37,63 @@ async def replaying(store, tmp_path):
     return make
 
 
-async def test_a_version_is_selected_and_trained_again_from_the_one_before(replaying, tmp_path):
-    before, algorithm = digests(tmp_path), replaying()
+async def test_a_version_is_selected_and_trained_again_from_the_one_before(
+    replaying, store, tmp_path
+):
+    before, algorithm = [digests(tmp_path), await noted(store)], replaying()
     found = await algorithm.replay(2)
     assert algorithm.trained == [("trained-1", 2, 12)]
     assert (algorithm.served, algorithm.cleaned) == ([], 1)
     assert found.first_difference is None
     assert (found.begun_at, found.is_exact) == (1, False)
     compared = {one.what: one.same for one in found.compared}
-    assert {"rewards", "examples", "reward/mean", "train/lines"} <= compared.keys()
-    # Nobody can say what its weights are.
-    assert compared.pop("weights after step 2") is None
+    assert {"rewards", "rows trained", "reward/mean", "train/lines"} <= compared.keys()
+    # Nobody can say what their weights are.
+    assert [compared.pop(f"weights after step {step}") for step in (1, 2)] == [None, None]
     assert set(compared.values()) == {True}
-    assert digests(tmp_path) == before
+    fails = replaying()
+    fails.min_reward = 2.0
+    with pytest.raises(AlgorithmError, match="no rollout reached"):
+        await fails.replay(2)
+    assert [digests(tmp_path), await noted(store)] == before
 
 
-async def test_another_reward_and_other_examples_are_named(replaying, store, tmp_path):
+async def noted(store):
+    """What the store has of steps and accounts."""
+    return [[*await store.query_documents(kind)] for kind in ("step", "ledger")]
+
+
+async def test_another_reward_and_other_examples_are_named(replaying, store):
     (first, *_) = await store.query_rollouts()
     attempt = await store.get_latest_attempt(first.rollout_id)
     span = Span.from_attributes(name="agl.annotation", attributes=reward_attributes(9.0))
     owner = {"rollout_id": first.rollout_id, "attempt_id": attempt.attempt_id}
     await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
-    examples = tmp_path / "run/iterations/0002/examples.jsonl"
-    examples.write_text("".join(reversed(examples.read_text().splitlines(keepends=True))))
     found = {one.what: one for one in (await replaying().replay(1)).compared}
     assert first.rollout_id in found["rewards"].where
     assert found["reward/mean"].same is False
-    found = await replaying().replay(2)
-    assert found.first_difference.what == "examples"
-    assert found.first_difference.where == f"line 1 of {examples}"
+
+    class Reversed(Counting):
+        def select(self, collected, iteration):
+            return super().select(collected, iteration)[::-1]
+
+    found = (await replaying(Reversed).replay(2)).first_difference
+    assert (found.what, found.where[:11]) == ("rows trained", "row 0 of 12")
 
 
-async def test_what_is_missing_is_named(replaying, tmp_path):
-    with pytest.raises(ConfigError, match="has no step 3; it has steps 1 to 2"):
+async def test_what_is_missing_is_named(replaying):
+    with pytest.raises(ConfigError, match="has no step 3 of the run .*has steps 1 to 2"):
         await replaying().replay(3)
 
     class Lost(Counting):
         def is_whole(self, version):
             return False
 
-    with pytest.raises(ConfigError, match="version 1, from which it was trained, is not whole"):
-        await replaying(Lost).replay(2)
-    assert (await replaying(Lost).replay(1)).first_difference is None
+    found = await replaying(Lost).replay(2)  # from the beginning
+    assert (found.begun_at, found.first_difference) == (0, None)
     other = replaying()
     other.set_store(agl.InMemoryLightningStore())
-    with pytest.raises(ConfigError, match="does not have 12 of 12 rollouts of step 1"):
+    with pytest.raises(ConfigError, match="has no step 1 of the run"):
         await other.replay(1)
     other = replaying()
     other.seed = 7

@@ -23,6 +23,7 @@ from agl_learning.run.records import Records
 from agl_learning.run.session import Session
 
 if TYPE_CHECKING:
+    from agl.store.base import LightningStore
     from agl_learning.run.checkpoint import Progress
     from agl_learning.run.start import Origin
     from agl_learning.trainer.base import Training
@@ -42,7 +43,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
         if not origin.is_same_run or origin.checkpoint is None:
             about["origin"] = origin.other_run
         start = next_generation(folder, **about)
-        session = new_session(training, start, folder, progress, gateway)
+        session = new_session(training, training.get_store(), start, folder, progress, gateway)
         session.checkpoint = origin.checkpoint
         session.begun_at = 0 if origin.is_same_run else progress.step
         training.enter(session)
@@ -61,6 +62,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
 
 def new_session(
     training: "Training",
+    store: "LightningStore",
     start: Generation,
     folder: Path,
     progress: "Progress",
@@ -69,7 +71,7 @@ def new_session(
     shows: bool = True,
 ) -> Session:
     """What exists while the run, or a replay of it, runs."""
-    store, show = training.get_store(), shows and training.show_progress
+    show = shows and training.show_progress
     return Session(
         algorithm=training.name,
         folder=folder,

@@ -4,9 +4,10 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
+from agl.store.forwarding import StandInStore
 from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
 from agl_learning.run.folder import Generation, read_generation, shape_of
 from agl_learning.run.records import Record
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from agl_learning.trainer.base import Training
 
 
+class _Untouched(StandInStore):
+    """A store in which nothing is noted: what is learned again has been noted before."""
+
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        return None if operation == "put_documents" else await super().call(operation, arguments)
+
+
 async def replay(training: "Training", step: int) -> Replay:
     """Train from the newest whole checkpoint before a step up to it; see ``Training.replay``."""
     folder = training.folder_of_run()
@@ -34,7 +42,8 @@ async def replay(training: "Training", step: int) -> Replay:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
     training.check_identity(folder, begun.identity)
     with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
-        session = new_session(training, begun, Path(scratch), Progress(0, 0), None, shows=False)
+        given = (begun, Path(scratch), Progress(0, 0), None)
+        session = new_session(training, _Untouched(training.get_store()), *given, shows=False)
         await session.records.read()
         steps = session.records.steps()
         _check_trained(steps, step, folder)
