@@ -113,6 +113,22 @@ class Starts:
         lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
         return [line["step"] for line in map(json.loads, lines) if "reward/mean" in line]
 
+    def check_books(self, done: Any) -> None:
+        """The ledger has each rollout once, and what the summary says."""
+
+        async def look() -> list[Any]:
+            store = agl.SqliteLightningStore(self.folder / "store.db")
+            try:
+                return await agl.load_parts(store)
+            finally:
+                await store.close()
+
+        parts = asyncio.run(look())
+        ledger = Ledger.of_parts(parts)
+        assert len({one.rollout_id for one in parts}) == len(parts) == done.summary["rollouts"]
+        sums = [len(ledger.calls), len(ledger.trained)]
+        assert sums == [done.summary[name] for name in ("calls", "calls_trained")]
+
     def redrawn(self) -> list[tuple[str, int]]:
         """From which places on all was drawn anew: mode, and after how many steps."""
 
@@ -284,6 +300,29 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
     starts.dies_at_version = None
     starts.start(val=["me"])
     assert told == [("evaluation", 0), *(("step", step) for step in (1, 2, 3)), ("evaluation", 3)]
+
+
+@pytest.mark.parametrize("killed_in", ["set_aside", "mark_lost", "write_generation"])
+def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    starts.start(steps=4, checkpoint_every=2)
+    starts.agent_source = f"# mended\n{AGENT}"
+    back = {"force": True, "resume_from": str(starts.folder / "run/checkpoints/step-000002")}
+
+    def kill(*args: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"agl_learning.trainer.opening.{killed_in}", kill)
+        with pytest.raises(AlgorithmError, match="killed"):
+            starts.start(steps=4, **back)
+    again = back if killed_in == "write_generation" else {"force": True}
+    done = starts.start(steps=5, checkpoint_every=2, **again)
+    starts.check_books(done)
+    after = 4 if killed_in == "set_aside" else 2
+    assert {*starts.redrawn()} == {("val", after)}
+    assert starts.ran == (5 - after) * COPIES
 
 
 @pytest.mark.parametrize("left", ["{", None])

@@ -51,9 +51,10 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
             with session.report:
                 await training.begin(origin.checkpoint, progress, folder)
                 session.collector.model = training.trained_model()
-                write_generation(folder, start)
-                await _go_back(session, before.shape if before else {}, shape)
+                # Killed here, the next start must find the same checkpoint, and what changed.
                 set_aside(folder, progress.step)
+                await _go_back(session, before.shape if before else {}, shape)
+                write_generation(folder, start)
                 yield session
         finally:
             await training.clean_up()
