@@ -440,6 +440,17 @@ async def test_another_agent_gets_rollouts_of_its_own(counting, store, tmp_path,
     assert len(examples) == 12
 
 
+async def test_without_its_file_a_run_takes_no_start_for_the_one_that_had_its_number(
+    counting, store, tmp_path
+):
+    await fit(counting(iterations=1), store, TASKS)
+    await stop_amid(counting(), store, TASKS, after=4)
+    (tmp_path / "run/run.json").unlink()  # the checkpoint knows of one start
+    algorithm = await fit(counting(), store, TASKS)
+    assert algorithm.trained == [("trained-1", 2, 12)]
+    await check_sums(algorithm, store)
+
+
 async def test_what_a_kill_wrote_of_an_unfinished_step_is_dropped(counting, store, tmp_path):
     await fit(counting(iterations=1), store, TASKS, ["four"])
     metrics = tmp_path / "run/metrics.jsonl"

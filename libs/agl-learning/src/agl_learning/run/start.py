@@ -4,7 +4,7 @@ The trainer asks before runners are forked: nothing here imports more than files
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agl.learning")
 
+LATER_STARTS = 1000
+"""A checkpoint does not know how many starts came after it; the next one must come after them."""
+
 
 def mend_generation(folder: Path) -> None:
     """Write ``run.json`` again, as the newest checkpoint has it, where it is damaged or gone.
@@ -42,7 +45,8 @@ def mend_generation(folder: Path) -> None:
     start = {} if newest is None else Progress.of(newest).start
     if start:
         logger.warning("%s %s; %s has what it said", folder / FILE, why, newest)
-        write_generation(folder, generation_of(start))
+        known = generation_of(start)
+        write_generation(folder, replace(known, number=known.number + LATER_STARTS))
     elif problem is not None:
         raise problem
 
