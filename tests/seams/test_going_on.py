@@ -323,6 +323,9 @@ def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(
     after = 4 if killed_in == "set_aside" else 2
     assert {*starts.redrawn()} == {("val", after)}
     assert starts.ran == (5 - after) * COPIES
+    for aside in (starts.folder / "run/checkpoints").glob("aside-*"):
+        with pytest.raises(ConfigError, match=r"went back behind.*Give another run_dir"):
+            starts.start(steps=6, force=True, resume_from=str(aside))
 
 
 @pytest.mark.parametrize("left", ["{", None])

@@ -22,6 +22,8 @@ from agl_runs.files import make_private_folder, sync
 logger = logging.getLogger("agl.learning")
 
 MANIFEST = "checkpoint.json"
+ASIDE = "aside-"
+"""What the names of those begin with that their run went back behind."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def set_aside(root: Path, step: int) -> None:
     for folder in _newest_first(root):
         if int(folder.name.removeprefix("step-")) > step:
             number = 1
-            while (aside := folder.with_name(f"aside-{number}-{folder.name}")).exists():
+            while (aside := folder.with_name(f"{ASIDE}{number}-{folder.name}")).exists():
                 number += 1
             os.replace(folder, aside)
             logger.warning("the run goes on after step %d; %s is %s now", step, folder, aside.name)

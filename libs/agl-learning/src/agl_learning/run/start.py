@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, install_line
-from agl_learning.run.checkpoint import Progress, find_checkpoint, home_of, whole_checkpoints
+from agl_learning.run.checkpoint import (
+    ASIDE,
+    Progress,
+    find_checkpoint,
+    home_of,
+    whole_checkpoints,
+)
 from agl_learning.run.folder import (
     check_algorithm,
     generation_of,
@@ -144,6 +150,12 @@ def find_origin(
         check_algorithm(folder, name)
     if resume_from is None or not origin.is_same_run:
         _check_folder(origin)
+    if origin.is_same_run and origin.checkpoint and origin.checkpoint.name.startswith(ASIDE):
+        raise ConfigError(
+            f"the run in {str(origin.folder)!r} went back behind {str(origin.checkpoint)!r}, and "
+            "what led there does not count any more. Give another run_dir, and a run of its own "
+            "begins there"
+        )
     progress = origin.progress()
     before, step = progress.start.get("algorithm"), progress.step
     if before not in (None, name):
