@@ -393,7 +393,9 @@ async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, t
     assert steps == [1, 2]
     assert len(again.summary["rewards"]) == 2
     await check_sums(again, store)
-    third = await fit(counting(iterations=2), store, TASKS, ["four"])
+    third = counting(iterations=2)
+    third.is_budget_spent = lambda: True  # the evaluations were paid for
+    await fit(third, store, TASKS, ["four"])
     assert third.trained == []
     assert third.summary["val_rewards"] == again.summary["val_rewards"]
     assert [version for version, _ in third.summary["val_rewards"]] == [0, 1, 2]

@@ -210,7 +210,8 @@ class Loop:
         training, session = self._training, self._session
         step, every = session.steps_done, training.eval_every
         is_due = last or step == session.begun_at or step % (every or step + 1) == 0
-        is_done = session.is_evaluated(step) or training.is_budget_spent()
+        is_answered = session.records.find("val", step) is not None
+        is_done = session.is_evaluated(step) or (not is_answered and training.is_budget_spent())
         if not is_due or not self._val or is_done:
             return
         collected = await self._evaluate()
