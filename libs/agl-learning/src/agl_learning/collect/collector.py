@@ -355,7 +355,9 @@ class Collector:
         )
         asked = asyncio.ensure_future(self._asked_to_stop.wait())
         try:
-            await asyncio.wait({waiting, asked}, return_when=asyncio.FIRST_COMPLETED)
+            # Who does not wait is not stopped.
+            either = {waiting, asked} if timeout > 0 else {waiting}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
             for rollout in await self._find(rollout_ids):
