@@ -352,8 +352,16 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
     starts.run_dir = "other"
     origin = str(starts.folder / "run/checkpoints/step-000002")
     options = {"checkpoint_every": 1, "resume_from": origin}
+    starts.dies_at_version = 2  # before it has a checkpoint, or a line of metrics
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(**options, steps=4)
+    starts.dies_at_version = None
+    earlier = {"resume_from": origin.replace("000002", "000001")}
+    for change, words in ((earlier, "which began from"), ({"seed": 1}, "another seed: 0 then")):
+        with pytest.raises(ConfigError, match=words):
+            starts.start(in_memory=True, steps=4, **{**options, **change})
     done = starts.start(**options, steps=4)
-    assert (starts.ran, done.summary["steps"]) == (2 * COPIES, 4)
+    assert (starts.ran, done.summary["steps"]) == (COPIES, 4)
     assert done.summary["run_dir"] == str(starts.folder / "other")
     assert (starts.folder / "run/metrics.jsonl").read_bytes() == before
     run_id = json.loads((starts.folder / "other/run.json").read_text())["run"]

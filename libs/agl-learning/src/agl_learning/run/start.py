@@ -204,10 +204,10 @@ def _check_folder(origin: Origin) -> None:
         ConfigError: Another run is there; metrics and accounts of the two would be mixed.
     """
     folder = str(origin.folder)
-    if not (origin.folder / "metrics.jsonl").exists():
-        return
     begun = read_generation(origin.folder)
     place = None if begun is None else begun.origin
+    if not (origin.folder / "metrics.jsonl").exists() and place in (None, origin.other_run):
+        return
     if place is None or place != origin.other_run:
         which = "" if place is None else f", which began from {place!r}"
         raise ConfigError(

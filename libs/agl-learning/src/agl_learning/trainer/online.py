@@ -244,9 +244,8 @@ class OnlineTraining(Training, WeighingOptions):
             if (resume_from is None or is_begun) and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
-        if origin.is_same_run:
-            before = read_generation(origin.folder)
-            self.check_identity(origin.folder, before.identity if before else {})
+        before = read_generation(origin.folder)
+        self.check_identity(origin.folder, before.identity if before else {})
         self.check_start(origin)
         return origin
 
