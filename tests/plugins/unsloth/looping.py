@@ -52,7 +52,7 @@ class Counting(FineTuning):
     def __init__(self, url, *, min_reward=None, **options):
         super().__init__(show_progress=False, **options)
         self.url, self.min_reward, self.fails = url, min_reward, False
-        self.served, self.trained, self.cleaned = [], [], 0
+        self.served, self.trained, self.cleaned, self.measured = [], [], 0, {}
 
     async def prepare(self):
         return Version(0, "start")
@@ -77,7 +77,7 @@ class Counting(FineTuning):
             raise OSError("the disk is full")
         lines = examples.read_text().splitlines()
         self.trained.append((version.ref, number, len(lines)))
-        return Version(number, f"trained-{number}", {"lines": len(lines)})
+        return Version(number, f"trained-{number}", {"lines": len(lines), **self.measured})
 
     async def clean_up(self):
         self.cleaned += 1

@@ -383,7 +383,7 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
 async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, tmp_path, caplog):
     await fit(counting(iterations=2), store, TASKS, ["four"])
     again = counting(iterations=2)
-    again.is_whole = lambda version: version.number < 2
+    again.is_whole, again.measured = lambda version: version.number < 2, {"loss": 0.5}
     await fit(again, store, TASKS, ["four"])
     assert "version 2 in trained-2 is damaged" in caplog.text
     assert again.trained == [("trained-1", 2, 12)]
@@ -400,6 +400,22 @@ async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, t
     assert third.summary["val_rewards"] == again.summary["val_rewards"]
     assert [version for version, _ in third.summary["val_rewards"]] == [0, 1, 2]
     await check_sums(third, store)
+
+
+async def test_of_a_version_that_its_checkpoint_has_lost_nothing_is_drawn_or_paid_again(
+    counting, store, tmp_path
+):
+    await fit(counting(iterations=2), store, TASKS, ["four"])
+    killed = counting(iterations=3)
+    killed.fails = True
+    with pytest.raises(OSError, match="disk is full"):
+        await fit(killed, store, TASKS, ["four"])
+    ran = len(await store.query_rollouts())
+    (tmp_path / "run/checkpoints/step-000002/checkpoint.json").unlink()
+    done = await fit(counting(iterations=3), store, TASKS, ["four"])
+    assert [number for _, number, _ in done.trained] == [2, 3]  # the second is found again
+    assert len(await store.query_rollouts()) == ran + 1
+    await check_sums(done, store)
 
 
 async def check_sums(algorithm, store):

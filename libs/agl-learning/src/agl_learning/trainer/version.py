@@ -198,15 +198,16 @@ class FineTuning(Training):
         logger.info("iteration %d: training on %d examples", number, len(examples))
         made = await self.train(file, self.version, number)
         self.versions.append(made)
+        trained = {OF_TRAINING + name: value for name, value in made.metrics.items()}
         before = session.records.find("train", number - 1)
-        if before is not None and before.metrics is not None:
-            # It was made before, and that is gone, with all that came of it.
+        if before and before.metrics and not before.metrics.items() >= trained.items():
+            # Another was made before, and that is gone, with all that came of it.
             await session.records.redraw("val", number)
         metrics = {
             "version": number,
             "examples": len(examples),
             **self.about_examples,
-            **{OF_TRAINING + name: value for name, value in made.metrics.items()},
+            **trained,
             "time/train": time.perf_counter() - start,
         }
         lines = await asyncio.to_thread(file.read_bytes)
