@@ -30,7 +30,7 @@ class Runners:
     def __init__(self, answer):
         self.answer, self.asked, self.keys = answer, [], {}
 
-    async def collect(self, after, gather):
+    async def collect(self, after, gather, tasks):
         return await gather()
 
     async def ask(self, after, tasks, first_group):

@@ -247,6 +247,27 @@ async def test_a_collection_of_other_tasks_is_given_up_and_one_of_more_copies_go
     assert Counter(rollout.input for rollout in rollouts) == dict.fromkeys(train, examples // 2)
 
 
+async def test_a_whole_collection_of_other_tasks_is_given_up_and_one_of_more_copies_goes_on(
+    counting, store, tmp_path
+):
+    had = {"iterations": 1, "rollouts_per_task": 1}
+    killed = counting(**had)
+    killed.fails = True  # all are collected and noted
+    with pytest.raises(OSError, match="disk is full"):
+        await fit(killed, store, ["one", "two"], ["four"])
+    options = {**had, "eval_copies": 3}
+    algorithm = await fit(counting(**options), store, ["mended", "two"], ["four"])
+    assert await redrawn(store) == [("train", 0)]
+    rollouts = await store.query_rollouts()
+    assert Counter(one.input for one in rollouts if one.mode == "val") == {"four": 2 * 3}
+    trained = {part.rollout_id for part in await agl.load_parts(store) if part.trained}
+    inputs = {one.input for one in rollouts if one.rollout_id in trained and one.mode == "train"}
+    assert inputs == {"mended", "two"}
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert sum("val/mean@3" in json.loads(line) for line in lines) == 2
+    await check_sums(algorithm, store)
+
+
 async def test_drop_group_sees_rollouts_that_were_drawn_again(counting, store, llm):
     options = {
         "iterations": 1,

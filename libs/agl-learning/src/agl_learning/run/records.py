@@ -61,6 +61,11 @@ class Record:
         )
 
     @property
+    def copies(self) -> int:
+        """How often each task ran."""
+        return len(self.rollouts) // len({group for group, _ in self.rollouts})
+
+    @property
     def rollout_ids(self) -> list[str]:
         """Of all that the account knows."""
         return [*(rollout_id for _, rollout_id in self.rollouts), *self.lost]

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agl.learning")
 
-
-class _OtherTasksError(Exception):
-    """The rollouts that the store has under a key are of other tasks."""
+OTHER_TASKS = "had other tasks"
 
 
 @dataclass(kw_only=True)
@@ -118,7 +116,7 @@ class Session:
             "version": version,
             "round": self.records.round(mode, after),
         }
-        collected = await self.collector.collect(
+        return await self.collector.collect(
             tasks,
             copies,
             mode,
@@ -128,16 +126,14 @@ class Session:
             first_group=first_group,
             at_once=at_once,
         )
-        digests = {number: digest([task]) for number, task in enumerate(tasks, first_group)}
-        if any(digest([one.rollout.input]) != digests[one.group] for one in collected.ended):
-            raise _OtherTasksError
-        return collected
 
     async def collect(
         self,
         mode: RolloutMode,
         after: int,
         gather: Callable[[], Awaitable[Collected]],
+        tasks: Callable[[int], Sequence[Any]],
+        copies: int,
         why_silent: Callable[[], Awaitable[str | None]],
         is_budget_spent: Callable[[], bool],
     ) -> Collected:
@@ -149,6 +145,8 @@ class Session:
             mode: Of the rollouts.
             after: So many steps come before.
             gather: Collects by ``ask``.
+            tasks: Gives those of so many groups, the first ones.
+            copies: How often each of them runs.
             why_silent: Says why the version answers no more.
             is_budget_spent: Whether every further model call is refused.
 
@@ -158,7 +156,7 @@ class Session:
                 network failed their model calls.
         """
         record = self.records.find(mode, after)
-        if record is not None:
+        if record is not None and record.copies == copies:
             missing = await self.collector.missing(record.rollout_ids)
             collected = None
             if not missing:
@@ -166,13 +164,14 @@ class Session:
                 collected.seconds = record.seconds
             gone = record.what_is_gone(missing, collected)
             if collected is not None and not gone:
-                return collected
+                if _are_of(collected, tasks):
+                    return collected
+                gone = OTHER_TASKS
             await self.give_up(mode, after, gone)
         number = self.records.round(mode, after)
-        try:
-            collected = await gather()
-        except _OtherTasksError:
-            await self.give_up(mode, after, "had other tasks")
+        collected = await gather()
+        if not _are_of(collected, tasks):
+            await self.give_up(mode, after, OTHER_TASKS)
             number = self.records.round(mode, after)
             collected = await gather()
         what = f"{mode} rollouts after step {after}"
@@ -192,6 +191,15 @@ class Session:
             why,
         )
         await self.records.redraw(mode, after)
+
+
+def _are_of(collected: Collected, tasks: Callable[[int], Sequence[Any]]) -> bool:
+    """Whether rollouts are of these tasks: those under a key may be of an earlier start."""
+    groups = {one.group for one in collected.ended}
+    digests = dict(enumerate(digest([task]) for task in tasks(len(groups))))
+    return groups == digests.keys() and all(
+        digest([one.rollout.input]) == digests[one.group] for one in collected.ended
+    )
 
 
 def _check_done(collected: Collected, what: str, is_budget_spent: bool) -> None:

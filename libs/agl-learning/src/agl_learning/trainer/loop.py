@@ -178,16 +178,19 @@ class Loop:
     # --- what the source asks
 
     async def collect(
-        self, after: int, gather: "Callable[[], Awaitable[Collected]]"
+        self,
+        after: int,
+        gather: "Callable[[], Awaitable[Collected]]",
+        tasks: Callable[[int], Sequence[Any]],
     ) -> "Collected":
         """What the step after so many learns from; see ``agl_learning.trainer.source``."""
-        return await self._collect("train", after, gather)
+        return await self._collect("train", after, gather, tasks, self._training.num_copies)
 
     async def _collect(
-        self, mode: RolloutMode, after: int, gather: "Callable[[], Awaitable[Collected]]"
+        self, mode: RolloutMode, after: int, gather: "Callable[[], Awaitable[Collected]]", *of: Any
     ) -> "Collected":
         asks = (self.serving.why_silent, self._training.is_budget_spent)
-        return await self._session.collect(mode, after, gather, *asks)
+        return await self._session.collect(mode, after, gather, *of, *asks)
 
     async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> "Collected":
         """Run tasks of a step with the newest version."""
@@ -241,7 +244,8 @@ class Loop:
             given = (training.eval_copies, training.version.number, resources["val"])
             return await session.ask("val", step, self._val, *given)
 
-        collected = await self._collect("val", step, gather)
+        of = (lambda _: self._val, training.eval_copies)
+        collected = await self._collect("val", step, gather, *of)
         for row in (row for one in collected.ended for row in one.rows):
             collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await session.keep(collected, step, training.version.number)

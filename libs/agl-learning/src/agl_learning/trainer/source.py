@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from agl.errors import ConfigError, StoppedError
@@ -26,8 +27,16 @@ Weigh = Callable[[Collected], list[Weighed]]
 class Runners(Protocol):
     """What a source asks for rollouts."""
 
-    async def collect(self, after: int, gather: Callable[[], Awaitable[Collected]]) -> Collected:
-        """What belongs to the step after so many, from its record, or gathered now."""
+    async def collect(
+        self,
+        after: int,
+        gather: Callable[[], Awaitable[Collected]],
+        tasks: Callable[[int], Sequence[Any]],
+    ) -> Collected:
+        """What belongs to the step after so many, from its record, or gathered now.
+
+        ``tasks`` gives those of its first groups, so many.
+        """
         ...
 
     async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> Collected:
@@ -119,7 +128,8 @@ class InStep:
             assert whole is not None
             return whole
 
-        collected = await self._runners.collect(after, gather)
+        tasks = partial(self._tasks.take, self.taken)
+        collected = await self._runners.collect(after, gather, tasks)
         self.taken += len({one.group for one in collected.ended})
         return collected
 
@@ -209,7 +219,8 @@ class Ahead:
             self._begin(after, begun.tasks)  # it was given up meanwhile
 
     def _begin(self, after: int, tasks: list[Any]) -> None:
-        gathering = self._runners.collect(after, lambda: self._runners.ask(after, tasks, 0))
+        ask = partial(self._runners.ask, after, tasks, 0)
+        gathering = self._runners.collect(after, ask, lambda _: tasks)
         running = asyncio.create_task(gathering, name=f"agl-ahead-{after}")
         self._begun[after] = _Begun(self._runners.key(after), tasks, running)
 
