@@ -21,7 +21,8 @@ Of each run:
     repeated         rollouts that were run again although they had succeeded
     trained twice    model calls that stand as trained in two accounts that count
     metrics          steps that stand twice in metrics.jsonl, or not at all
-    other updates    steps that were trained again and gave other weights than the first time
+    other updates    steps that were trained again and gave other weights than the first time, by
+                     the warnings of the loop
     ledger           sums of the accounts that are not those of summary.json
     two at once      second processes that were not refused while the first one lived
 

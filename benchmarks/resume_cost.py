@@ -1,9 +1,9 @@
-"""What it costs that a run survives: journal and checkpoints, and how soon it goes on.
+"""What it costs that a run survives: records and checkpoints, and how soon it goes on.
 
-The quickstart is run with what it writes for a next start timed, as shares of the run's own time:
-the journal, checkpoints, the records of run and generation. Then it is killed with SIGKILL after
-some steps, and started again with the same command, some times: seconds until it asks for rollouts,
-and until the first new one has begun.
+The quickstart is killed with SIGKILL after some steps, and started again with the same command,
+some times: seconds until it asks for rollouts, and until the first new one has begun. Then it is
+run with what it writes for a next start timed, as shares of the run's own time: the records of
+steps, checkpoints, and what says which run and which start of it this is.
 
     python benchmarks/resume_cost.py --steps 20 --kills 3
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import agl
+from agl_learning.reports.json_lines import read_json_lines
+from agl_learning.reports.run_metrics import METRICS
 
 QUICKSTART = Path(__file__).parents[1] / "examples/quickstart"
 
@@ -51,16 +53,19 @@ def measure_shares(out: Path, steps: int, deterministic: bool) -> None:
     sys.path.insert(0, str(QUICKSTART))
     import quickstart
 
-    from agl_learning.run.journal import Journal
-    from agl_learning.trainer import online
+    from agl_learning.run import folder
+    from agl_learning.run.records import Records
     from agl_runs import recording
 
     seconds = Counter[str]()
-    timed(seconds, "journal", Journal, "append")
-    timed(seconds, "checkpoints", online.OnlineTraining, "_save")
+    # Before the loop is imported, whose modules take these by name.
+    timed(seconds, "start", folder, "write_generation")
+    timed(seconds, "start", folder, "mark_lost")
+    from agl_learning.trainer.loop import Loop
+
+    timed(seconds, "checkpoints", Loop, "_save")
+    timed(seconds, "records of steps", Records, "put")  # which ``done`` calls, too
     timed(seconds, "digests of weights", agl.GRPO, "fingerprint")
-    timed(seconds, "generation", online, "begin_generation")
-    timed(seconds, "generation", online, "keep_branch")
     timed(seconds, "record of the run", recording, "_begin")
     quickstart.train(0, steps, out, 2, deterministic)
     total = json.loads((out / "summary.json").read_text())["seconds"]
@@ -70,17 +75,17 @@ def measure_shares(out: Path, steps: int, deterministic: bool) -> None:
 
 def measure_starts(out: Path, steps: int, kills: int) -> None:
     """Kill it after some steps, and say how soon it goes on, some times."""
-    start_and_kill(out, lambda: count(out, "trained") >= steps)
-    for _ in range(kills):
-        entries, begun = count(out, "collecting"), time.time()
-        asked = start_and_kill(out, lambda before=entries: count(out, "collecting") > before)
-        first = asyncio.run(first_attempt(out))
+    start_and_kill(out, lambda: len(trained_steps(out)) >= steps)
+    for start in range(2, kills + 2):
+        begun = time.time()
+        start_and_kill(out, lambda start=start: start in trained_steps(out))
+        asked, first = asyncio.run(first_rollout(out, start))
         print(f"asks for rollouts after {asked - begun:.2f} s, the first begins after ", end="")
         print("none yet" if first is None else f"{first - begun:.2f} s", flush=True)
 
 
-def start_and_kill(out: Path, is_time: Callable[[], bool]) -> float:
-    """Start it, and kill it a second after it is time; when that was."""
+def start_and_kill(out: Path, is_time: Callable[[], bool]) -> None:
+    """Start it, and kill it a second after it is time."""
     command = [sys.executable, str(QUICKSTART / "quickstart.py"), "--out", str(out)]
     with out.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -88,29 +93,30 @@ def start_and_kill(out: Path, is_time: Callable[[], bool]) -> float:
         if process.poll() is not None:
             sys.exit(f"it has ended with code {process.returncode}; see {out.with_suffix('.log')}")
         time.sleep(0.02)
-    now = time.time()
     time.sleep(1.0)
     process.kill()
     process.wait()
     time.sleep(2.0)  # in which its runners end
-    return now
 
 
-def count(out: Path, event: str) -> int:
-    """How often it stands in the journal."""
-    journal = out / "journal.jsonl"
-    return journal.read_text().count(f'"event": "{event}"') if journal.exists() else 0
+def trained_steps(out: Path) -> list[int]:
+    """Which start has trained each step."""
+    lines = [line for _, line in read_json_lines(out / METRICS).objects]
+    return [line["generation"] for line in lines if "calls/trained" in line]
 
 
-async def first_attempt(out: Path) -> float | None:
-    """When the first attempt of the newest start began."""
+async def first_rollout(out: Path, start: int) -> tuple[float, float | None]:
+    """When a start asked for its first rollout, and when the first attempt at one began."""
     store = agl.SqliteLightningStore(out / "store.db")
     try:
-        rollouts = await store.query_rollouts()
-        starts = [(one.metadata or {}).get("generation", 0) for one in rollouts]
-        newest = [one for one, start in zip(rollouts, starts, strict=True) if start == max(starts)]
-        attempts = [each for one in newest for each in await store.query_attempts(one.rollout_id)]
-        return min((each.start_time for each in attempts), default=None)
+        rollouts = [
+            one
+            for one in await store.query_rollouts()
+            if (one.metadata or {})["generation"] == start
+        ]
+        attempts = [each for one in rollouts for each in await store.query_attempts(one.rollout_id)]
+        asked = min(one.start_time for one in rollouts)
+        return asked, min((each.start_time for each in attempts), default=None)
     finally:
         await store.close()
 

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.step_records import step_records
 
 import agl
 from agl.errors import ConfigError
 from agl_learning.reports.findings import read_findings
-from agl_learning.run.folder import read_generation
-from agl_learning.run.records import Records
 from agl_records.ledger.tables import as_json, read_accounts
 from agl_views.explanations.explanation import explain
 from agl_views.explanations.token_explanation import why
@@ -95,14 +94,9 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
         command = [sys.executable, str(SCRIPT), str(folder), json.dumps({**options, **more})]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    async def weights(folder):
-        store = agl.SqliteLightningStore(folder / "store.db")
-        try:
-            records = Records(store, "team", read_generation(folder / "run"))
-            await records.read()
-            return {step: one.weights for step, one in records.steps().items()}
-        finally:
-            await store.close()
+    def weights(folder):
+        records = asyncio.run(step_records(folder / "store.db"))
+        return {place: one["weights"] for place, one in records.items() if place[0] == "t"}
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert (done := run(whole)).returncode == 0, done.stderr[-3000:]
@@ -110,9 +104,8 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
     killed = run(cut, kill_at=2 * 3 * OF_A_STEP + 3)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert (done := run(cut)).returncode == 0, done.stderr[-3000:]
-    found = asyncio.run(weights(whole))
-    assert asyncio.run(weights(cut)) == found
-    assert all("/" in one for one in found.values())  # of both models
+    assert weights(cut) == weights(whole)
+    assert all("/" in one for one in weights(whole).values())  # of both models
 
     async def look():
         store = agl.SqliteLightningStore(cut / "store.db")

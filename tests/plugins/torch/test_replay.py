@@ -1,7 +1,6 @@
 """``agl replay``: a stored step of a real run, trained again."""
 
 import asyncio
-import dataclasses
 import json
 import os
 import shutil
@@ -13,12 +12,11 @@ from typing import Any
 
 import pytest
 from tests.digests import digests
+from tests.step_records import step_records
 
 import agl
 from agl.emitter import reward_attributes
 from agl.types import Span
-from agl_learning.run.folder import read_generation
-from agl_learning.run.records import Record, Records
 from agl_runs.replay import replay as replay_step
 
 pytest.importorskip("torch")
@@ -106,20 +104,13 @@ def replay(command: Agl, project: Path, step: int, *more: str) -> tuple[object, 
     return code, json.loads(out) if out else err
 
 
-async def note(project: Path, step: int, **changes: Any) -> Record:
-    """What the store has noted of a step, with changes that it keeps."""
-    start = read_generation(project / "out")
-    store = agl.SqliteLightningStore(project / "out/store.db")
-    try:
-        assert start is not None
-        records = Records(store, "grpo", start)
-        await records.read()
-        found = records.steps()[step]
-        if changes:
-            await records.put("train", step - 1, dataclasses.replace(found, **changes))
-        return found
-    finally:
-        await store.close()
+def rollouts_of_step(project: Path, step: int) -> list[tuple[int, str]]:
+    records = asyncio.run(step_records(project / "out/store.db"))
+    return records[f"train-{step - 1}"]["rollouts"]
+
+
+def change_record(project: Path, step: int, **changes: Any) -> None:
+    asyncio.run(step_records(project / "out/store.db", step, **changes))
 
 
 async def change(project: Path, rollout_id: str) -> None:
@@ -156,7 +147,7 @@ def test_a_step_trained_again_is_equal_bit_for_bit(
 
 
 def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, project: Path) -> None:
-    changed = asyncio.run(note(project, 3)).rollout_ids[1]
+    _, changed = rollouts_of_step(project, 3)[1]
     asyncio.run(change(project, changed))
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "bins")
@@ -175,7 +166,7 @@ def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, pro
 def test_changed_weights_before_the_step_are_the_first_difference(
     agl_command: Agl, project: Path
 ) -> None:
-    asyncio.run(note(project, 2, weights="0" * 32))
+    change_record(project, 2, weights="0" * 32)
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "weights after step 2")
 
@@ -189,13 +180,13 @@ def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) ->
 def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:
     code, err = replay(agl_command, project, STEPS + 2)
     assert code == 2
-    assert f"has no step {STEPS + 2} of the run in" in err
+    assert f"no step {STEPS + 2} of the run in" in err
     assert f"it has steps 1 to {STEPS}" in err
 
 
 def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project: Path) -> None:
-    (group, _), *others = asyncio.run(note(project, 2)).rollouts
-    asyncio.run(note(project, 2, rollouts=[(group, "ro-gone"), *others]))
+    (group, _), *others = rollouts_of_step(project, 2)
+    change_record(project, 2, rollouts=[(group, "ro-gone"), *others])
     shutil.rmtree(project / "out/checkpoints/step-000002")
     code, err = replay(agl_command, project, 3)
     assert code == 2

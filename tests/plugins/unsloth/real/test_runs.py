@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from tests.step_records import step_records
 
 import agl
 from agl_records.types import EXCLUSION_REASONS
@@ -34,11 +35,6 @@ DPO = {
 }
 
 pytestmark = pytest.mark.timeout(1500)
-
-
-def metrics(folder):
-    lines = (folder / "run/metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def text(path):
@@ -105,7 +101,6 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     try:
         wait_for(lambda: "'loss'" in text(folder / "run/logs/train-0002.log"), process)
         family = children_of(process)
-        before = metrics(folder)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -114,13 +109,14 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     assert all_end(family)
     assert [path.name for path in folder.glob("run/versions/[0-9]*")] == ["0001"]
     counts, _, _ = await accounts(folder)
+    before = await step_records(folder / "store.db")
 
     summary = learn("sft", **SFT)
-    after = metrics(folder)
-    assert after[: len(before)] == before
+    after = await step_records(folder / "store.db")
     # What came anew: the training that was killed, and the evaluation of what it made.
-    news = [(one["step"], "val/reward/mean" in one) for one in after[len(before) :]]
-    assert news == [(2, False), (2, True)]
+    news = [place for place, record in after.items() if record != before.get(place)]
+    assert news == ["train-1", "val-2"]
+    assert after["train-1"]["rollouts"] == before["train-1"]["rollouts"]
     counts_after, rollouts, ledger = await accounts(folder)
     assert counts_after - counts == Counter({("val", 2): 32})
     assert counts_after["train", 0] == counts_after["train", 1] == 12 * TASKS
@@ -137,7 +133,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     assert [number for number, _ in summary["val_rewards"]] == [0, 1, 2]
     assert last > first + RISE, summary["val_rewards"]
     assert summary["rewards"][1] > summary["rewards"][0] + RISE / 2
-    run_id = next(entry["start"]["run"] for entry in after if entry["event"] == "begun")
+    run_id = json.loads((folder / "run/run.json").read_text())["run"]
     for number in (1, 2):
         card = (folder / f"run/versions/000{number}/README.md").read_text()
         for needed in (engine, "reward/mean", "sha256", run_id, "loss/first"):
