@@ -187,10 +187,15 @@ class Loop:
         return await self._collect("train", after, gather, tasks, self._training.num_copies)
 
     async def _collect(
-        self, mode: RolloutMode, after: int, gather: "Callable[[], Awaitable[Collected]]", *of: Any
+        self,
+        mode: RolloutMode,
+        after: int,
+        gather: "Callable[[], Awaitable[Collected]]",
+        tasks: Callable[[int], Sequence[Any]],
+        copies: int,
     ) -> "Collected":
         asks = (self.serving.why_silent, self._training.is_budget_spent)
-        return await self._session.collect(mode, after, gather, *of, *asks)
+        return await self._session.collect(mode, after, gather, tasks, copies, *asks)
 
     async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> "Collected":
         """Run tasks of a step with the newest version."""
@@ -244,8 +249,10 @@ class Loop:
             given = (training.eval_copies, training.version.number, resources["val"])
             return await session.ask("val", step, self._val, *given)
 
-        of = (lambda _: self._val, training.eval_copies)
-        collected = await self._collect("val", step, gather, *of)
+        def tasks(_: int) -> Sequence[Any]:
+            return self._val
+
+        collected = await self._collect("val", step, gather, tasks, training.eval_copies)
         for row in (row for one in collected.ended for row in one.rows):
             collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await session.keep(collected, step, training.version.number)
