@@ -82,7 +82,7 @@ async def test_another_reward_and_other_examples_are_named(replaying, store):
 
 
 async def test_what_is_missing_is_named(replaying):
-    with pytest.raises(ConfigError, match="has no step 3 of the run .*has steps 1 to 2"):
+    with pytest.raises(ConfigError, match=r"has no step 3 of the run .*has steps 1 to 2"):
         await replaying().replay(3)
 
     class Lost(Counting):
