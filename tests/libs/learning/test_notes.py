@@ -23,6 +23,9 @@ def test_notes_are_found_again_and_a_torn_last_one_counts_as_not_written(tmp_pat
     assert notes.last("job", version=2) is None
     notes.append("job", version=2)
     assert [note["version"] for note in Notes(tmp_path).all("job")] == [1, 2]
+    notes.path.write_text("{\n" + notes.path.read_text())
+    with pytest.raises(agl.errors.ConfigError, match=r"notes.jsonl: .*put it back from a copy"):
+        Notes(tmp_path)
 
 
 def test_a_note_for_which_there_is_no_space_is_not_there_at_all(tmp_path):

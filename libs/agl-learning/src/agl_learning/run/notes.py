@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from agl.errors import ConfigError
 from agl_runs.files import make_private_folder
 
 Note = dict[str, Any]
@@ -19,13 +20,22 @@ class Notes:
 
     Args:
         folder: Of the run, which this process holds.
+
+    Raises:
+        ConfigError: Another line cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "notes.jsonl"
         lines = self.path.read_bytes().splitlines(True) if self.path.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
-        self.entries: list[Note] = [json.loads(line) for line in whole]
+        try:
+            self.entries: list[Note] = [json.loads(line) for line in whole]
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.path}: expected a JSON object per line; this cannot be read ({error!r}). "
+                "It says what was paid for: put it back from a copy, or give another run_dir"
+            ) from error
         if len(whole) < len(lines):
             os.truncate(self.path, sum(map(len, whole)))
 
