@@ -77,8 +77,9 @@ def measure_starts(out: Path, steps: int, kills: int) -> None:
     """Kill it after some steps, and say how soon it goes on, some times."""
     start_and_kill(out, lambda: len(trained_steps(out)) >= steps)
     for start in range(2, kills + 2):
-        begun = time.time()
-        start_and_kill(out, lambda start=start: start in trained_steps(out))
+        # One of them it may train with rollouts that were all there.
+        begun, enough = time.time(), len(trained_steps(out)) + 2
+        start_and_kill(out, lambda enough=enough: len(trained_steps(out)) >= enough)
         asked, first = asyncio.run(first_rollout(out, start))
         print(f"asks for rollouts after {asked - begun:.2f} s, the first begins after ", end="")
         print("none yet" if first is None else f"{first - begun:.2f} s", flush=True)
@@ -100,9 +101,9 @@ def start_and_kill(out: Path, is_time: Callable[[], bool]) -> None:
 
 
 def trained_steps(out: Path) -> list[int]:
-    """Which start has trained each step."""
+    """Those that stand in the metrics."""
     lines = [line for _, line in read_json_lines(out / METRICS).objects]
-    return [line["generation"] for line in lines if "calls/trained" in line]
+    return [line["step"] for line in lines if "calls/trained" in line]
 
 
 async def first_rollout(out: Path, start: int) -> tuple[float, float | None]:
