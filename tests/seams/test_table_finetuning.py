@@ -321,7 +321,7 @@ def run_of(
 ) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
     """The one run of an algorithm on all cases."""
     if name not in RUNS:
-        import agl_learning.trainer.base as session
+        import agl_learning.trainer.learning as session
 
         options = complete(name, services[name], folder)
         store, whole = agl.InMemoryLightningStore(), session.RolloutConfig

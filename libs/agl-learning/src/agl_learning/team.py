@@ -21,8 +21,8 @@ from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.run.start import Origin
+from agl_learning.trainer.learning import ServedModel
 from agl_learning.trainer.online import OnlineTraining
-from agl_learning.trainer.serving import ServedModel
 from agl_models.versions import MODEL_NAME
 from agl_records.training_data import TrainedModel
 

@@ -28,7 +28,7 @@ from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
 from agl_learning.advantages.estimates import Foreseen, OneEstimator
-from agl_learning.trainer.loop_options import Credit
+from agl_learning.trainer.learning import Credit
 from agl_torch.models import load_model, resolve_dtype
 from agl_torch.options import MeanOptions
 from agl_torch.policy import ClippedTraining

@@ -1,7 +1,7 @@
-"""What every trainer shares: its options, the questions of the loop, a start and its end.
+"""A trainer's start and end, and the same step once more.
 
 A trainer has a run (``agl_learning.run``), a source of experience (``trainer.source``) and a loop
-(``trainer.loop``) which asks it what to learn. It is of one of two kinds:
+(``trainer.loop``) which asks it what to learn (``trainer.learning``). It is of one of two kinds:
 
 - ``agl_learning.trainer.online.OnlineTraining``: the weights change in this process, and a
   checkpoint now and then is what outlives it (GRPO)
@@ -12,207 +12,34 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 import asyncio
 import logging
 import time
-from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sized
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.base import Algorithm
-from agl.errors import AlgorithmError, ConfigError
-from agl.types import LLM, Dataset, RolloutConfig
-from agl_learning.collect.collector import Collector
-from agl_learning.run.folder import cancel_dead_starts, check_identity, shape_of
-from agl_learning.run.start import Origin, free_gateway
-from agl_learning.trainer.loop_options import LoopOptions, check_evaluation, warn_of_intervals
-from agl_models.gateways import sampling_of
-from agl_models.versions import MODEL_NAME, Served, Version
-from agl_records.options import absolute, check_options
-from agl_records.training_data import TrainedModel
+from agl.errors import ConfigError
+from agl.types import Dataset
+from agl_learning.run.folder import cancel_dead_starts
+from agl_learning.trainer.learning import Learning
 
 if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
     from agl.store.base import LightningStore
-    from agl_learning.collect.results import Collected
-    from agl_learning.run.checkpoint import Progress
-    from agl_learning.run.session import Session
+    from agl_learning.run.start import Origin
     from agl_learning.trainer.loop import Loop
     from agl_learning.trainer.replay_result import Replay
-    from agl_learning.trainer.serving import ServedModel
-    from agl_learning.trainer.source import Runners, Source, Tasks
 
 logger = logging.getLogger("agl.learning")
 
 
-@dataclass
-class Learned:
-    """What a step has learned."""
-
-    metrics: dict[str, Any]
-    trained: bool = True
-    """Whether anything was."""
-    rows: list[str] = field(default_factory=list[str])
-    """Digests of the rows, or examples, that were trained, in their order."""
-    rollout_ids: list[str] = field(default_factory=list[str])
-    """Of which rollout each is, if that is known."""
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class Training(Algorithm, LoopOptions):
-    """What every trainer shares."""
-
-    default_adapter = "rows"
-    needs_gateway = True
-    publishes = (LLM,)
-    name: ClassVar[str] = "training"
-    """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
-    makes_versions: ClassVar[bool] = False
-    """Whether each step makes a version that outlives the process, and is saved at once."""
+class Training(Learning):
+    """What every trainer shares: serve a model, roll out, learn, save, again."""
 
     def __post_init__(self) -> None:
-        check_options(self.title, self)
-        self.run_dir = absolute(self.run_dir)
-        if self.credit is not None:
-            self.adapter_options = {"credit": self.credit}
-        self.rollout_config = RolloutConfig(
-            timeout_seconds=self.rollout_timeout_seconds,
-            unresponsive_seconds=self.unresponsive_seconds,
-            max_attempts=2,
-            retry_condition=["unresponsive"],
-        )
+        super().__post_init__()
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
-        self._session: Session | None = None
         self._running: Loop | None = None
         self._origin: Origin | None = None
-        self._asked_to_stop = asyncio.Event()
-
-    @property
-    def title(self) -> str:
-        """What messages begin with."""
-        return type(self).__name__
-
-    # --- what a kind of training says
-
-    @property
-    @abstractmethod
-    def num_steps(self) -> int:
-        """How many the run is to have."""
-
-    @property
-    @abstractmethod
-    def version(self) -> Version:
-        """The newest one."""
-
-    @abstractmethod
-    def find_start(self) -> Origin:
-        """Where the run begins; everything that can be refused before a model is loaded is.
-
-        Raises:
-            ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
-        """
-
-    @abstractmethod
-    async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
-        """Load the model, or find the version, of a checkpoint, or those of the beginning."""
-
-    @abstractmethod
-    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        """A block in which ``version`` answers requests."""
-
-    @property
-    @abstractmethod
-    def num_copies(self) -> int:
-        """How often each task of a step runs."""
-
-    @abstractmethod
-    def find_source(self, runners: "Runners", tasks: "Tasks", taken: int) -> "Source":
-        """Where rollouts come from, when so many tasks were taken before."""
-
-    @abstractmethod
-    async def learn(self, collected: "Collected", number: int) -> Learned:
-        """Do what step ``number`` does with its rollouts; every call of them gets its bin."""
-
-    @abstractmethod
-    def progress(self) -> dict[str, Any]:
-        """What a checkpoint notes of this kind, by the fields of ``Progress``."""
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write what ``begin`` needs into a folder."""
-
-    @abstractmethod
-    def summed_up(self) -> dict[str, Any]:
-        """What the summary says of this kind of training."""
-
-    def digest(self) -> str | None:
-        """What tells the newest version from others, bit for bit; None where it is not asked."""
-        return None
-
-    def idle_metrics(self, seconds: float) -> dict[str, float]:
-        """Of the time in which nothing was computed, for rollouts had not ended."""
-        return {}
-
-    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
-        """Look whether the run is to go on.
-
-        Raises:
-            AlgorithmError: It is not.
-        """
-
-    def saves_after(self, number: int, last: bool) -> bool:
-        """Whether a checkpoint comes after a step."""
-        return True
-
-    def is_usable(self, checkpoint: Path) -> bool:
-        """Whether what a whole checkpoint refers to is there, too."""
-        return True
-
-    async def clean_up(self) -> None:
-        """Let go of what ``begin`` and the others hold; called at the end, whatever happened."""
-
-    def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued; JSON values."""
-        named = ("seed", "deterministic")
-        return {"algorithm": self.name, **{name: getattr(self, name) for name in named}}
-
-    def check_identity(self, folder: Path, before: Mapping[str, Any]) -> None:
-        """Refuse to continue as another run; see ``agl_learning.run.folder.check_identity``."""
-        is_forced = self._run_context.is_forced
-        check_identity(self.title, self.identity(), folder, before, is_forced)
-
-    def shape(self) -> dict[str, dict[str, Any]]:
-        """On what the results of this start depend."""
-        return shape_of(self, self._run_context.what_shapes)
-
-    def is_over(self) -> bool:
-        """Whether the run ends before it has had all its steps."""
-        return self.is_budget_spent()
-
-    def forced_sampling(self) -> Mapping[str, Any]:
-        """Parameters of sampling, besides the temperature, that agents get whatever they ask for.
-
-        For a loss that takes recorded log-probabilities for the model's; none where it does not.
-        """
-        return {}
-
-    def models_served(self, served: Served) -> "list[ServedModel]":
-        """What of a version agents can call, and as which of their resources."""
-        from agl_learning.trainer.serving import ServedModel
-
-        sampling = {
-            mode: sampling_of(temperature, self.max_tokens)
-            for mode, temperature in (("val", self.eval_temperature), ("train", self.temperature))
-        }
-        served_as = (MODEL_NAME, self.resource_name, served.litellm_params)
-        return [ServedModel(*served_as, sampling, self.forced_sampling())]
-
-    def trained_model(self) -> TrainedModel | None:
-        """Whose calls are learned from; None leaves it to the adapter."""
-        return TrainedModel(name=MODEL_NAME)
-
-    # --- a run
 
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
@@ -272,53 +99,14 @@ class Training(Algorithm, LoopOptions):
         if stopped is not None:
             raise stopped
 
-    def enter(self, session: "Session | None") -> None:
-        """Have ``session`` be this one while a run, or a replay of it, runs."""
-        self._session = session
-
-    @property
-    def session(self) -> "Session":
-        """What exists while ``run`` runs.
-
-        Raises:
-            AlgorithmError: It does not.
-        """
-        if self._session is None:
-            raise AlgorithmError(f"{self.title} is not running; this exists only while run() is")
-        return self._session
-
     async def end_serving(self) -> None:
         """End it, where a version is served: its memory is needed for training."""
         if self._running is not None:
             await self._running.serving.end()
 
-    def gateway(self) -> "Gateway":
-        """What agents call; it has no model of our name yet.
-
-        Raises:
-            ConfigError: There is none, or it has such a model.
-        """
-        return free_gateway(self, self.title)
-
-    def collector(self) -> "Collector":
-        """What brings tasks to the runners and their experience back."""
-        return Collector(
-            self.get_store(),
-            self.get_llm_proxy(),
-            self.get_adapter(),
-            self.rollout_config,
-            infrastructure_failures=self.infrastructure_failures,
-            seed=self.seed,
-            asked_to_stop=self._asked_to_stop,
-        )
-
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
         return self._running is not None and self._running.ask_to_stop()
-
-    def folder_of_run(self) -> Path | None:
-        """Of the run that there is."""
-        return self.get_run_folder() or self.folder_of_options()
 
     async def replay(self, step: int) -> "Replay":
         """Load the newest whole checkpoint before a step, and train from there up to it.
@@ -328,4 +116,41 @@ class Training(Algorithm, LoopOptions):
         """
         from agl_learning.trainer.replay import replay
 
-        return await replay(self, step)
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+
+
+def check_evaluation(owner: str, options: Any, val: Sized | None) -> None:
+    """Refuse options of evaluations where there are none.
+
+    Args:
+        owner: Whose options they are.
+        options: ``LoopOptions``.
+        val: The tasks of evaluations.
+
+    Raises:
+        ConfigError: It names the first of them that is not its default.
+    """
+    if val is not None and len(val) > 0:
+        return
+    for name, value in _set(options, "eval_every", "eval_copies", "eval_temperature"):
+        raise ConfigError(
+            f"{owner}: {name} is {value}, and there are no validation tasks to evaluate on. Give "
+            f"some (val in a file, val_dataset in Python), or leave {name} out"
+        )
+
+
+def warn_of_intervals(owner: str, options: Any, steps: int) -> None:
+    """Say what comes of an interval that no step ends: somebody tries a file with fewer steps."""
+    for name, value in _set(options, "eval_every", "checkpoint_every"):
+        if value > steps:
+            logger.warning(
+                "%s: %s is %d, and the run has %d steps: it does nothing, beside what is done at "
+                "the end in any case",
+                *(owner, name, value, steps),
+            )
+
+
+def _set(options: Any, *names: str) -> list[tuple[str, Any]]:
+    """Those that are there, and have another value than their default."""
+    found = ((one, getattr(options, one.name)) for one in fields(options) if one.name in names)
+    return [(one.name, value) for one, value in found if value != one.default]

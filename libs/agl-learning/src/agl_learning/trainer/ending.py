@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import AlgorithmError
 from agl_learning.collect.step_metrics import why_nothing
@@ -10,12 +10,30 @@ from agl_learning.collect.step_metrics import why_nothing
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_learning.run.checkpoint import Progress
-    from agl_learning.trainer.online import OnlineTraining
+    from agl_learning.trainer.session import Session
 
 logger = logging.getLogger("agl.learning")
 
 TARGET_STEPS = 3
 """So many steps in a row must reach ``target_reward``."""
+
+
+class Ends(Protocol):
+    """What is asked of a trainer that may end early; see ``OnlineTraining``."""
+
+    steps: int
+    target_reward: float | None
+    max_idle_steps: int
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def session(self) -> "Session": ...
+
+    def is_solved(self, collected: "Collected") -> bool: ...
+
+    def is_a_draw(self, collected: "Collected") -> bool: ...
 
 
 class Ending:
@@ -25,7 +43,7 @@ class Ending:
         training: Its options ``target_reward``, ``max_idle_steps`` and ``steps`` are read.
     """
 
-    def __init__(self, training: "OnlineTraining") -> None:
+    def __init__(self, training: Ends) -> None:
         self._training = training
         self.idle_steps = 0
         """In a row, up to the newest one."""

@@ -20,8 +20,8 @@ from agl_learning.trainer.serving import Serving
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
-    from agl_learning.run.session import Session
-    from agl_learning.trainer.base import Training
+    from agl_learning.trainer.learning import Learning
+    from agl_learning.trainer.session import Session
     from agl_learning.trainer.source import Tasks
 
 logger = logging.getLogger("agl.learning")
@@ -40,7 +40,7 @@ class Loop:
 
     def __init__(
         self,
-        training: "Training",
+        training: "Learning",
         session: "Session",
         tasks: "Tasks",
         val: Dataset[Any] | None,

@@ -51,8 +51,9 @@ from agl_learning.advantages.weighing import (
 from agl_learning.reports.report import warn_of_gap
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
-from agl_learning.trainer.base import Learned, Training
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.ending import Ending
+from agl_learning.trainer.learning import Learned
 from agl_learning.trainer.source import (
     Ahead,
     InStep,

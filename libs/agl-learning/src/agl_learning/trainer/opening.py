@@ -20,19 +20,19 @@ from agl_learning.run.folder import (
     write_generation,
 )
 from agl_learning.run.records import Records
-from agl_learning.run.session import Session
+from agl_learning.trainer.session import Session
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_learning.run.checkpoint import Progress
     from agl_learning.run.start import Origin
-    from agl_learning.trainer.base import Training
+    from agl_learning.trainer.learning import Learning
 
 logger = logging.getLogger("agl.learning")
 
 
 @contextlib.asynccontextmanager
-async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Session]:
+async def open_run(training: "Learning", origin: "Origin") -> AsyncGenerator[Session]:
     """A block in which a run has its folder, and goes on from its newest checkpoint."""
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
@@ -62,7 +62,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
 
 
 def new_session(
-    training: "Training",
+    training: "Learning",
     store: "LightningStore",
     start: Generation,
     folder: Path,

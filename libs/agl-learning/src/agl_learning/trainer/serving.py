@@ -2,31 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from agl_models.gateways import entry_of, model_served
 from agl_models.versions import Served, Version
 
 if TYPE_CHECKING:
-    from agl_learning.trainer.base import Training
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that agents can call."""
-
-    name: str
-    """What the gateway calls it."""
-    resource: str
-    """Name of the resource that an agent gets."""
-    litellm_params: Mapping[str, Any]
-    """Of its server."""
-    sampling: Mapping[str, dict[str, Any]]
-    """Mode -> parameters that agents are told."""
-    forced: Mapping[str, Any]
-    """Parameters, besides the temperature, that they get whatever they ask for."""
+    from agl_learning.trainer.learning import Learning, ServedModel
 
 
 class Serving:
@@ -36,7 +19,7 @@ class Serving:
         training: Says what it serves.
     """
 
-    def __init__(self, training: "Training") -> None:
+    def __init__(self, training: "Learning") -> None:
         self._training = training
         self._lock = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
@@ -72,7 +55,7 @@ class Serving:
             # What trains comes last: those are the latest resources of the store.
             yield {mode: await self._publish(version, mode, models) for mode in ("val", "train")}
 
-    async def _publish(self, version: Version, mode: str, models: list[ServedModel]) -> str:
+    async def _publish(self, version: Version, mode: str, models: "list[ServedModel]") -> str:
         training = self._training
         resources = {**(training.get_initial_resources() or {})}
         for one in models:
