@@ -64,6 +64,22 @@ async def test_broken_off_request_cancels_what_has_not_ended(store: agl.Lightnin
     assert statuses == ["cancelled"] * (4 - late) + ["succeeded"] * late
 
 
+async def test_who_takes_what_there_is_is_not_stopped() -> None:
+    class Slow(agl.InMemoryLightningStore):
+        async def wait_for_rollouts(self, **given: Any):  # pyright: ignore
+            await asyncio.sleep(0.01)
+            return await super().wait_for_rollouts(**given)
+
+    store, stop = Slow(), asyncio.Event()
+    stop.set()
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig(), asked_to_stop=stop)
+    resources = await store.add_resources({})
+    collected = await collector.collect(
+        ["a", "b"], 1, "train", resources.resources_id, {}, at_once=True
+    )
+    assert [one.rollout.status for one in collected.ended] == ["cancelled"] * 2
+
+
 async def test_asked_again_under_its_key_nothing_runs_twice() -> None:
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
