@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl_learning.run.folder import read_generation
 from agl_learning.trainer.comparison import compare_metrics, new_replay
 from agl_learning.trainer.replay import checkpoint_before
@@ -153,16 +153,25 @@ async def offline(llm: agl.LLM, task: str) -> float:
     raise ConnectionError("the network is gone")
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, None])
+@pytest.mark.parametrize(("checkpoint_every", "is_stopped"), [(1, False), (None, False), (1, True)])
 def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
-    starts: Starts, checkpoint_every: int | None
+    starts: Starts, checkpoint_every: int | None, is_stopped: bool
 ) -> None:
+    class Stop(agl.Hook):
+        def on_step_end(self, step: int, algorithm: Any) -> None:
+            if is_stopped and step == 4:
+                algorithm.ask_to_stop()
+
+    starts.hooks = [Stop()]
     options = {"steps": 4, "max_idle_steps": 2, "checkpoint_every": checkpoint_every}
     starts.start(**options, target_reward=0.0)  # three steps
     starts.asks = offline
+    if is_stopped:
+        with pytest.raises(StoppedError, match="after step 4"):
+            starts.start(**{**options, "steps": 9})
     with pytest.raises(AlgorithmError, match=r"in 2 steps in a row.* they are drawn anew"):
         starts.start(**{**options, "steps": 9})
-    starts.asks = starts.every_second
+    starts.asks, starts.hooks = starts.every_second, []
     done = starts.start(**{**options, "steps": 9})
     assert starts.ran == 6 * COPIES  # those of steps 4 to 9, and nothing of before
     assert (done.summary["steps"], starts.steps()) == (9, [*range(1, 10)])

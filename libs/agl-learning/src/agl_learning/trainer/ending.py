@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agl.errors import AlgorithmError
 from agl_learning.collect.step_metrics import why_nothing
+from agl_learning.run.checkpoint import set_aside
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
@@ -96,7 +97,8 @@ class Ending:
         # Few rollouts may have equal rewards by chance; without any row something is wrong.
         in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
         if is_enough or (number == training.steps and in_vain):
-            # What failed them may be mended.
+            # What failed them may be mended. A run that was stopped amid them has saved them.
+            set_aside(training.session.folder, number - self.idle_steps)
             await training.session.records.redraw("train", number - self.idle_steps)
             raise AlgorithmError(
                 f"{training.title}: nothing could be trained in {self.idle_steps} steps in a row, "
