@@ -489,11 +489,6 @@ async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
         await algorithm.run(["one"])
 
 
-async def test_evaluate_outside_of_a_run_says_so(grpo):
-    with pytest.raises(AlgorithmError, match="is not running"):
-        await grpo().evaluate(["one"])
-
-
 @agl.rollout
 async def never_says_as_much_twice(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
     """No two rollouts of a step have one reward, so each step is trained."""
