@@ -1,5 +1,6 @@
 """Hooks get what they name, in order, and what they raise stays out of the run."""
 
+import asyncio
 import logging
 import pickle
 import threading
@@ -119,14 +120,15 @@ def test_methods_that_a_hook_does_not_override_are_no_implementations() -> None:
     assert [name for name in caller.manager.arguments if caller.listens(name)] == ["on_step_end"]
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("no")])
 async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
 
     class Fails:
         async def on_rollout_start(self) -> None:
-            raise ValueError("no")
+            raise error
 
     after = Recorder()
     caller = HookCaller([Fails(), after])
@@ -138,7 +140,7 @@ async def test_failing_hook_is_logged_once_counted_and_hurts_nobody(
     assert name.endswith("Fails")
     assert count == 3
     [record] = caplog.records
-    assert "on_rollout_start raised ValueError: no" in record.getMessage()
+    assert f"on_rollout_start raised {type(error).__name__}: no" in record.getMessage()
     assert name in record.getMessage()
 
 

@@ -197,6 +197,10 @@ async def test_store_is_not_well_until_something_can_be_written_again(path):
     make_space = fill(store)
     with pytest.raises(StoreDiskError):
         await store.enqueue_rollout("x" * 1_000_000)
+    await asyncio.to_thread(store._scan)  # nothing is overdue, and so nothing is written
+    with pytest.raises(UnknownRecordError):
+        await store.start_attempt("ro-none")
+    assert store._writer.failing_since is not None
     connection = store._database.connection
     connection.execute("PRAGMA query_only=ON")  # now not even little can be written
     with pytest.raises(StoreDiskError, match="readonly"):

@@ -42,8 +42,7 @@ async def run_algorithm(
     try:
         await algorithm(waiting, stop)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
         raise UnaskedCancellationError from None
     except Exception as error:

@@ -4,6 +4,7 @@ The specs are in ``agl.plugins.hookspecs``. Implementations come from installed 
 (entry point group ``agl.plugins``) and from objects given to a trainer or a runner.
 """
 
+import asyncio
 import inspect
 import logging
 from collections import Counter
@@ -192,7 +193,10 @@ class HookCaller(Sequence[object]):
                     result = await result
                 if take is not None and result is not None:
                     take(result)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise
                 self._failed(each.plugin_name, name, error)
 
     def listens(self, name: str) -> bool:
@@ -211,16 +215,14 @@ class HookCaller(Sequence[object]):
                 self.failures[name] += 1
                 logger.error("hook plugin %r is left out: %s", name, error)
 
-    def _failed(self, plugin: str, hook: str, error: Exception) -> None:
+    def _failed(self, plugin: str, hook: str, error: BaseException) -> None:
         self.failures[plugin] += 1
         message = f"hook plugin {plugin!r}: {hook} raised {type(error).__name__}: {error}"
         if self._strict:
             raise PluginError(message) from error
         if (plugin, hook) not in self._logged:
             self._logged.add((plugin, hook))
-            logger.error(
-                "%s. The run goes on; further failures are counted only", message, exc_info=error
-            )
+            logger.error("%s. The run goes on; more are only counted", message, exc_info=error)
 
 
 async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRoute]":
@@ -248,5 +250,4 @@ def load_plugin(component: registry.Component) -> object:
         with registry.stdout_to_stderr():
             return plugin()
     except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise BrokenComponentError(f"{component} cannot be made: {cause}") from error
+        raise BrokenComponentError(f"{component} cannot be made: {error!r}") from error

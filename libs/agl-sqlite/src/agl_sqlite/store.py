@@ -90,6 +90,7 @@ class SqliteLightningStore(EngineStore):
             # The disk may have space again and nobody has noticed: write something small.
             write = f"PRAGMA user_version={SCHEMA_VERSION}"
             await self._submit_once(Job(lambda tables, now: tables.connection.execute(write)))
+            self._writer.note_failure(None)
 
     async def close(self) -> None:
         if self._shutdown.alive:

@@ -129,6 +129,7 @@ class SqliteWriter:
         return jobs[-1] is not None
 
     def _commit(self, batch: list[Job]) -> None:
+        before = self._database.tables.num_changes
         try:
             if (now := time.monotonic()) >= self._next_look:
                 self._database.check_file()
@@ -143,7 +144,10 @@ class SqliteWriter:
                 return
             found = named(self._database.path, error, "nothing of this call was stored")
             outcomes, effects = [Outcome(None, found)], Effects()
-        self._note_failure(outcomes[0].error)
+        error = outcomes[0].error
+        # Who wrote nothing, as the watchdog mostly does, has not learnt that the disk works.
+        if isinstance(error, StoreDiskError) or self._database.tables.num_changes != before:
+            self.note_failure(error)
         self._deliver(batch, outcomes)
         try:
             if (publish := self._publish()) is not None:
@@ -151,7 +155,7 @@ class SqliteWriter:
         except Exception:  # a thread that cannot start, say; all is stored
             logger.exception("store %s: who waits could not be woken", self._database.path)
 
-    def _note_failure(self, error: Exception | None) -> None:
+    def note_failure(self, error: Exception | None) -> None:
         """Say in the log when the disk begins to fail, and when it works again.
 
         Args:
