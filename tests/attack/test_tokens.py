@@ -20,7 +20,7 @@ import agl
 from agl.algorithm.gateway import is_gateway_span
 from agl.errors import ConfigError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes
-from agl.store.give_back import give_back
+from agl.store.release import release_claim
 from agl.types import Failure
 from agl_http.roles import ALLOWED
 from agl_http.tokens import Tokens, issue_token, tokens_of
@@ -389,7 +389,7 @@ async def test_a_runner_puts_back_what_it_claimed_and_will_not_run() -> None:
         token = await issue_token(bench.store, "runner")
         client = agl.LightningStoreClient(bench.server.address, token=token)
         for claimed in await client.dequeue_many_rollouts(worker_id="w", limit=2):
-            await give_back(client, claimed)
+            await release_claim(client, claimed)
         await client.close()
         assert [one.status for one in await bench.store.query_rollouts()] == ["requeuing"] * 2
 

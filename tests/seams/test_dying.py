@@ -12,7 +12,7 @@ import pytest
 
 import agl
 from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
-from agl.store.give_back import give_back
+from agl.store.release import release_claim
 from agl.utils.life_cycle import worker_name
 from agl_server.processes.reports import Reports
 from agl_server.processes.supervisor import AllEnded, RunnerDied
@@ -359,7 +359,7 @@ class DiskOf(agl.InMemoryLightningStore):
 async def test_full_disk_keeps_only_the_claim_that_it_refused() -> None:
     store = DiskOf(refusals=1)
     for claimed in await store.claimed_by("a", "b", "c"):
-        await give_back(store, claimed)
+        await release_claim(store, claimed)
     assert sorted(await store.statuses()) == ["preparing", "requeuing", "requeuing"]
 
 
@@ -367,7 +367,7 @@ async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
     store = DiskOf(refusals=1, error=StoreUnavailableError)
     (claimed,) = await store.claimed_by("a")
     with pytest.raises(StoreUnavailableError):
-        await give_back(store, claimed)
+        await release_claim(store, claimed)
     assert await store.statuses() == ["preparing"]
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from agl.execution.base import AT_WORK, ExecutionEvent
 from agl.store.base import AttemptEnd, LightningStore, Turn
-from agl.store.give_back import give_back
+from agl.store.release import release_claim
 from agl.types import AttemptedRollout, Span
 
 T = TypeVar("T")
@@ -44,10 +44,10 @@ class Claims:
         goes_on = not self.event.is_set()
         return goes_on and self._waiting.pop(rollout.attempt.attempt_id, None) is not None
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Put what was claimed and will not begin back into the queue; may be called again."""
         for attempt_id, rollout in list(self._waiting.items()):
-            await give_back(self._store, rollout)
+            await release_claim(self._store, rollout)
             self._waiting.pop(attempt_id, None)
 
     async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:
@@ -103,5 +103,5 @@ class Claims:
             self._waiting |= {rollout.attempt.attempt_id: rollout for rollout in claimed}
             self.left += limit - len(claimed)
         if self.event.is_set():
-            await self.give_back()
+            await self.release()
         return task.result()

@@ -191,7 +191,7 @@ class LitAgentRunner(Runner[T]):
                 try:
                     await asyncio.gather(*tasks, return_exceptions=True)
                 finally:
-                    await claims.give_back()
+                    await claims.release()
         if self._attempts.stuck is not None:
             raise RunnerStuckError(self._attempts.stuck)
 

@@ -98,7 +98,7 @@ class CallRecord:
         if error is not None:
             self.error, self.error_kind = error, kind
             if self.number is not None and self.first_token_time is None:
-                self.number.give_back()
+                self.number.release()
         return True
 
     def usage(self) -> tuple[int, int]:

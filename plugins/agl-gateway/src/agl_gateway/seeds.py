@@ -64,7 +64,7 @@ class CallNumber:
     """From 0, in the conversation."""
     _conversation: _Conversation
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let who asks again, having got no answer, have the same number."""
         heapq.heappush(self._conversation.free, self.number)
 

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, InvalidRecordError, StoreError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
-from agl.store.give_back import give_back
 from agl.store.operation import operation
 from agl.store.packed_span import AnySpan
 from agl.store.queries import check_seconds, check_statuses
+from agl.store.release import release_claim
 from agl.store.span_checks import check_span
 from agl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 from agl.utils.secrets import learn
@@ -267,7 +267,7 @@ class LightningStoreClient(LightningStore):
             async with asyncio.timeout(2.0):
                 content, _ = await self._transport.post("/turn", {}, key=key, abandoned=True)
                 for claimed in _read(content, _turn).claimed:
-                    await give_back(self, claimed)
+                    await release_claim(self, claimed)
 
     # --- requests
 

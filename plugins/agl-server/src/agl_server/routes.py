@@ -24,8 +24,8 @@ from agl.errors import (
 )
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
-from agl.store.give_back import give_back
 from agl.store.packed_span import PackedSpan
+from agl.store.release import release_claim
 from agl.types import Attempt, AttemptedRollout, Failure, Span
 from agl.utils.json_values import json_of
 from agl_http import metrics, wire
@@ -216,7 +216,7 @@ class StoreRoutes:
             claimed, headers = found or (), {wire.WAIT_ENDED: end}
             if end == "gone":
                 for rollout in claimed:
-                    await give_back(self.store, rollout)
+                    await release_claim(self.store, rollout)
                 return None
         return self._grants.claims_json(await self._sendable(claimed)), 200, headers
 

@@ -1,4 +1,4 @@
-"""Giving back what was claimed and will not be run."""
+"""Release a claim: a runner puts back a rollout that it claimed and will not run."""
 
 import contextlib
 import logging
@@ -12,14 +12,14 @@ from agl.types import AttemptedRollout
 logger = logging.getLogger(__name__)
 
 
-async def give_back(store: LightningStore, claimed: AttemptedRollout) -> None:
-    """Put a rollout back into the queue; what the store refuses is logged.
+async def release_claim(store: LightningStore, claimed: AttemptedRollout) -> None:
+    """Put a claimed rollout back into the queue; log it if the store refuses.
 
-    Of one that was cancelled in the meantime only the attempt ends; one that somebody else has
-    claimed in the meantime is left as it is.
+    If the rollout was cancelled meanwhile, only its attempt ends. If another runner has claimed
+    the rollout meanwhile, nothing changes.
 
     Raises:
-        StoreUnavailableError: The store is away. A full disk is not: it may hold the next one.
+        StoreUnavailableError: The store cannot be reached. A full disk does not raise.
     """
     rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
     try:
@@ -36,4 +36,4 @@ async def give_back(store: LightningStore, claimed: AttemptedRollout) -> None:
     except StoreError as error:
         if is_away(error):
             raise
-        logger.warning("rollout %r could not be given back: %s", rollout_id, error)
+        logger.warning("rollout %r could not be put back into the queue: %s", rollout_id, error)

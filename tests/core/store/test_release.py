@@ -11,7 +11,7 @@ from agl.errors import StoreError
 from agl.execution.base import ThreadingEvent
 from agl.runner.claims import Claims
 from agl.store.base import AttemptEnd
-from agl.store.give_back import give_back
+from agl.store.release import release_claim
 from agl_http import wire
 from agl_http.layers import GRANT
 from agl_http.tokens import ADMIN
@@ -41,7 +41,7 @@ async def check_given_back(store: agl.LightningStore) -> None:
 
 async def test_one_that_was_cancelled_keeps_no_other(memory_store: agl.LightningStore) -> None:
     for claimed in await two_claimed(memory_store):
-        await give_back(memory_store, claimed)
+        await release_claim(memory_store, claimed)
     await check_given_back(memory_store)
 
 
@@ -57,7 +57,7 @@ async def test_one_that_the_store_refuses_keeps_no_other() -> None:
         await store.enqueue_rollout(task)
     claimed = await store.dequeue_many_rollouts(limit=2)
     for one in claimed:
-        await give_back(store, one)
+        await release_claim(store, one)
     assert [rollout.status for rollout in await store.query_rollouts()] == [
         "preparing",
         "requeuing",
@@ -71,7 +71,7 @@ async def test_what_somebody_else_runs_by_now_is_left_alone(
     (first,) = await memory_store.dequeue_many_rollouts(worker_id="slow")
     await memory_store.update_rollout(first.rollout_id, status="requeuing")
     (second,) = await memory_store.dequeue_many_rollouts(worker_id="other")
-    await give_back(memory_store, first)
+    await release_claim(memory_store, first)
     rollout = await memory_store.get_rollout_by_id(first.rollout_id)
     assert isinstance(rollout, agl.AttemptedRollout)
     assert (rollout.status, rollout.attempt.attempt_id) == ("preparing", second.attempt.attempt_id)
