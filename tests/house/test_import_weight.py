@@ -95,7 +95,7 @@ def test_a_look_at_a_store_loads_no_server_and_no_client(command: str) -> None:
 @pytest.mark.plugins
 def test_showing_a_rollout_loads_nothing_that_only_a_run_or_a_task_needs() -> None:
     pytest.importorskip("agl_inspect")
-    unused = "['agl_inspect.report.text', 'agl_inspect.subjects.task', 'agl_inspect.subjects.run']"
+    unused = "['agl_inspect.report.text', 'agl_inspect.show.task', 'agl_inspect.show.run']"
     statement = "import agl_inspect.commands.show, sys; assert not {*sys.modules} & {*" + unused
     assert "agl_inspect" in modules_after(statement + "}")
 

@@ -15,10 +15,10 @@ from agl.semconv import AGL_ANNOTATION
 from agl.types import Failure, RolloutConfig, Span
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
-from agl_inspect.subjects import finding, reading as reading_subject, run as run_subject
-from agl_inspect.subjects.finding import find
-from agl_inspect.subjects.reading import PagedReading, ranges, reading_of, task_id
-from agl_inspect.subjects.task import show_task, task_text
+from agl_inspect.show import id_lookup, id_queries, run as run_subject
+from agl_inspect.show.id_lookup import find
+from agl_inspect.show.id_queries import PagedReading, ranges, reading_of, task_id
+from agl_inspect.show.task import show_task, task_text
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
@@ -248,7 +248,7 @@ async def test_nothing_named_counts_no_more_rollouts_than_it_must() -> None:
     store = Counting()
     failed = await add(store, GOOD, status="failed")
     asked.clear()
-    assert (await finding.newest(store))[0].rollout_id == failed.rollout_id
+    assert (await id_lookup.newest(store))[0].rollout_id == failed.rollout_id
     assert asked == [["failed"]]
 
 
@@ -335,8 +335,8 @@ async def test_what_was_not_looked_at_is_said(
     for _ in range(2):
         await memory.start_rollout("task")
     attempt = first.attempt.attempt_id
-    monkeypatch.setattr(reading_subject, "NEWEST_ROLLOUTS", 2)
-    monkeypatch.setattr(reading_subject, "PAGE", 2)
+    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 2)
+    monkeypatch.setattr(id_queries, "PAGE", 2)
     among = "the newest 2 of 3 rollouts"
     with pytest.raises(ConfigError, match=rf"no .* .{attempt}. was found; only {among}"):
         await find(memory, attempt)
@@ -345,7 +345,7 @@ async def test_what_was_not_looked_at_is_said(
     shown = await show_task(memory, "task")
     assert f"rollouts the newest 2 of 2 found among {among}" in task_text(shown)
     assert shown.as_json()["looked_at"] == among
-    monkeypatch.setattr(reading_subject, "NEWEST_ROLLOUTS", 20)
+    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 20)
     assert (await find(memory, attempt)).kind == "attempt"
     assert "newest" not in task_text(await show_task(memory, "task"))
 
@@ -357,7 +357,7 @@ async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(
     try:
         ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
         assert await reading_of(store).rollouts_of("task") == ids
-        monkeypatch.setattr(reading_subject, "NEWEST_OF_TASK", 3)
+        monkeypatch.setattr(id_queries, "NEWEST_OF_TASK", 3)
         assert await reading_of(store).rollouts_of("task") == ids[1:]
         text = task_text(await show_task(store, "task"))
         assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
@@ -373,8 +373,8 @@ async def test_what_was_not_looked_at_in_a_file_is_said(
         await step(store, "final", GOOD, BAD)
         with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
             await find(store, "feed-nothing")
-        monkeypatch.setattr(reading_subject, "NEWEST_ATTEMPTS", 1)
-        monkeypatch.setattr(reading_subject, "NEWEST_SPANS", 1)
+        monkeypatch.setattr(id_queries, "NEWEST_ATTEMPTS", 1)
+        monkeypatch.setattr(id_queries, "NEWEST_SPANS", 1)
         with pytest.raises(ConfigError) as caught:
             await find(store, "feed-nothing")
         assert "spans of the newest 1 attempts and response ids in the newest 1 spans were" in str(
@@ -400,5 +400,5 @@ async def test_near_ids_are_sought_a_few_times_however_long_the_name(tmp_path: P
             asked.append(beginning)
             return []
 
-    await finding._near(Counting(agl.InMemoryLightningStore()), "ro-" + "a" * 900)
+    await id_lookup._near(Counting(agl.InMemoryLightningStore()), "ro-" + "a" * 900)
     assert len(asked) <= 24

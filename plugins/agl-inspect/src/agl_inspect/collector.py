@@ -27,7 +27,7 @@ from agl.store.base import LightningStore
 from agl.types import Span
 from agl_http.otlp import response_of, spans_of, status_message
 from agl_http.tokens import token_in
-from agl_inspect.exchange.incoming import IMPORTED, Importer
+from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_inspect.exchange.otlp_json import name_spans, task_of
 
 logger = logging.getLogger("agl.agentops")

@@ -7,8 +7,8 @@ import click
 from agl.cli.shared import print_json, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_inspect.subjects.finding import attempt_number, find
-from agl_inspect.subjects.pair import Pair, pair_text, show_pair
+from agl_inspect.show.id_lookup import attempt_number, find
+from agl_inspect.show.pair import Pair, pair_text, show_pair
 from agl_views.tables.stores import open_store, store_options
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agl.cli.shared import print_json, read_and_close
-from agl_inspect.subjects.finding import rollout_of
+from agl_inspect.show.id_lookup import rollout_of
 from agl_views.explanations.explanation import as_text, explain
 from agl_views.explanations.token_explanation import why
 from agl_views.tables.stores import open_store, store_options

@@ -23,7 +23,7 @@ from agl_inspect.exchange.records import (
     pairs_of,
     records_of,
 )
-from agl_inspect.exchange.whole import write_store
+from agl_inspect.exchange.store_dump import write_store
 from agl_inspect.exchange.writers import Write, open_writer
 from agl_learning.collect.task_order import digest
 from agl_records.calls.matching import compile_match

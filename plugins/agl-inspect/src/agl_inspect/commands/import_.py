@@ -7,9 +7,9 @@ import click
 
 from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
-from agl_inspect.exchange.incoming import Imported, Importer
+from agl_inspect.exchange.importer import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
-from agl_inspect.exchange.whole import is_store, read_store
+from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import open_store
 

@@ -10,7 +10,7 @@ from agl.cli.shared import note, print_json
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.readable import read_undamaged
-from agl_inspect.subjects.finding import Subject, attempt_number, find, newest
+from agl_inspect.show.id_lookup import Subject, attempt_number, find, newest
 from agl_views.explanations.rollout_view import MOST_CALLS, as_text, show
 from agl_views.explanations.trace_reader import Part
 from agl_views.tables.stores import open_store, store_options
@@ -65,19 +65,19 @@ def command(
         )
         match subject.kind:
             case "span":
-                from agl_inspect.subjects.call import show_span, span_text
+                from agl_inspect.show.call import show_span, span_text
 
                 ids = subject.rollout_id, subject.attempt_id, subject.span_id
                 span = await show_span(store, *ids, step)
                 return subject, span, span_text(span, tokens=tokens, full=full)
             case "task":
-                from agl_inspect.subjects.task import show_task, task_text
+                from agl_inspect.show.task import show_task, task_text
 
                 task = await show_task(store, subject.task)
                 return subject, task, task_text(task, full=full)
             case "run":
                 from agl_inspect.report.text import summary_text
-                from agl_inspect.subjects.run import run_text, show_run
+                from agl_inspect.show.run import run_text, show_run
 
                 run = await show_run(store, subject.name)
                 width = shutil.get_terminal_size().columns

@@ -9,7 +9,7 @@ from agl.cli.shared import print_json, print_table
 from agl.store.base import LightningStore
 from agl.types import Span
 from agl_inspect.readable import read_undamaged
-from agl_inspect.subjects.finding import rollout_of
+from agl_inspect.show.id_lookup import rollout_of
 from agl_views.tables.stores import open_store, store_options
 
 

@@ -15,7 +15,7 @@ from agl.errors import AdapterError, ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
 from agl_http.otlp import spans_of
-from agl_inspect.exchange.incoming import IMPORTED, Importer
+from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
 from agl_records.calls.reader import model_calls
 

@@ -10,8 +10,8 @@ from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
-from agl_inspect.subjects.conversation import Turn, common, turns
-from agl_inspect.subjects.reading import reading_of, task_id
+from agl_inspect.show.conversation import Turn, common, turns
+from agl_inspect.show.id_queries import reading_of, task_id
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import FinalReward, reward_text
 from agl_records.ledger.ledger import load_parts

@@ -1,7 +1,7 @@
-"""What is asked of a store and its contract has no question for: beginnings of ids, tasks.
+"""Queries that the store's contract lacks: ids by their beginning, rollouts by their task.
 
-The file of a store answers in SQL, however large it is. Any other store is read page by page, and
-then only its newest rollouts.
+SQL answers them in a store's file, however large it is. In any other store these functions read
+only the newest rollouts, page by page.
 """
 
 import re
@@ -130,10 +130,10 @@ class FileReading:
     def __init__(self, file: Path) -> None:
         self.looked_at: list[str] = []
         self._file = file
-        self._sql = read_statements("agl_inspect.subjects", "reading.sql")
+        self._sql = read_statements("agl_inspect.show", "id_queries.sql")
 
     def ask(self, name: str, values: dict[str, Any], **parts: str) -> list[tuple[Any, ...]]:
-        """The rows of a statement of ``reading.sql``."""
+        """The rows of a statement of ``id_queries.sql``."""
         sql = self._sql[name]
         for part, text in parts.items():
             sql = sql.replace(f"{{{part}}}", text)

@@ -1,7 +1,7 @@
-"""Recorded rollouts, resources and rewards into a store.
+"""Imports recorded rollouts, resources and rewards into a store.
 
-The store gives them ids of its own; what they were called elsewhere is ``metadata["imported"]``, by
-which a second import of the same file finds that it is there already.
+The store gives each rollout a new id and keeps the old one in ``metadata["imported"]``, so that a
+second import of the same file recognises what is there already.
 """
 
 import asyncio

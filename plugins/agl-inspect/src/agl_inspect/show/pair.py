@@ -9,8 +9,8 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
-from agl_inspect.subjects.conversation import Turn, common, turns
-from agl_inspect.subjects.reading import task_id
+from agl_inspect.show.conversation import Turn, common, turns
+from agl_inspect.show.id_queries import task_id
 from agl_records.final_rewards import reward_text
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import Shown, cut, show, text_of

@@ -1,4 +1,4 @@
-"""A whole store as JSON lines, and back: ids, statuses, spans and documents as they were.
+"""Writes a whole store as JSON lines, and reads it back with the same ids, spans and documents.
 
 The first line is ``{"store": 1}``. Each other line has a snapshot of resources, a rollout with its
 key, attempts and spans, or a document. Workers are left out: they are processes of then.
@@ -20,7 +20,7 @@ from agl.store.engine.tables import StoredAttempt
 from agl.store.queries import PAGE, each_record, make_query
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Span
 from agl.utils.rewards import place_of_reward
-from agl_inspect.exchange.incoming import AT_ONCE, Imported
+from agl_inspect.exchange.importer import AT_ONCE, Imported
 from agl_inspect.exchange.recorded import each_line, parse
 from agl_inspect.exchange.writers import Write
 from agl_sqlite import SqliteLightningStore

@@ -11,7 +11,7 @@ from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
-from agl_inspect.subjects.reading import MOST, Reading, reading_of, task_id
+from agl_inspect.show.id_queries import MOST, Reading, reading_of, task_id
 from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 

@@ -1,0 +1,1 @@
+"""What ``agl show`` and ``agl diff`` print: a call, a span, a task, a run, two rollouts."""
