@@ -43,6 +43,9 @@ class Watcher:
     def on_step_end(self, algorithm: Any, step: int, metrics: Any) -> None:
         self.calls.append(("step end", type(algorithm), step, metrics))
 
+    def on_update_start(self, algorithm: Any, step: int, rows: Any) -> None:
+        self.calls.append(("update start", type(algorithm), step, rows))
+
     def on_evaluation_end(self, algorithm: Any, step: int, metrics: Any) -> None:
         self.calls.append(("evaluation end", type(algorithm), step, metrics))
 
@@ -62,6 +65,7 @@ class OneStep(agl.Algorithm):
         for task in train_dataset or ():
             rollout = await store.enqueue_rollout(task)
             await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await self.tell("on_update_start", step=1, rows=["a row"])
         await self.tell("on_step_end", step=1, metrics={"reward/mean": 0.5})
         await self.tell("on_evaluation_end", step=1, metrics={"val/reward/mean": 1.0})
         await self.tell("on_checkpoint_saved", step=1, path=Path("one"))
@@ -114,6 +118,10 @@ def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent() -> N
         [agl.LitAgentRunner, "succeeded", "None"],
         [agl.LitAgentRunner, "failed", repr(LookupError("no two"))],
     ]
+
+
+def test_on_update_start_has_step_and_rows() -> None:
+    assert seen(watched()[0], "update start") == [[OneStep, 1, ["a row"]]]
 
 
 def test_on_step_end_has_the_metrics_that_the_algorithm_tells() -> None:

@@ -160,13 +160,20 @@ async def test_a_gateway_that_took_the_place_of_a_killed_one_fails_only_what_beg
     assert (second.status, ended.status) == ("succeeded", "succeeded")
 
 
-async def test_a_restart_in_good_order_loses_nothing_and_the_attempt_succeeds(store):
+@contextlib.asynccontextmanager
+async def echoing(store):
+    """A gateway of this process before a model that echoes."""
     with EchoLLM() as llm:
         model = {"model": "hosted_vllm/echo", "api_base": llm.url}
-        proxy = agl.LLMProxy(
-            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
-        )
+        entry = {"model_name": "echo", "litellm_params": model}
+        proxy = agl.LLMProxy(model_list=[entry], store=store)
         await proxy.start()
+        yield proxy
+        await proxy.stop()
+
+
+async def test_a_restart_in_good_order_loses_nothing_and_the_attempt_succeeds(store):
+    async with echoing(store) as proxy:
 
         @agl.rollout
         async def agent(task: str, llm: agl.LLM) -> float:
@@ -176,7 +183,6 @@ async def test_a_restart_in_good_order_loses_nothing_and_the_attempt_succeeds(st
             return 1.0
 
         ended = await run(agent, store, proxy.as_resource())
-        await proxy.stop()
     calls = await store.query_spans(ended.rollout_id, name="openai.chat.completion")
     assert (ended.status, len(list(calls))) == ("succeeded", 2)
 
@@ -193,12 +199,7 @@ async def test_a_restart_while_the_store_is_away_loses_calls_and_the_attempt_fai
             return await super().turn(spans, **options)
 
     store = Away()
-    with EchoLLM() as llm:
-        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
-        proxy = agl.LLMProxy(
-            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
-        )
-        await proxy.start()
+    async with echoing(store) as proxy:
 
         @agl.rollout
         async def agent(task: str, llm: agl.LLM) -> float:
@@ -209,7 +210,6 @@ async def test_a_restart_while_the_store_is_away_loses_calls_and_the_attempt_fai
 
         ended = await run(agent, store, proxy.as_resource())
         again = await run(agl.rollout(lambda task, llm: 1.0), store, proxy.as_resource())
-        await proxy.stop()
     await store.close()
     assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
     assert "what was there before it may have been killed" in ended.attempt.error.message
@@ -280,12 +280,7 @@ async def test_calls_that_the_store_refuses_fail_the_attempt(meanwhile):
             return await super().turn(spans, finish=finish, **options)
 
     store = Full()
-    with EchoLLM() as llm:
-        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
-        proxy = agl.LLMProxy(
-            model_list=[{"model_name": "echo", "litellm_params": model}], store=store
-        )
-        await proxy.start()
+    async with echoing(store) as proxy:
 
         @agl.rollout
         async def agent(task: str, llm: agl.LLM) -> float:
@@ -300,7 +295,6 @@ async def test_calls_that_the_store_refuses_fail_the_attempt(meanwhile):
             return 1.0
 
         ended = await run(agent, store, proxy.as_resource())
-        await proxy.stop()
     await store.close()
     assert (ended.status, ended.attempt.error.boundary) == ("failed", "model")
     assert "2 of them could not be stored" in ended.attempt.error.message

@@ -229,20 +229,7 @@ class Services(dict[str, dict[str, Any]]):
         azure.min_examples = 1
         azure.server.start()
         self.servers.append(azure.server)
-        return {
-            "endpoint": azure.url,
-            "base_deployment": "base",
-            "base_model": "gpt-base-2026-01-01",
-            "subscription_id": "sub-1",
-            "resource_group": "group-1",
-            "account_name": "acme",
-            "api_key": azure.key,
-            "management_url": azure.url,
-            "token": azure.token,
-            "poll_seconds": 0.02,
-            "data_filter_ratio": 1.0,
-            "rollouts_per_task": COPIES,
-        }
+        return {**azure.options(), "token": azure.token, "rollouts_per_task": COPIES}
 
     def tinker(self) -> dict[str, Any]:
         pytest.importorskip("tinker")

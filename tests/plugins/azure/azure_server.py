@@ -78,6 +78,13 @@ class Azure:
     def url(self) -> str:
         return self.server.url
 
+    def options(self) -> dict[str, Any]:
+        """Those of an ``AzureSFT`` that is to find it, but for the login."""
+        names = {"resource_group": "group-1", "account_name": "acme", "subscription_id": "sub-1"}
+        model = {"base_deployment": "base", "base_model": "gpt-base-2026-01-01"}
+        where = {"endpoint": self.url, "management_url": self.url, "poll_seconds": 0.02}
+        return {**names, **model, **where, "api_key": self.key, "data_filter_ratio": 1.0}
+
     def app(self) -> Starlette:
         routes = [
             Route("/openai/files", self.upload, methods=["POST"]),

@@ -47,18 +47,9 @@ def azure():
 def defaults(azure, tmp_path):
     """Options of an ``AzureSFT`` for the local Azure, but for the login."""
     return {
-        "endpoint": azure.url,
-        "base_deployment": "base",
-        "base_model": "gpt-base-2026-01-01",
-        "subscription_id": "sub-1",
-        "resource_group": "group-1",
-        "account_name": "acme",
-        "api_key": azure.key,
-        "management_url": azure.url,
-        "poll_seconds": 0.02,
+        **azure.options(),
         "iterations": 1,
         "rollouts_per_task": 24,
-        "data_filter_ratio": 1.0,
         "min_reward": 1.0,
         "run_dir": str(tmp_path / "run"),
         "show_progress": False,

@@ -267,16 +267,21 @@ async def test_calls_wait_while_the_store_is_too_far_behind(
     await store.close()
 
 
-async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
-    bench, held, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "agl_gateway.proxy.ServerThread", functools.partial(ServerThread, drain_seconds=60)
-    )
+async def in_flight(bench, held, monkeypatch: pytest.MonkeyPatch, **options: float) -> asyncio.Task:
+    """A call that a gateway of these options has begun."""
+    server = functools.partial(ServerThread, **options)
+    monkeypatch.setattr("agl_gateway.proxy.ServerThread", server)
     await bench.proxy.restart()
     bench.llm.reply = held
     call = asyncio.create_task(bench.post(bench.ask()))
     await held.asked()
+    return call
+
+
+async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
+    bench, held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = await in_flight(bench, held, monkeypatch, drain_seconds=60)
     stopping = asyncio.create_task(bench.proxy.stop())
     await asyncio.sleep(0.1)
     assert not stopping.done()
@@ -289,13 +294,7 @@ async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
 async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(
     bench, held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "agl_gateway.proxy.ServerThread", functools.partial(ServerThread, drain_seconds=0.1)
-    )
-    await bench.proxy.restart()
-    bench.llm.reply = held
-    call = asyncio.create_task(bench.post(bench.ask()))
-    await held.asked()
+    call = await in_flight(bench, held, monkeypatch, drain_seconds=0.1)
     await bench.proxy.stop()
     await asyncio.gather(call, return_exceptions=True)
     assert "the gateway stopped" in (await bench.span()).attributes[Key.ERROR]

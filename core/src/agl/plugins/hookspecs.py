@@ -8,7 +8,10 @@ add to what there is. What one raises is logged once with the plugin's name and 
 goes on without it.
 
 In every hook ``agent``, ``runner``, ``algorithm`` and ``store`` are those of the run, ``tracer`` is
-the active one, and ``rollout`` is an ``AttemptedRollout``, the rollout with this attempt.
+the active one, and ``rollout`` is an ``AttemptedRollout``, the rollout with this attempt. ``step``
+is the number of a training step, from 1, and of what comes before the first 0. ``metrics`` are
+values by name, None where there is none. A hook with a ``runner`` is called in the runner's
+process, once per attempt; the others, but for ``store_routes``, are called in the algorithm's.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,8 +39,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def on_run_start(agent: "LitAgent[Any]", algorithm: "Algorithm", store: "LightningStore") -> None:
     """A trainer is about to run its algorithm.
 
-    Called: in the algorithm's process, once per ``Trainer.fit`` or ``dev``, before the initial
-    resources are published.
+    Called: once per ``Trainer.fit`` or ``dev``, before the initial resources are published.
     """
 
 
@@ -50,8 +52,8 @@ def on_run_end(
 ) -> None:
     """The algorithm has returned or raised.
 
-    Called: in the algorithm's process, once per ``on_run_start``; the store is still open, and
-    runners may still end their last attempts.
+    Called: once per ``on_run_start``; the store is still open, and runners may still end their last
+    attempts.
 
     Args:
         error: What the algorithm raised, also a cancellation; None if it returned.
@@ -62,7 +64,7 @@ def on_run_end(
 def on_rollout_start(agent: "LitAgent[Any]", runner: "Runner[Any]", rollout: "Rollout") -> None:
     """A runner has claimed a rollout and is about to run it.
 
-    Called: in the runner's process, once per attempt, before the trace begins.
+    Called: before the trace begins.
     """
 
 
@@ -72,8 +74,7 @@ def on_trace_start(
 ) -> None:
     """The trace context is open; the agent has not been called yet.
 
-    Called: in the runner's process, once per attempt, within the trace context, so that spans made
-    here are the attempt's.
+    Called: within the trace context, so that spans made here are the attempt's.
     """
 
 
@@ -83,8 +84,7 @@ def on_trace_end(
 ) -> None:
     """The agent has returned or raised; the trace context is still open.
 
-    Called: in the runner's process, once per attempt; ``tracer.get_last_trace()`` gives the spans
-    so far.
+    Called: when ``tracer.get_last_trace()`` gives the spans so far.
     """
 
 
@@ -94,9 +94,9 @@ def on_rollout_end(
 ) -> None:
     """The attempt's outcome is known and its spans are stored; it is about to be recorded.
 
-    Called: in the runner's process, once per attempt, whatever the outcome, before
-    ``on_attempt_end``. Nobody sees the end of the rollout before the hook returns, so a span that
-    it adds counts, a reward as the last one. Its time counts as the attempt's.
+    Called: whatever the outcome, before ``on_attempt_end``. Nobody sees the end of the rollout
+    before the hook returns, so a span that it adds counts, a reward as the last one. Its time
+    counts as the attempt's.
 
     Args:
         rollout: An ``AttemptedRollout`` as it is stored, its attempt as it is to be recorded.
@@ -114,9 +114,8 @@ def on_attempt_end(
 ) -> None:
     """The attempt has its final status in the store.
 
-    Called: in the runner's process, once per attempt, whatever the outcome, after
-    ``on_rollout_end``. The runner may have claimed its next rollout. An attempt that the store ends
-    because its runner is gone is not seen.
+    Called: whatever the outcome, after ``on_rollout_end``. The runner may have claimed its next
+    rollout. An attempt that the store ends because its runner is gone is not seen.
 
     Args:
         rollout: As it was claimed.
@@ -127,28 +126,31 @@ def on_attempt_end(
 
 
 @hookspec
+def on_update_start(algorithm: "Algorithm", step: int, rows: "list[Any]") -> None:
+    """Rows are about to be trained.
+
+    Called: once per step that trains any, by algorithms that change weights in their process.
+
+    Args:
+        rows: Tokens and advantages, as ``agl_learning.Weighed``; to look at, not to change.
+    """
+
+
+@hookspec
 def on_step_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") -> None:
     """A training step has ended.
 
-    Called: in the algorithm's process, once per step, by algorithms that train in steps; after the
-    step is in ``metrics.jsonl``.
-
-    Args:
-        step: Its number, from 1.
-        metrics: Name -> value, None where there is none; the algorithm's page defines them.
+    Called: once per step, by algorithms that train in steps; after it is in ``metrics.jsonl``. The
+    algorithm's page defines the metrics.
     """
 
 
 @hookspec
 def on_evaluation_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any]") -> None:
-    """An evaluation on held-out tasks has ended.
+    """An evaluation on held-out tasks, after a step, has ended.
 
-    Called: in the algorithm's process, once per evaluation, by algorithms that evaluate; after it
-    is in ``metrics.jsonl``.
-
-    Args:
-        step: After which step; 0 before the first.
-        metrics: Name (``val/...``) -> value, None where there is none.
+    Called: once per evaluation, by algorithms that evaluate; after it is in ``metrics.jsonl``. The
+    names of its metrics begin with ``val/``.
     """
 
 
@@ -156,9 +158,8 @@ def on_evaluation_end(algorithm: "Algorithm", step: int, metrics: "dict[str, Any
 def on_resources_published(algorithm: "Algorithm", resources: "ResourcesUpdate") -> None:
     """There are resources for the next rollouts.
 
-    Called: in the algorithm's process, for the trainer's initial resources and for what algorithms
-    publish with ``publish_resources``. A store calls no hooks: what is put there by its own methods
-    is not seen.
+    Called: for the trainer's initial resources and for what algorithms publish with
+    ``publish_resources``. A store calls no hooks: what is put there by its own methods is not seen.
 
     Args:
         resources: The snapshot, as stored.
@@ -169,11 +170,9 @@ def on_resources_published(algorithm: "Algorithm", resources: "ResourcesUpdate")
 def on_checkpoint_saved(algorithm: "Algorithm", step: int, path: "str | Path") -> None:
     """A checkpoint or a new version of the model is on the disk.
 
-    Called: in the algorithm's process, by algorithms that keep weights, once what they wrote is
-    whole.
+    Called: by algorithms that keep weights, once what they wrote is whole.
 
     Args:
-        step: After which step.
         path: Where it is; of a model that is trained elsewhere, what it is called there.
     """
 
@@ -194,8 +193,7 @@ def store_routes(store: "LightningStore") -> "list[BaseRoute] | None":
 def run_summary(store: "LightningStore", result: "RunResult", lines: "list[str]") -> None:
     """Change what is said of a run that has ended.
 
-    Called: in the algorithm's process, once per run, when its end is recorded; plugins are called
-    in the order of their names.
+    Called: once per run, when its end is recorded; plugins are called in the order of their names.
 
     Args:
         result: What the run came to.

@@ -13,6 +13,7 @@ from .collect.collector import Collector as Collector
 from .collect.results import Collected as Collected, Ended as Ended
 from .collect.step_metrics import collected_metrics as collected_metrics, usable_rows as usable_rows
 from .collect.task_order import TaskOrder as TaskOrder
+from .early_stopping import EarlyStopping as EarlyStopping
 from .pairs import preference_pairs as preference_pairs
 from .reports.report import Report as Report
 from .run.checkpoint import find_checkpoint as find_checkpoint

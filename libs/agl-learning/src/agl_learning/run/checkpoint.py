@@ -47,6 +47,10 @@ class Progress:
     """The start that wrote it: a ``Generation``."""
     made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The versions of the model that are to be found elsewhere; of each a ``Version``."""
+    hooks: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What hooks keep, by their names."""
+    is_ended: bool = False
+    """Whether a hook asked the run to end."""
     idle_steps: int = 0
     """How many steps in a row have trained nothing."""
     is_solved: bool = False

@@ -12,9 +12,9 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 import asyncio
 import logging
 import time
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
 from agl.types import Dataset
@@ -69,6 +69,7 @@ class Training(Learning):
         from agl_learning.collect.task_order import TaskOrder
         from agl_learning.trainer.loop import Loop
         from agl_learning.trainer.opening import open_run
+        from agl_learning.trainer.requests import Requests
         from agl_learning.trainer.source import Tasks
 
         if train_dataset is None or len(train_dataset) == 0:
@@ -80,7 +81,10 @@ class Training(Learning):
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
         async with open_run(self, origin) as session:
             tasks = Tasks(TaskOrder(len(train_dataset), self.seed), train_dataset)
-            loop = self._running = Loop(self, session, tasks, val_dataset, self._asked_to_stop)
+            given = self._run_context.hooks
+            hooks = cast("Sequence[object]", given) if isinstance(given, Sequence) else ()
+            asked = Requests(hooks, origin.progress()), self._asked_to_stop
+            loop = self._running = Loop(self, session, tasks, val_dataset, *asked)
             try:
                 stopped = await loop.run()
                 self.summary = {
@@ -107,6 +111,24 @@ class Training(Learning):
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
         return self._running is not None and self._running.ask_to_stop()
+
+    def ask_to_end(self) -> None:
+        """Have no more steps after the one under way: evaluate, save, and end as after the last.
+
+        For hooks, as are the next two; without a run they do nothing.
+        """
+        if self._running is not None:
+            self._running.requests.ends = True
+
+    def ask_to_save(self) -> None:
+        """Save a checkpoint after the step under way, or the next one that trains something."""
+        if self._running is not None:
+            self._running.requests.saves = True
+
+    def ask_to_evaluate(self) -> None:
+        """Evaluate on the validation tasks, if there are any, after the step under way."""
+        if self._running is not None:
+            self._running.requests.evaluates = True
 
     async def replay(self, step: int) -> "Replay":
         """Load the newest whole checkpoint before a step, and train from there up to it.

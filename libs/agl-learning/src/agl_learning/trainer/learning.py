@@ -208,8 +208,8 @@ class Learning(Algorithm):
             AlgorithmError: It is not.
         """
 
-    def saves_after(self, number: int, last: bool) -> bool:
-        """Whether a checkpoint comes after a step."""
+    def saves_after(self, number: int, last: bool, asked: bool) -> bool:
+        """Whether a checkpoint comes after a step; ``asked``, a hook wants one."""
         return True
 
     def is_usable(self, checkpoint: Path) -> bool:

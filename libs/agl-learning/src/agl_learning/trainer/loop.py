@@ -16,6 +16,7 @@ from agl.types import Dataset, RolloutMode
 from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.run.checkpoint import Progress, making, remove_older
+from agl_learning.trainer.requests import Requests
 from agl_learning.trainer.serving import Serving
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Loop:
         session: The start.
         tasks: Of training.
         val: Tasks of evaluations; None, or none, has no evaluation.
-        asked_to_stop: Set when the run is to end.
+        requests: Of hooks.
+        asked_to_stop: Set when the run is to stop.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Loop:
         session: "Session",
         tasks: "Tasks",
         val: Dataset[Any] | None,
+        requests: Requests,
         asked_to_stop: asyncio.Event,
     ) -> None:
         self._training, self._session = training, session
+        self.requests = requests
         self._val = [] if val is None else [val[index] for index in range(len(val))]
         self._asked_to_stop, self._events = asked_to_stop, asyncio.get_running_loop()
         self.serving = Serving(training)
@@ -59,7 +63,7 @@ class Loop:
             session.report.say_unchanging("learning_rate")
         saved_at = session.steps_done
         try:
-            while session.steps_done < training.num_steps and not training.is_over():
+            while not self._is_over():
                 if self._asked_to_stop.is_set():
                     raise StoppedError(AS_ASKED)
                 if await self._step():
@@ -115,6 +119,9 @@ class Loop:
         before, weights = session.records.find("train", after), training.digest()
         done = before if before and before.metrics is not None else None
         await session.report.step(number, metrics, again=done is not None)
+        if done is not None:
+            told = {"algorithm": training, "step": number, "metrics": metrics}
+            await self.requests.tell_again("on_step_end", **told)
         if done is not None and done.weights != weights:
             logger.warning(
                 "step %d, trained again with the same rollouts, gave other weights (%s) than in an "
@@ -123,12 +130,21 @@ class Loop:
                 *(number, weights, done.weights),
             )
         await session.records.done("train", after, metrics, weights=weights, rows=learned.rows)
-        last = number == training.num_steps or training.is_over()
         if not training.makes_versions:
-            await (self._leave() if last else self._evaluate_when_due())
-        if is_saved := training.saves_after(number, last):
+            if not self._is_over():
+                await self._evaluate_when_due()
+            if self._is_over():  # by what the evaluation came to, perhaps
+                await self._leave()
+        last, asked = self._is_over(), self.requests.saves
+        if is_saved := training.saves_after(number, last, asked):
             await self._save()
         return is_saved
+
+    def _is_over(self) -> bool:
+        """Whether no step comes any more."""
+        training = self._training
+        has_all = self._session.steps_done >= training.num_steps
+        return has_all or self.requests.ends or training.is_over()
 
     async def _leave(self) -> None:
         """No step comes any more: account for rollouts of such, and evaluate.
@@ -160,6 +176,7 @@ class Loop:
             val_rewards=session.val_rewards,
             start=asdict(session.generation),
             **training.progress(),
+            **self.requests.progress(),
         )
         folder = session.folder / "checkpoints" / f"step-{number:06d}"
 
@@ -171,7 +188,7 @@ class Loop:
                 remove_older(session.folder, keep, session.val_rewards)
 
         await asyncio.to_thread(write)
-        session.checkpoint = folder
+        session.checkpoint, self.requests.saves = folder, False
         path: Any = training.version.ref or folder
         await training.tell("on_checkpoint_saved", step=number, path=path)
 
@@ -217,7 +234,8 @@ class Loop:
         """
         training, session = self._training, self._session
         step, every = session.steps_done, training.eval_every
-        is_due = last or step == session.begun_at or step % (every or step + 1) == 0
+        is_due = step == session.begun_at or step % (every or step + 1) == 0
+        is_due = is_due or last or self.requests.evaluates
         is_answered = session.records.find("val", step) is not None
         is_done = session.is_evaluated(step) or (not is_answered and training.is_budget_spent())
         if not is_due or not self._val or is_done:
@@ -230,6 +248,7 @@ class Loop:
                 step,
                 ", ".join(f"{kind}: {count}" for kind, count in collected.failures().items()),
             )
+        self.requests.evaluates = False
         session.val_rewards.append((step, collected.mean_reward))
         measured = {**collected_metrics(collected), **collected.over_copies(training.eval_copies)}
         metrics = {f"val/{name}": value for name, value in measured.items()}
@@ -237,6 +256,9 @@ class Loop:
         before = session.records.find("val", step)
         again = before is not None and before.metrics is not None
         await session.report.evaluation(step, line, again=again)
+        if again:
+            told = {"algorithm": training, "step": step, "metrics": line}
+            await self.requests.tell_again("on_evaluation_end", **told)
         await session.records.done("val", step, line)
 
     async def _evaluate(self) -> "Collected":

@@ -277,6 +277,7 @@ class OnlineTraining(Training, WeighingOptions):
         rows = await asyncio.to_thread(self.weigh, collected)
         start, learned = time.perf_counter(), dict[str, float]()
         if rows:
+            await self.tell("on_update_start", step=number, rows=rows)
             given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
             leave_out(collected.ledger, given, rows, *self.why_unused)
         self.check_gap(f"step {number}", learned)
@@ -314,8 +315,8 @@ class OnlineTraining(Training, WeighingOptions):
     def idle_metrics(self, seconds: float) -> dict[str, float]:
         return {"time/idle": seconds} if self.max_staleness else {}
 
-    def saves_after(self, number: int, last: bool) -> bool:
-        is_due = number % (self.checkpoint_every or number + 1) == 0
+    def saves_after(self, number: int, last: bool, asked: bool) -> bool:
+        is_due = asked or number % (self.checkpoint_every or number + 1) == 0
         return last or (is_due and self._ending.idle_steps == 0)  # idle steps may be given up
 
     def summed_up(self) -> dict[str, Any]:

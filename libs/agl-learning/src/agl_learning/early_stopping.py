@@ -1,0 +1,65 @@
+"""A hook that ends a run when a metric gets no better."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from agl.errors import ConfigError
+from agl.plugins.hooks import Hook
+
+if TYPE_CHECKING:
+    from agl_learning.trainer.base import Training
+
+
+@dataclass(kw_only=True, eq=False)
+class EarlyStopping(Hook):
+    """Ends a run in order when ``metric`` has not improved for ``patience`` values in a row.
+
+    Args:
+        metric: Of steps or, as ``val/reward/mean``, of evaluations. Values that are not there, as
+            where nothing succeeded, count as no better.
+        patience: So many values may be no better than the best before.
+        min_delta: By how much a value must be better than the best to count.
+        mode: Whether more or less is better.
+    """
+
+    metric: str = "val/reward/mean"
+    patience: int = 3
+    min_delta: float = 0.0
+    mode: Literal["max", "min"] = "max"
+
+    def __post_init__(self) -> None:
+        if self.patience < 1 or self.min_delta < 0 or self.mode not in ("max", "min"):
+            raise ConfigError(
+                "EarlyStopping: patience must be at least 1, min_delta at least 0, mode max or "
+                f"min; got {self}"
+            )
+        self.best: float | None = None
+        self.no_better = 0
+        """Values in a row."""
+
+    def on_step_end(self, algorithm: "Training", metrics: dict[str, Any]) -> None:
+        """Look at the metrics of a step."""
+        if not self.metric.startswith("val/"):
+            self._look(algorithm, metrics.get(self.metric))
+
+    def on_evaluation_end(self, algorithm: "Training", metrics: dict[str, Any]) -> None:
+        """Look at those of an evaluation."""
+        if self.metric.startswith("val/"):
+            self._look(algorithm, metrics.get(self.metric))
+
+    def _look(self, algorithm: "Training", value: float | None) -> None:
+        sign = 1 if self.mode == "max" else -1
+        if value is not None and (self.best is None or sign * (value - self.best) > self.min_delta):
+            self.best, self.no_better = value, 0
+            return
+        self.no_better += 1
+        if self.no_better >= self.patience:
+            algorithm.ask_to_end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"best": self.best, "no_better": self.no_better}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as a checkpoint has it."""
+        self.best, self.no_better = state["best"], state["no_better"]
