@@ -12,7 +12,7 @@ DISTRIBUTIONS = [
     path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
 ]
 ROOMS, LINES = 16, 400
-MOST_IN_THE_CORE = 12_676
+MOST_IN_THE_CORE = 12_674
 """Lines, to come down to 12,500. It only goes down."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
