@@ -281,6 +281,9 @@ class _Supervision:
         def main() -> None:
             for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
+            # Linux hangs up a stopped process whose parent dies, and lets it go on: it has to end
+            # its descendants. A handler, not SIG_IGN, which programs that it starts would inherit.
+            signal.signal(signal.SIGHUP, lambda *_: None)
             signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
             os.close(self.wake)
             os.close(self.woken)
