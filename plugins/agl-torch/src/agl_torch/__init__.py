@@ -1,7 +1,8 @@
 """agl-torch: reinforcement learning in plain PyTorch on one machine, CPU or GPU.
 
 ``GRPO``, ``RLOO``, ``ReinforcePlusPlus``, ``GSPO``, ``CISPO``, ``PPO`` and ``Distillation`` are the
-algorithms (``algorithm: grpo``, and so on); ``InferenceServer`` serves the model that they train.
+algorithms (``algorithm: grpo``, and so on), ``PolicyTraining`` with ``Tokens`` and ``Gain`` what a
+loss of one's own is made of; ``InferenceServer`` serves the model that they train.
 Nothing heavy is imported before one of them is used.
 """
 
