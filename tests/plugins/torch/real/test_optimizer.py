@@ -15,6 +15,7 @@ from agl_torch.loss import clipped
 RULE = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 0.2, 0.3))
 
 
+@pytest.mark.timeout(900)  # 290 s beside other suites
 def test_states_of_8_bits_learn_as_much_and_go_on_to_the_bit(folder, tokenizer, tmp_path):
     from transformers import AutoModelForCausalLM
 
