@@ -237,7 +237,7 @@ def limits(examples: int) -> settings:
 
 
 EXAMPLES = [
-    pytest.param(300, marks=pytest.mark.timeout(60)),
+    300,
     pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
 ]
 

@@ -213,7 +213,7 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, k
 
     def run(**more: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPT), str(tmp_path), json.dumps({**options, **more})]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
     killed = run(kill_at=kill_at)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]

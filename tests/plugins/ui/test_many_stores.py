@@ -4,8 +4,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 from .grouped import fill_with_group
 from .stores import apart
 
@@ -26,7 +24,6 @@ server.stop()
 """
 
 
-@pytest.mark.timeout(60)
 def test_more_stores_than_a_process_may_open_files_are_shown(tmp_path):
     file = tmp_path / "store.db"
     apart(fill_with_group(file))

@@ -113,9 +113,11 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
 
     summary = learn("sft", **SFT)
     after = await step_records(folder / "store.db")
-    # What came anew: the training that was killed, and the evaluation of what it made.
+    # What came anew: the training that was killed, and the evaluation of what it made. The
+    # evaluation after the checkpoint is read once more, in another start.
     news = [place for place, record in after.items() if record != before.get(place)]
-    assert news == ["train-1", "val-2"]
+    assert news == ["val-1", "train-1", "val-2"]
+    assert after["val-1"]["rollouts"] == before["val-1"]["rollouts"]
     assert after["train-1"]["rollouts"] == before["train-1"]["rollouts"]
     counts_after, rollouts, ledger = await accounts(folder)
     assert counts_after - counts == Counter({("val", 2): 32})
