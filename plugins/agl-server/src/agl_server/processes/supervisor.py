@@ -283,7 +283,7 @@ class _Supervision:
                 signal.signal(number, signal.SIG_DFL)
             # Linux hangs up a stopped process whose parent dies, and lets it go on: it has to end
             # its descendants. A handler, not SIG_IGN, which programs that it starts would inherit.
-            signal.signal(signal.SIGHUP, lambda *_: None)
+            signal.signal(signal.SIGHUP, _go_on)
             signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
             os.close(self.wake)
             os.close(self.woken)
@@ -325,6 +325,10 @@ class _Supervision:
         # Without a parent there is nobody to tell.
         with contextlib.suppress(OSError):
             self.parent.send(report)
+
+
+def _go_on(number: int, frame: object) -> None:
+    """Nothing comes of a signal."""
 
 
 class _Slot:
