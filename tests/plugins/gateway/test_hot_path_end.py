@@ -197,7 +197,7 @@ async def test_the_address_of_an_attempt_opens_that_attempt_only(bench) -> None:
 async def test_a_proxy_with_the_same_key_takes_the_old_addresses(bench) -> None:
     addresses = set()
     for _ in range(2):
-        proxy = LLMProxy(port=4000, store=bench.store, api_key="of the run")
+        proxy = LLMProxy(port=4000, store=bench.store, api_key="key-of-two-proxies-5817")
         proxy.update_model_list(bench.models(bench.llm.url))
         addresses.add(proxy.as_resource().get_base_url("ro-1", "at-1"))
     assert len(addresses) == 1

@@ -377,8 +377,10 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
         def on_step_end(self, step, metrics):
             told.append(("step", step, metrics["train/lines"]))
 
-        def on_evaluation_end(self, step):
+        def on_evaluation_end(self, algorithm, step):
             told.append(("evaluation", step))
+            if step == 1:
+                algorithm.ask_to_end()  # no further version is made
 
         def on_checkpoint_saved(self, step, path):
             told.append(("checkpoint", step, path))
@@ -386,7 +388,7 @@ async def test_hooks_see_steps_evaluations_versions_and_resources(counting, stor
         def on_resources_published(self, resources):
             told.append(("resources", resources.resources_id.rpartition("-")[2]))
 
-    algorithm = counting(iterations=1, rollouts_per_task=1)
+    algorithm = counting(iterations=2, rollouts_per_task=1)
     algorithm.set_context(RunContext(hooks=HookCaller([Watch()])))
     await fit(algorithm, store, TASKS, ["four"])
     assert told == [

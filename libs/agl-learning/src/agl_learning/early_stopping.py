@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from agl.errors import ConfigError
 from agl.plugins.hooks import Hook
+from agl_records.options import Count, NotNegative, check_options
 
 if TYPE_CHECKING:
     from agl_learning.trainer.base import Training
@@ -23,16 +23,12 @@ class EarlyStopping(Hook):
     """
 
     metric: str = "val/reward/mean"
-    patience: int = 3
-    min_delta: float = 0.0
+    patience: Count = 3
+    min_delta: NotNegative = 0.0
     mode: Literal["max", "min"] = "max"
 
     def __post_init__(self) -> None:
-        if self.patience < 1 or self.min_delta < 0 or self.mode not in ("max", "min"):
-            raise ConfigError(
-                "EarlyStopping: patience must be at least 1, min_delta at least 0, mode max or "
-                f"min; got {self}"
-            )
+        check_options(type(self).__name__, self)
         self.best: float | None = None
         self.no_better = 0
         """Values in a row."""

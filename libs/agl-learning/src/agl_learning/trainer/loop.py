@@ -66,6 +66,9 @@ class Loop:
             while not self._is_over():
                 if self._asked_to_stop.is_set():
                     raise StoppedError(AS_ASKED)
+                await self._evaluate_when_due()
+                if self.requests.ends:  # by what it came to: no further version is made, or paid
+                    break
                 if await self._step():
                     saved_at = session.steps_done
             await self._leave()
@@ -97,7 +100,6 @@ class Loop:
     async def _step(self) -> bool:
         """Do the next step; whether a checkpoint was saved after it."""
         training, session, start = self._training, self._session, time.perf_counter()
-        await self._evaluate_when_due()
         after, waited = session.steps_done, time.perf_counter()
         number = after + 1
         collected = await self._source.next(after)

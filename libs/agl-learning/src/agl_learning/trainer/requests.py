@@ -1,11 +1,11 @@
 """What hooks ask of a run, and what they keep in its checkpoints."""
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl.plugins.hooks import HookCaller, HookManager
+from agl.utils.json_values import json_of, parse_json
 
 if TYPE_CHECKING:
     from agl_learning.run.checkpoint import Progress
@@ -27,20 +27,17 @@ class Requests:
 
     def __init__(self, hooks: Sequence[object], progress: "Progress") -> None:
         self.saves = self.evaluates = False
-        self._hooks: dict[str, Any] = {}
-        seen = Counter[str]()
-        for hook in hooks:
-            name = f"{type(hook).__module__}.{type(hook).__qualname__}"
-            seen[name] += 1
-            if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict"):
-                self._hooks[f"{name}#{seen[name]}" if seen[name] > 1 else name] = hook
+        stateful = [hook for hook in hooks if hasattr(hook, "load_state_dict")]
+        self._again = HookCaller(stateful, manager=HookManager())
+        self._hooks: dict[str, Any] = dict(self._again.manager.list_name_plugin())
         known = self._hooks.keys() & progress.hooks.keys()
         for name in known:
             self._hooks[name].load_state_dict(progress.hooks[name])
-        self._again = HookCaller([*self._hooks.values()], manager=HookManager())
-        if lost := sorted(progress.hooks.keys() - known):
+        lost = sorted(progress.hooks.keys() - known)
+        if lost:
             logger.warning("the checkpoint has states of hooks that are not given: %s", lost)
-        self.ends = progress.is_ended and not lost
+        # Without any state, nobody would say whether the hook is there that ended it.
+        self.ends = progress.is_ended and bool(known) and not lost
         if self.ends:
             logger.warning("a hook ended this run before; leave that hook out to have more steps")
 
@@ -50,5 +47,10 @@ class Requests:
 
     def progress(self) -> dict[str, Any]:
         """What a checkpoint notes, by the fields of ``Progress``."""
-        hooks = {name: hook.state_dict() for name, hook in self._hooks.items()}
-        return {"hooks": hooks, "is_ended": self.ends}
+        states: dict[str, Any] = {}
+        for name, hook in self._hooks.items():
+            try:
+                states[name] = parse_json(json_of(hook.state_dict(), "it"))
+            except Exception as error:
+                logger.error("hook %r: its state is not in the checkpoint: %s", name, error)
+        return {"hooks": states, "is_ended": self.ends}
