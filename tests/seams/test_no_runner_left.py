@@ -167,19 +167,19 @@ def test_algorithm_that_ends_as_if_cancelled_has_failed(strategy: str) -> None:
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
 def test_runner_in_threads_that_ends_as_if_cancelled_is_a_crash(main_thread: str) -> None:
-    class Cancelling:
-        async def on_rollout_end(self, **context: object) -> None:
+    class Cancelling(agl.LitAgentRunner[int]):
+        async def iter(self, *, event: object = None) -> None:
             raise asyncio.CancelledError
 
     @agl.algo
     async def algorithm(store: agl.LightningStore) -> None:
-        rollout = await store.enqueue_rollout(1)
-        await store.enqueue_rollout(2)
-        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         await asyncio.sleep(25)
 
-    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2}
-    trainer = agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=[Cancelling()])
+    trainer = agl.Trainer(
+        algorithm=algorithm,
+        strategy={"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2},
+        runner=lambda: Cancelling(agl.OtelTracer()),
+    )
     with pytest.raises(RunnerCrashError, match="nobody cancelled it"):
         trainer.fit(one)
 

@@ -110,6 +110,7 @@ async def test_a_subagent_that_it_has_to_search_for_first(
         ("tool_search", {"query": "spawn agent"}),
         ("multi_agent_v1__spawn_agent", {"message": "Look around."}),
         "started",
+        "started",  # Codex asks once more if the subagent has ended by then.
     )
 
     def answer(request: dict[str, Any]) -> Any:
