@@ -7,11 +7,13 @@ import pytest
 
 from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.reward_lines import RewardLine
-from agl_views.explanations.token_parts import Batch, Bin, Group, Step, Why
+from agl_views.explanations.token_parts import Bin, Group, Step, Why
 
 EVENT = RewardLine("s", 1, 1.0, "primary", "at-1")
 GROUP = Group("", (), 0.4, 0.5)
-STEP = Step("r", "grpo", 3, 1, sampled_by="2", made="3", num_trained=2)
+STEP = Step(
+    "r", "grpo", 3, 1, sampled_by="2", made="3", num_trained=2, num_rollouts=4, num_tokens=5
+)
 WHY = Why(
     rollout_id="ro-1",
     attempt_id="at-1",
@@ -28,7 +30,6 @@ WHY = Why(
     advantage_because="1 against mean 0.4, std 0.5 of 4",
     num_shared=1,
     num_calls=1,
-    terms=(),
     bin=Bin("trained", row=0, position=2),
     step=STEP,
 )
@@ -41,23 +42,22 @@ GRPO: dict[str, Any] = {
     "epochs": 1,
     "max_tokens": 100,
 }
-BATCH = Batch(num_trained=2, num_rollouts=4, num_tokens=5)
 ADVANTAGE = 0.6 / 0.500001
 
 
-def values(why: Why = WHY, batch: Batch = BATCH, **options: Any) -> dict[str, float | None]:
-    return {one.name: one.value for one in terms_of(why, {**GRPO, **options}, batch)}
+def values(why: Why = WHY, **options: Any) -> dict[str, float | None]:
+    return {one.name: one.value for one in terms_of(why, {**GRPO, **options})}
 
 
 def test_factors_are_told_as_what_they_are() -> None:
-    factors = {one.name: one.factor for one in terms_of(WHY, GRPO, BATCH)}
+    factors = {one.name: one.factor for one in terms_of(WHY, GRPO)}
     assert factors == {
         **dict.fromkeys(("event", "rule", "baseline")),
         **dict.fromkeys(("mask", "staleness", "clip"), 1.0),
         "scale": pytest.approx(1 / 0.500001),
         "length": 1 / (5 * 4),
     }
-    away = terms_of(replace(WHY, bin=Bin("excluded", because="long")), GRPO, BATCH)[-1]
+    away = terms_of(replace(WHY, bin=Bin("excluded", because="long")), GRPO)[-1]
     assert (away.name, away.factor, away.value) == ("mask", 0.0, pytest.approx(-ADVANTAGE))
 
 
@@ -114,7 +114,7 @@ def test_weight_of_a_token_is_that_of_the_loss(
 
 
 def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known() -> None:
-    assert values(batch=replace(BATCH, num_tokens=None))["length"] is None
+    assert values(replace(WHY, step=replace(STEP, num_tokens=None)))["length"] is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_ratio_is_known_only_of_one_pass_with_the_weights_that_sampled(
     options: dict[str, Any], sampled_by: str | None, is_known: bool
 ) -> None:
     why = replace(WHY, step=replace(STEP, sampled_by=sampled_by))
-    terms = {one.name: one for one in terms_of(why, {**GRPO, **options}, BATCH)}
+    terms = {one.name: one for one in terms_of(why, {**GRPO, **options})}
     assert terms["clip"].value == (0.0 if is_known else None)
     assert ("with what is not kept as 0" in terms["length"].because) == (not is_known)
     if sampled_by == "1":

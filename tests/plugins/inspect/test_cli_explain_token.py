@@ -3,15 +3,18 @@
 import asyncio
 import json
 import sqlite3
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
-from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.results import Collected
+from agl_learning.collect.rollout_reader import Reader
 from agl_records.ledger.ledger import Ledger, save_ledger
-from agl_records.types import Exclusion, LedgerItem
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
@@ -23,7 +26,6 @@ from .test_cli_explain import (
     OTHER,
     SECOND,
     Explain,
-    account,
     add,
     call_span,
     explain as explain,  # a fixture
@@ -33,6 +35,21 @@ FAILED = [call_span(9, [10, 11], [4])]
 OPTIONS = {"epochs": 1, "clip_low": 0.2, "clip_high": 0.28, "loss_type": "grpo"}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class Options(WeighingOptions):
+    max_tokens: int | None = None
+
+
+async def weighed(
+    store: Any, rollouts: list[Any], options: WeighingOptions, **adapter: Any
+) -> None:
+    """What a learning algorithm does in a step, as run ``r``."""
+    ledger, reader = Ledger(), Reader(store, TraceToRows(**adapter), False)
+    ended = [await reader.read(one, 0, ledger) for one in rollouts]
+    weigh(Collected(ended, ledger, 0.0), options)
+    await save_ledger(store, ledger, rollouts, step=1, algorithm="toy", run="r", generation=1)
+
+
 def make(**options: Any) -> list[str]:
     """A step of three rollouts of a task, of which the last failed."""
 
@@ -40,20 +57,9 @@ def make(**options: Any) -> list[str]:
         store = SqliteLightningStore("s.db")
         given = {"algorithm": {**OPTIONS, **options}}
         await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
-        ended, rows_G, ledger = [], [], Ledger()
-        for number, spans in enumerate(([*FIRST, *SECOND], OTHER, FAILED)):
-            rollout = await add(store, spans, "failed" if number == 2 else "succeeded")
-            made = TraceToRows().adapt(
-                list(await store.query_spans(rollout.rollout_id)),
-                attempts=list(await store.query_attempts(rollout.rollout_id)),
-            )
-            ledger.merge(made.ledger)
-            ended.append(rollout)
-            rows_G += [made.rows] if made.rows else []
-        for rows, advantages in zip(rows_G, sibling_advantages(rows_G), strict=True):
-            for number, (row, given_) in enumerate(zip(rows, advantages, strict=True)):
-                account(ledger, row, given_, number, set())
-        await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
+        ended = [await add(store, spans) for spans in ([*FIRST, *SECOND], OTHER)]
+        ended.append(await add(store, FAILED, "failed"))
+        await weighed(store, ended, Options(estimator=options.get("estimator", "grpo")))
         await store.close()
         return [rollout.rollout_id for rollout in ended]
 
@@ -87,36 +93,27 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
     assert found.again is not None
     assert (found.again.differs, found.again.problem) == (False, "")
     [credit] = found.again.numbers
-    assert (credit.was, credit.now) == (0.25, 0.25)
+    assert (credit.before, credit.now) == (0.25, 0.25)
 
 
 async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
-    options = {"max_tokens": 10, "overlong_buffer": 5, "overlong_penalty": 0.5}
+    options: dict[str, Any] = {"max_tokens": 10, "overlong_buffer": 5, "overlong_penalty": 0.5}
+    adapter = {"truncated": "mask"}
     store = InMemoryLightningStore()
-    await begin_run(store, RunStart(run_id="r", algorithm="toy", config={"algorithm": options}))
-    rollout = await add(store, FIRST)
-    made = TraceToRows().adapt(
-        list(await store.query_spans(rollout.rollout_id)),
-        attempts=list(await store.query_attempts(rollout.rollout_id)),
-    )
-    [row] = made.rows
-    why_less = "; -0.5 for an answer of 10 tokens"
-    credits = [
-        one.model_copy(update={"reward": 0.25 - 0.5, "because": one.because + why_less})
-        for one in row.credits
-    ]
-    made.ledger.train(row.model_copy(update={"credits": credits}))
-    ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
-    made.ledger.items["call", (*ids.values(), "cut")] = LedgerItem(
-        kind="call", call_id="cut", **ids
-    )
-    made.ledger.exclude(Exclusion(call_id="cut", reason="truncated", **ids))
-    await save_ledger(store, made.ledger, [rollout], step=1, algorithm="toy", run="r")
+    given = {"algorithm": options, "adapter": adapter}
+    await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
+    cut = call_span(9, [10, 11], [4])
+    cut.attributes[Key.FINISH_REASONS.value] = ["length"]
+    rollout = await add(store, [cut, *FIRST])
+    await weighed(store, [rollout, await add(store, OTHER)], Options(**options), **adapter)
     chain = (await show(store, rollout.rollout_id)).chain
-    found = await why(store, chain, row.call_ids[0], 0, again=True)
+    found = await why(store, chain, FIRST[0].span_id, 0, again=True)
     assert found.again is not None
     assert not found.again.differs, found.again
-    assert [(one.was, one.now) for one in found.again.numbers] == [(-0.25, -0.25)]
+    credit, mean, advantage = [(one.before, one.now) for one in found.again.numbers]
+    assert credit == (-0.25, -0.25)
+    assert mean == (-0.125, -0.125)
+    assert advantage[0] is not None
 
 
 UNCLIPPED = {"clip_low": None, "clip_high": None}
@@ -194,13 +191,12 @@ def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> Non
 def test_computed_again_it_is_the_same(explain: Explain) -> None:
     one, _, _ = make()
     again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
-    assert [number["name"] for number in again["numbers"]] == [
+    assert [number["what"] for number in again["numbers"]] == [
         "credit",
         "mean of the group",
         "advantage",
     ]
-    assert all(number["was"] == number["now"] for number in again["numbers"])
-    assert not again["differs"]
+    assert all(number["before"] == number["now"] for number in again["numbers"])
 
 
 def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
@@ -212,8 +208,8 @@ def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
         changed = name.replace("0.0", "0.5")
         store.execute("UPDATE span SET body = replace(body, ?, ?)", [name, changed])
     again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
-    numbers = {number["name"]: (number["was"], number["now"]) for number in again["numbers"]}
-    assert again["differs"]
+    numbers = {number["what"]: (number["before"], number["now"]) for number in again["numbers"]}
+    assert not again["numbers"][1]["same"]
     assert numbers["credit"] == (1.0, 1.0)
     assert numbers["mean of the group"] == (0.5, 0.75)
     code, text = explain(other, "--row", "0", "--token", "2", "--again")
@@ -222,6 +218,7 @@ def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
 
 
 def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> None:
+    pytest.importorskip("torch")
     one, _, _ = make(estimator="rloo")
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
     terms = {term["name"]: term for term in why["terms"]}
@@ -230,7 +227,8 @@ def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> 
         "estimator 'rloo': the distance from the mean of the others"
         in terms["estimator"]["because"]
     )
-    assert "agl replay" in why["again"]["problem"]
+    assert [number["same"] for number in why["again"]["numbers"]] == [True] * 3
+    assert why["again"]["numbers"][2]["now"] == 1.0  # of two the other is the mean of the others
 
 
 def test_a_token_of_nothing_is_refused(explain: Explain) -> None:

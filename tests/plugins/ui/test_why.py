@@ -84,8 +84,8 @@ def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):
     assert terms["estimator"] is None
     assert terms["length"] is None
     # How grpo would have it is no difference to what ppo had.
-    assert not told["again"]["differs"]
-    assert "'gae' looks at a whole step" in told["again"]["problem"]
+    assert all(one["same"] for one in told["again"]["numbers"])
+    assert "'gae' needs what models say of tokens" in told["again"]["problem"]
     of_it = ["explain", rollout_id, "--call", call, "--token", "1", "--path", str(file)]
     agl_ = Path(sys.executable).with_name("agl")
     words = subprocess.run([agl_, *of_it], capture_output=True, text=True, check=True).stdout

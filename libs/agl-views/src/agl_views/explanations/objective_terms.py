@@ -22,20 +22,19 @@ from typing import Any
 from agl_learning.advantages.overlong_penalty import punishment
 from agl_learning.advantages.weighing import ABOUT, DEFAULT, estimator_of
 from agl_learning.reports.json_lines import is_number
-from agl_views.explanations.token_parts import Batch, Term, Why
+from agl_views.explanations.token_parts import Term, Why
 
 _OVERLONG = re.compile(r"; [+-][^;]* for an answer of (\d+) tokens$")
 _SMALL = 1e-9
 """Relative: less than this is rounding."""
 
 
-def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term, ...]:
+def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
     """The terms of a token; none where no reward reached it.
 
     Args:
         found: All else about it.
         options: Of the algorithm.
-        batch: What its step trained.
     """
     if found.credit is None:
         return ()
@@ -51,7 +50,7 @@ def terms_of(found: Why, options: Mapping[str, Any], batch: Batch) -> tuple[Term
     terms.append(_staleness(found, options))
     if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
         terms.append(_clip(found, found.advantage, options))
-    length = _length(found, found.advantage, options, batch)
+    length = _length(found, found.advantage, options)
     if length.value is not None and any(one.value is None for one in terms):
         length = replace(length, because=f"{length.because}, with what is not kept as 0")
     return (*terms, length)
@@ -160,23 +159,24 @@ def _step_metric(found: Why, name: str) -> float | None:
     return next((value for key, value in metrics.items() if key.endswith(name)), None)
 
 
-def _length(found: Why, advantage: float, options: Mapping[str, Any], batch: Batch) -> Term:
-    mean, number = options.get("loss_type"), batch.num_rollouts
+def _length(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
+    number, tokens = (found.step.num_rollouts, found.step.num_tokens) if found.step else (0, None)
+    mean = options.get("loss_type")
     if "models" in options:
         why = "over the calls of its model alone; agl replay has them"
         return Term("length", None, f"its weight among the tokens of the step is {why}")
     if mean is None:  # of another engine than agl-torch
         return Term("length", None, "what it weighs in its step is not among the run's options")
     weight: float | None = None
-    if mean == "grpo" and number and batch.num_tokens:
-        weight = 1.0 / (batch.num_tokens * number)
-        why = f"1 / ({batch.num_tokens} sampled tokens of its rollout * {number} rollouts)"
+    if mean == "grpo" and number and tokens:
+        weight = 1.0 / (tokens * number)
+        why = f"1 / ({tokens} sampled tokens of its rollout * {number} rollouts)"
     elif mean == "dr_grpo" and number and options.get("loss_constant"):
         weight = 1.0 / (options["loss_constant"] * number)
         why = f"1 / ({options['loss_constant']} * {number} rollouts)"
-    elif mean == "dapo" and (tokens := _step_metric(found, "loss_tokens")):
-        weight = 1.0 / tokens
-        why = f"1 / ({tokens:.0f} tokens of the step)"
+    elif mean == "dapo" and (loss_tokens := _step_metric(found, "loss_tokens")):
+        weight = 1.0 / loss_tokens
+        why = f"1 / ({loss_tokens:.0f} tokens of the step)"
     else:
         why = f"by loss_type {mean!r}, over {number} rollouts; agl replay has all tokens"
     if weight is None:

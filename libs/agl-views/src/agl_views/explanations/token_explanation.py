@@ -4,26 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from agl.emitter import find_final_reward, get_rewards_from_span, is_reward_span
 from agl.errors import ConfigError
-from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
 from agl.types import Rollout
-from agl_learning.advantages.group_advantages import moments
 from agl_learning.advantages.weighing import ACROSS_TASKS
 from agl_learning.reports.run_metrics import lines_of
 from agl_records.ledger.documents import each_part
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_runs.records import Run
+from agl_runs.result import with_reward
 from agl_runs.store import query_runs
 from agl_views.explanations.explanation import CallLine, Chain, group_of
 from agl_views.explanations.objective_terms import terms_of
-from agl_views.explanations.recomputation import compared_credits, recompute
-from agl_views.explanations.token_parts import Batch, Bin, Group, Member, Step, Why
+from agl_views.explanations.recomputation import calls_of, compared_credits, moments_in, recompute
+from agl_views.explanations.token_parts import Bin, Group, Member, Step, Why
 
-MOST_MEMBERS = 200
-"""Rollouts of a group whose raw rewards are looked up."""
 METRICS = (
     "grad_norm",
     "gradient_steps",
@@ -68,17 +64,13 @@ async def why(
     run = await _run_of(store, chain.part)
     part, item = chain.part, _item_of(chain.part, call_id)
     of_step = [] if part is None else await _of_step(store, part)
-    own = group_of(chain.rollout)
-    parts = [(one, of) for one, of in of_step if group_of(one) == own]
-    group = None if item is None else await _group(store, parts, item, chain.rollout)
+    group = None if item is None else await _group(store, of_step, item, chain.rollout)
     options = _options(run, call)
-    batch = _batch(chain, of_step, options)
     sources = line.sources if line is not None else ()
-    events = tuple(one for one in chain.whole.rewards if one.span_id in sources)
     found = Why(
         *(call.rollout_id, call.attempt_id, call_id, place, ids[place]),
         logprob=call.response_logprobs[place] if call.response_logprobs else None,
-        events=events,
+        events=tuple(one for one in chain.whole.rewards if one.span_id in sources),
         rule=line.rule if line else "",
         because=line.because if line else "",
         credit=line.reward if line else None,
@@ -87,13 +79,13 @@ async def why(
         advantage_because=line.advantage_because if line else "",
         num_shared=_num_shared(line, len(ids)),
         num_calls=_num_sharing(chain, line),
-        terms=(),
         bin=_bin(part, line, row, position),
-        step=None if part is None else _step(part, call, run, batch),
+        step=None if part is None else _step(chain, part, of_step, call, run, options),
     )
-    found = replace(found, terms=terms_of(found, options, batch))
-    if again and part is not None and item is not None:
-        found = replace(found, again=await recompute(store, run, options, parts, item))
+    found = replace(found, terms=terms_of(found, options))
+    if again and item is not None:
+        of_it = await recompute(store, run, options, of_step, item, call.served_model)
+        found = replace(found, again=of_it)
     return found
 
 
@@ -123,8 +115,8 @@ def _num_sharing(chain: Chain, line: CallLine | None) -> int:
 
 
 def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:
-    items = [] if part is None else [*part.trained, *part.excluded]
-    return next((one for one in items if one.kind == "call" and one.call_id == call_id), None)
+    items = [] if part is None else calls_of(part)
+    return next((one for one in items if one.call_id == call_id), None)
 
 
 async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
@@ -153,37 +145,25 @@ async def _of_step(store: LightningStore, part: LedgerPart) -> list[tuple[Rollou
 
 async def _group(
     store: LightningStore,
-    parts: Sequence[tuple[Rollout, LedgerPart]],
+    of_step: Sequence[tuple[Rollout, LedgerPart]],
     item: Trained | Exclusion,
     rollout: Rollout,
 ) -> Group | None:
     """None where nothing is compared: examples of fine-tuning, evaluations."""
-    name = item.credit.group if item.credit else ""
+    name, own = item.credit.group if item.credit else "", group_of(rollout)
+    siblings = [(one, part) for one, part in of_step if group_of(one) == own]
+    of_group = moments_in([part for _, part in siblings], name)
+    if of_group is None:
+        return None
     members: list[Member] = []
-    rewards: list[list[float]] = []
-    for number, (one, part) in enumerate(parts):
+    for one, part in siblings:
         compared = compared_credits(part, name)
-        raw = await _raw_reward(store, one, part) if number < MOST_MEMBERS else None
         mean = sum(compared) / len(compared) if compared else None
+        raw = (await with_reward(store, one)).reward
         why_not = "" if compared else _left_out(one, part)
         members.append(Member(one.rollout_id, raw, mean, bool(compared), why_not))
-        if compared:
-            rewards.append(compared)
     members.sort(key=lambda member: member.rollout_id != rollout.rollout_id)
-    if not rewards:
-        return None
-    of_group = moments(rewards)
     return Group(name, tuple(members), of_group.mean, of_group.std)
-
-
-async def _raw_reward(store: LightningStore, one: Rollout, part: LedgerPart) -> float | None:
-    items = [item for item in (*part.trained, *part.excluded) if item.kind == "call"]
-    sources = [source for item in items if item.credit for source in item.credit.sources]
-    if sources:
-        spans = await store.query_spans(one.rollout_id, span_id=sources[-1])
-        return next((each[0].value for each in map(get_rewards_from_span, spans) if each), None)
-    spans = await store.query_spans(one.rollout_id, "latest", name=AGL_ANNOTATION)
-    return find_final_reward([span for span in spans if is_reward_span(span)])
 
 
 def _left_out(one: Rollout, part: LedgerPart) -> str:
@@ -205,45 +185,29 @@ def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: in
     return Bin("trained", row=row, position=at, is_lost=part.lost)
 
 
-def _batch(
-    chain: Chain, of_step: Sequence[tuple[Rollout, LedgerPart]], options: Mapping[str, Any]
-) -> Batch:
-    """What is in the means of a step, as far as its ledger tells; see ``Weighed.left_out``."""
-    trained = {group_of(one) for one, part in of_step if _calls(part.trained)}
-    is_across = options.get("estimator") in ACROSS_TASKS
-    counted = [
-        part
+def _step(
+    chain: Chain,
+    part: LedgerPart,
+    of_step: Sequence[tuple[Rollout, LedgerPart]],
+    call: ModelCall,
+    run: Run | None,
+    options: Mapping[str, Any],
+) -> Step:
+    """The step of an account; what is in its means as far as the ledger tells that."""
+    trained = [group_of(one) for one, part in of_step if _num_calls(part.trained)]
+    is_across = options.get("estimator") in ACROSS_TASKS  # see ``Weighed.left_out``
+    in_vain = [
+        group
         for one, part in of_step
-        if _calls(part.trained)
-        or (_calls(_in_vain(part.excluded)) and (is_across or group_of(one) in trained))
+        if not _num_calls(part.trained) and _in_vain(part)
+        if (group := group_of(one)) in trained or (is_across and trained)
     ]
-    tokens: int | None = None
-    if chain.part is not None and chain.trace.is_whole:
+    num_tokens: int | None = None
+    if chain.trace.is_whole:
         rows = [line.tokens for row in chain.whole.rows for line in row.calls if line.tokens]
-        in_vain = {one.call_id for one in _in_vain(chain.part.excluded)}
-        calls = [call for call_id, call in chain.calls.items() if call_id in in_vain]
-        tokens = sum(end - start for start, end in rows)
-        tokens += sum(len(call.response_token_ids or ()) for call in calls)
-    num_trained = sum(bool(_calls(part.trained)) for _, part in of_step)
-    return Batch(num_trained, len(counted), tokens)
-
-
-def _calls(items: Sequence[Trained | Exclusion]) -> list[Trained | Exclusion]:
-    return [one for one in items if one.kind == "call"]
-
-
-def _in_vain(items: Sequence[Exclusion]) -> list[Exclusion]:
-    """What was compared with the others, and is no better and no worse."""
-    return [one for one in items if one.reason == "zero_advantage"]
-
-
-def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> Step:
-    metrics: dict[str, float] = {}
-    of_model = f"{call.served_model}/"  # where several models are trained
-    for line in lines_of(run) if run is not None else ():
-        if line.get("step") == part.step and "val/reward/mean" not in line:
-            own = {name.removeprefix(of_model): value for name, value in line.items()}
-            metrics = {name: float(own[name]) for name in own if name.startswith(METRICS)}
+        calls = [chain.calls[one] for one in _in_vain(part) if one in chain.calls]
+        num_tokens = sum(end - start for start, end in rows)
+        num_tokens += sum(len(one.response_token_ids or ()) for one in calls)
     return Step(
         run=part.run,
         algorithm=part.algorithm,
@@ -251,6 +215,27 @@ def _step(part: LedgerPart, call: ModelCall, run: Run | None, batch: Batch) -> S
         generation=part.generation,
         sampled_by=call.model_version,
         made=part.version,
-        num_trained=batch.num_trained,
-        metrics=metrics,
+        num_trained=len(trained),
+        num_rollouts=len(trained) + len(in_vain),
+        num_tokens=num_tokens,
+        metrics=_metrics(part, call, run),
     )
+
+
+def _num_calls(items: Sequence[Trained]) -> int:
+    return sum(one.kind == "call" for one in items)
+
+
+def _in_vain(part: LedgerPart) -> set[str]:
+    """The calls that were compared with the others, and are no better and no worse."""
+    return {one.call_id for one in part.excluded if one.reason == "zero_advantage"}
+
+
+def _metrics(part: LedgerPart, call: ModelCall, run: Run | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    of_model = f"{call.served_model}/"  # where several models are trained
+    for line in lines_of(run) if run is not None else ():
+        if line.get("step") == part.step and "val/reward/mean" not in line:
+            own = {name.removeprefix(of_model): value for name, value in line.items()}
+            found = {name: float(own[name]) for name in own if name.startswith(METRICS)}
+    return found

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from agl_views.explanations.recomputation import Recomputed
+from agl_learning.trainer.replay_result import Compared
 from agl_views.explanations.reward_lines import RewardLine
 
 
@@ -16,18 +16,6 @@ class Term:
     because: str
     factor: float | None = None
     """What the sum of those before is multiplied by; None for a summand."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a step trained."""
-
-    num_trained: int
-    """Rollouts of which something was trained."""
-    num_rollouts: int
-    """Rollouts in the means of the loss: these, and their siblings whose advantage is 0."""
-    num_tokens: int | None
-    """Sampled tokens of this rollout that are in these means; None where not all of it is read."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Group:
     mean: float
     """Over the rollouts that are counted, each with weight 1."""
     std: float
-    """Population standard deviation of the same."""
+    """Sample standard deviation of the same."""
 
     @property
     def num_counted(self) -> int:
@@ -93,8 +81,26 @@ class Step:
     """Weights that came out."""
     num_trained: int
     """Rollouts of it of which something was trained."""
+    num_rollouts: int
+    """Rollouts in the means of the loss: these, and their siblings whose advantage is 0."""
+    num_tokens: int | None = None
+    """Sampled tokens of this rollout that are in these means; None where not all of it is read."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """Those of the run's metrics that are about gradients; none where its folder is not here."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Numbers of the ledger beside those that come out now."""
+
+    numbers: tuple[Compared, ...]
+    problem: str = ""
+    """Why something could not be computed."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether any number is another one."""
+        return not all(one.same for one in self.numbers)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Why:
     no token is known to have it, as it is the mean over those of the call."""
     num_calls: int
     """So many calls of the attempt were given the very same reward events."""
-    terms: tuple[Term, ...]
     bin: Bin
     step: Step | None
+    terms: tuple[Term, ...] = ()
     again: Recomputed | None = None

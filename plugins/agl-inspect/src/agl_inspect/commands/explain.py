@@ -100,5 +100,9 @@ def _why_text(found: "Why") -> str:
     lost = "; lost, the run went back behind its step" if found.bin.is_lost else ""
     lines.append(f"bin        {found.bin.name}{of_bin}{lost}")
     if found.again is not None:
-        lines += [f"again      {line}" for line in found.again.lines()]
+        for one in found.again.numbers:
+            was, now = ("none" if n is None else f"{n:.6g}" for n in (one.before, one.now))
+            end = "" if one.same else " DIFFERS"
+            lines.append(f"again      {one.what}: {was} in the ledger, {now} now{end}")
+        lines += [f"again      {told}" for told in [found.again.problem] if told]
     return "\n".join(lines)
