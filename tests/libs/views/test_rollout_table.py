@@ -6,9 +6,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,15 +14,7 @@ import agl
 from agl.errors import InvalidQueryError
 from agl.types import Rollout
 from agl_views.tables import rollout_table
-from agl_views.tables.rollout_table import (
-    Wanted,
-    ids_in,
-    listed,
-    numbers_of,
-    ordered_in,
-    page_in,
-    steps_of,
-)
+from agl_views.tables.rollout_table import Wanted, ids_in, listed
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -71,17 +61,15 @@ CASES = [
 ]
 
 
-def most_last(rollouts: list[Rollout], wanted: Wanted) -> list[Rollout]:
-    """In the plainest words: those that fit, the most last, or for the least the most first."""
+def most_first(rollouts: list[Rollout], wanted: Wanted) -> list[Rollout]:
+    """In the plainest words: those that fit, the most first, or the least."""
     fitting = [one for one in rollouts if wanted.fits(one)]
     if wanted.sort == "reward":
         fitting.sort(key=lambda one: one.reward or 0.0)
     if wanted.sort == "seconds":
-        fitting = [one for one in fitting if one.end_time is not None]
         fitting.sort(key=lambda one: (one.end_time or 0.0) - one.start_time)
-    if wanted.most is None:
-        return fitting
-    return fitting[: wanted.most] if wanted.is_least else fitting[-wanted.most :]
+    fitting = fitting if wanted.is_least else fitting[::-1]
+    return fitting[: wanted.most]
 
 
 @pytest.mark.parametrize("wanted", CASES, ids=repr)
@@ -89,12 +77,16 @@ async def test_listed_rollouts_are_those_that_reading_all_gives(
     store: agl.SqliteLightningStore, wanted: Wanted
 ) -> None:
     every = list(await store.query_rollouts())
-    expected = [one.rollout_id for one in most_last(every, wanted)]
+    expected = [one.rollout_id for one in most_first(every, wanted)]
     by_index = await listed(store, wanted)
-    by_page = await rollout_table._paged(store, wanted)  # pyright: ignore[reportPrivateUsage]
+    by_page = await rollout_table._by_contract(store, wanted)  # pyright: ignore[reportPrivateUsage]
     assert [one.rollout_id for one in by_index.rollouts] == expected
     assert [one.rollout_id for one in by_page.rollouts] == expected
     assert by_index.total in (None, sum(map(wanted.fits, every)))
+
+
+async def no_file(store: object, question: object) -> None:
+    return None
 
 
 @pytest.mark.parametrize("is_file", [True, False])
@@ -102,31 +94,19 @@ async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(
     store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch, is_file: bool
 ) -> None:
     if not is_file:
-        monkeypatch.setattr(rollout_table, "file_of", lambda store: None)
+        monkeypatch.setattr(rollout_table, "ask_file", no_file)
     wanted = Wanted(statuses=["failed", "cancelled"], sort="reward", most=5)
     with pytest.raises(InvalidQueryError, match=r"failed or cancelled have no reward"):
         await listed(store, wanted)
     assert (await listed(store, replace(wanted, statuses=["failed", "succeeded"]))).rollouts
 
 
-async def test_steps_of_a_run_are_counted(store: agl.SqliteLightningStore, file: Path) -> None:
-    counted: dict[tuple[Any, Any], int] = {}
-    for one in await store.query_rollouts():
-        about = one.metadata or {}
-        if about["run"] == "filled-00-2" and "step" in about:
-            key = (about["step"], one.mode)
-            counted[key] = counted.get(key, 0) + 1
-    with closing(sqlite3.connect(file)) as connection:
-        found = steps_of(connection, "filled-00-2")
-    assert {(step, mode): number for step, mode, number in found} == counted
-
-
-def plans(connection: sqlite3.Connection, wanted: Wanted, ask: Any = ids_in) -> str:
+def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
     """What SQLite says of how it goes about a list."""
     said: list[str] = []
     asked: list[str] = []
     connection.set_trace_callback(asked.append)
-    ask(connection, wanted)
+    ids_in(connection, wanted)
     connection.set_trace_callback(None)
     for sql in asked:
         if sql.startswith("SELECT"):
@@ -159,9 +139,9 @@ def test_a_run_is_sorted_by_an_index(
     file: Path, monkeypatch: pytest.MonkeyPatch, many: int, index: str
 ) -> None:
     monkeypatch.setattr(rollout_table, "MANY", many)
-    wanted, by_reward = Wanted(run="filled-00-1", most=3), partial(ordered_in, by="reward")
+    wanted = Wanted(run="filled-00-1", most=3, sort="reward")
     with closing(sqlite3.connect(file)) as connection:
-        page = plans(connection, wanted, by_reward).rpartition("USING INDEX ")[2]
+        page = plans(connection, wanted).rpartition("USING INDEX ")[2]
     assert page.startswith(index)
 
 
@@ -179,23 +159,20 @@ def test_a_run_is_sorted_by_an_index(
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("oldest_first", [False, True])
+@pytest.mark.parametrize("is_least", [False, True])
 async def test_pages_by_key_have_every_rollout_once(
-    store: agl.SqliteLightningStore, file: Path, wanted: Wanted, oldest_first: bool
+    store: agl.SqliteLightningStore, file: Path, wanted: Wanted, is_least: bool
 ) -> None:
-    order = "asc" if oldest_first else "desc"
+    order = "asc" if is_least else "desc"
     rollouts = await store.query_rollouts(sort_order=order)
     expected = [one.rollout_id for one in rollouts if wanted.fits(one)]
     assert expected
     found: list[str] = []
     with closing(sqlite3.connect(file)) as connection:
         while True:
-            page, total = page_in(
-                connection,
-                replace(wanted, most=7),
-                after=found[-1] if found else None,
-                oldest_first=oldest_first,
-            )
+            after = found[-1] if found else None
+            wanted = replace(wanted, most=7, is_least=is_least, after=after)
+            page, total = ids_in(connection, wanted)
             assert total == len(expected)
             found += page
             if len(page) < 7:
@@ -219,19 +196,13 @@ async def test_a_page_of_ids_with_a_beginning(store: agl.SqliteLightningStore, f
             "x",
         ):
             expected = [one for one in ids if one.startswith(beginning)]
-            found = page_in(connection, Wanted(), beginning=beginning)
+            found = ids_in(connection, Wanted(beginning=beginning))
             assert found == (expected, len(expected)), beginning
         failed = [one.rollout_id for one in await store.query_rollouts(status_in=["failed"])]
-        wanted = Wanted(statuses=["failed"], most=3)
-        found = page_in(connection, wanted, beginning="ro-1", oldest_first=True)
+        wanted = Wanted(statuses=["failed"], most=3, beginning="ro-1", is_least=True)
+        found = ids_in(connection, wanted)
         expected = [one for one in failed if one.startswith("ro-1")]
         assert found == (expected[:3], len(expected))
-
-
-def test_the_numbers_of_a_beginning() -> None:
-    # Number 0x2a has ids of two digits and eight more: ro-2a........
-    assert numbers_of("ro-2a")[:3] == [(0x2, 0x2), (0x2A, 0x2A), (0x2A0, 0x2AF)]
-    assert numbers_of("ro-0") == []
 
 
 async def test_many_that_no_index_counts_are_not_counted(
@@ -241,5 +212,5 @@ async def test_many_that_no_index_counts_are_not_counted(
     number = (await store.query_rollouts(status_in=["succeeded"])).total
     assert number > 20
     with closing(sqlite3.connect(file)) as connection:
-        assert page_in(connection, Wanted(statuses=["succeeded"], most=5))[1] == number
-        assert page_in(connection, Wanted(statuses=["succeeded"], mode="train", most=5))[1] is None
+        assert ids_in(connection, Wanted(statuses=["succeeded"], most=5))[1] == number
+        assert ids_in(connection, Wanted(statuses=["succeeded"], mode="train", most=5))[1] is None

@@ -17,11 +17,12 @@ from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
 from agl_inspect.show import id_lookup, id_queries, run as run_subject
 from agl_inspect.show.id_lookup import find
-from agl_inspect.show.id_queries import PagedReading, ranges, reading_of, task_id
+from agl_inspect.show.id_queries import PagedReading, reading_of, task_id
 from agl_inspect.show.task import show_task, task_text
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
+from agl_sqlite.ids import id_begins
 
 from .test_cli_explain import add, reward_span, step
 from .test_cli_show import filled, said, show  # noqa: F401
@@ -285,9 +286,9 @@ async def test_files_and_other_stores_find_the_same() -> None:
 
 
 def test_a_beginning_is_a_range_of_numbers() -> None:
-    assert ranges("n", "id", "ro-") == "1"
-    assert ranges("n", "id", "ro-x") == "0"
-    found = ranges("n", "id", "ro-2a")
+    assert id_begins("n", "id", "ro-") == "1"
+    assert id_begins("n", "id", "ro-x") == "0"
+    found = id_begins("n", "id", "ro-2a")
     assert found.startswith("(n = 2 OR n BETWEEN 42 AND 42 OR n BETWEEN 672 AND 687 OR ")
     assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
 
@@ -318,7 +319,7 @@ def test_beginning_of_an_id_is_looked_for_by_key(tmp_path: Any) -> None:
     asyncio.run(fill())
     reading = reading_of(SqliteLightningStore(tmp_path / "s.db"))
     for name, column in (("ids_of_rollouts", "n"), ("ids_of_attempts", "t.a")):
-        condition = ranges(
+        condition = id_begins(
             column, "rollout_id" if column == "n" else "t.attempt_id", "ro-1ad1af5a8"
         )
         sql = f"EXPLAIN QUERY PLAN {reading._sql[name]}".replace("{ranges}", condition)

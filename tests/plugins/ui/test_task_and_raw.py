@@ -14,7 +14,7 @@ from agl_ui.data_sources import DataSource, file_source
 from agl_ui.pages.task import _siblings
 from agl_ui.prompt_tree import prompt_runs
 from agl_ui.read_only_store import ReadOnlyStore
-from agl_views.tables.rollout_table import Wanted, listed
+from agl_views.tables.rollout_table import Wanted, _by_contract
 
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
@@ -133,6 +133,11 @@ async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
     file = tmp_path / "old.db"
     ids = apart(fill(file, [{"step": n} for n in range(4)]))
     store = agl.SqliteLightningStore(file)
+
+    async def no_file(store, question):
+        return None
+
+    monkeypatch.setattr("agl_ui.pages.task.ask_file", no_file)
     found = []
     for one in (store, NoKeys(store)):
         source = DataSource("s", "s", ReadOnlyStore(one))
@@ -224,8 +229,8 @@ async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch)
     old = NoKeys(store)
     known = await prompt_runs(DataSource("s", "s", ReadOnlyStore(old)))
     assert (known.num_read, known.last) == (len(ids), ids[-1])
-    assert [one.rollout_id for one in (await listed(old, Wanted(step=2))).rollouts]
-    assert [one.rollout_id for one in (await listed(old, Wanted())).rollouts] == ids
+    assert (await _by_contract(old, Wanted(step=2))).ids
+    assert (await _by_contract(old, Wanted())).ids == ids[::-1]
     await store.close()
 
 

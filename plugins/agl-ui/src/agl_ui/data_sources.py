@@ -42,8 +42,6 @@ class DataSource:
     store: LightningStore
     file: Path | None = None
     """None for a store behind a server."""
-    asked: FileStore | None = None
-    """The same file, for what the contract has no question for."""
     writer: LightningStore | None = None
     """What changes it, for what a person clicks; None where nothing may."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -206,7 +204,7 @@ def file_source(file: Path, among: FewOpen | None = None) -> DataSource:
     """The source of a store's file; ``among`` those of which only some are open."""
     name = file.absolute().parent.name if file.name == STORE else file.stem
     store = FileStore(file, among)
-    return DataSource(name or "store", str(file), ReadOnlyStore(store), file, store)
+    return DataSource(name or "store", str(file), ReadOnlyStore(store), file)
 
 
 def server_source(url: str, title: str) -> DataSource:

@@ -73,13 +73,14 @@ async def recompute(
         estimator = DEFAULT
     names = (one.name for one in fields(_Options))
     given: dict[str, Any] = {name: options[name] for name in names if name in options}
+    given["estimator"] = estimator
     try:
         adapter = _adapter(run, options)
         if isinstance(getattr(adapter, "credit", None), GroupRule):
             return Recomputed((), "a judge gave its credit; it is not asked again")
         reader = Reader(store, adapter, options.get("infrastructure_failures") == "keep", model)
         collected = await _collected(reader, siblings if estimator == DEFAULT else of_step, item)
-        weigh(collected, _Options(**{**given, "estimator": estimator}))
+        weigh(collected, _Options(**given))
     except (AglError, ImportError) as error:
         return Recomputed((), f"it cannot be computed again: {error}")
     ids = {one.rollout_id for one, _ in siblings}

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,21 @@ def file_of(store: LightningStore) -> Path | None:
         store = store.target
     if isinstance(store, FileStore | SqliteLightningStore):
         return Path(store.path)
+    return None
+
+
+async def ask_file(store: LightningStore, question: Callable[[sqlite3.Connection], T]) -> T | None:
+    """Ask the file of a store what the contract has no question for; None where it has none.
+
+    The question gets ids, and nothing that is hidden.
+    """
+    while isinstance(store, ForwardingStore):
+        store = store.target
+    if isinstance(store, FileStore):
+        return await store.ask(question)
+    if isinstance(store, SqliteLightningStore):
+        with closing(open_to_read(Path(store.path))) as connection:
+            return question(connection)
     return None
 
 

@@ -4,46 +4,39 @@ The file of a store answers by its indexes, however large it is. Any other store
 page, and where much is asked of it, only its newest rollouts; what was left out is said.
 """
 
-import re
+import json
+import math
 import sqlite3
-from collections.abc import Sequence, Set
-from contextlib import closing
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final, Literal
 
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.types import Rollout
-from agl_sqlite.file import open_to_read
-from agl_sqlite.ids import number_of
-from agl_views.tables.file_store import file_of
+from agl_sqlite.ids import id_begins, number_of
+from agl_views.tables.file_store import ask_file
 from agl_views.tables.paging import page_behind
 
-Sort = Literal["time", "reward", "seconds"]
+Sort = Literal["time", "reward", "seconds", "ended", "status"]
 NEWEST: Final = 20_000
 """Rollouts that are looked at where the store is no file."""
 MANY: Final = 10_000
 """So many rollouts are counted one by one."""
-MOST_NUMBER: Final = (1 << 40) - 1
-"""No store has more rollouts."""
 _EXPRESSIONS: Final = {
     "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
     "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
 }
 """As in the schema of the store, or the indexes are not used."""
-
-_SORTED: Final = {"time": "r.n", "reward": "r.reward", "seconds": "r.end_time - r.start_time"}
-By = Literal["ended", "status", "reward", "lowest"]
-_BY: Final = {
-    "ended": ("coalesce(r.end_time, 9e999)", "DESC"),
-    "status": ("r.status", "ASC"),
-    "reward": ("r.reward", "DESC"),
-    "lowest": ("r.reward", "ASC"),
+_SORTED: Final = {
+    "time": "r.n",
+    "reward": "r.reward",
+    "seconds": "r.end_time - r.start_time",
+    "ended": "coalesce(r.end_time, 9e999)",
+    "status": "r.status",
 }
-"""Order -> what is sorted by, as its index has it, and the direction, which ties follow."""
+"""Order -> what is sorted by, as its index has it."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +53,26 @@ class Wanted:
     """Their rewards are below this one."""
     above: float | None = None
     sort: Sort = "time"
-    """By reward only those that have one are wanted."""
+    """By reward only those that have one are wanted, by seconds those that have ended."""
     most: int | None = None
     """So many of the newest, of the highest rewards, of the longest; None for all."""
     is_least: bool = False
     """So many of the oldest, of the lowest rewards, of the shortest instead."""
+    beginning: str = ""
+    """Of their ids, with or without ``ro-``."""
+    after: str | None = None
+    """Only those behind this one, in their order."""
 
     @property
     def has_reward(self) -> bool:
         """Whether only those are wanted that have a reward."""
         return self.sort == "reward" or not self.below is self.above is None
+
+    @property
+    def begins(self) -> str:
+        """The beginning of their ids."""
+        is_whole = "ro-".startswith(self.beginning) or self.beginning.startswith("ro-")
+        return self.beginning if is_whole else f"ro-{self.beginning}"
 
     def fits(self, rollout: Rollout) -> bool:
         """Whether it is one of them."""
@@ -83,6 +86,8 @@ class Wanted:
             and (not self.has_reward or rollout.reward is not None)
             and (self.below is None or (rollout.reward or 0.0) < self.below)
             and (self.above is None or (rollout.reward or 0.0) > self.above)
+            and (self.sort != "seconds" or rollout.end_time is not None)
+            and rollout.rollout_id.startswith(self.begins)
         )
 
 
@@ -90,30 +95,36 @@ class Wanted:
 class Listed:
     """What was found."""
 
+    ids: list[str]
+    """In their order."""
     rollouts: list[Rollout]
-    """In the order in which they are to be shown, the most last."""
+    """Of these ids, but for those that are damaged."""
     total: int | None
     """How many there are; None where nobody has counted them."""
     note: str = ""
-    """What was not looked at."""
+    """Among which they and their total were found, where that is not all."""
 
 
 async def listed(store: LightningStore, wanted: Wanted) -> Listed:
-    """The rollouts of a store that are wanted.
+    """The rollouts of a store that are wanted: the most first, or with ``is_least`` the least.
 
     Raises:
         InvalidQueryError: They are looked for by reward, and none can have one that counts.
     """
-    check_order(wanted)
-    if (path := file_of(store)) is not None:
-        with closing(open_to_read(path)) as connection:
-            ids, total = ids_in(connection, wanted)
-        by_id: dict[str, Rollout] = {}
-        for begin in range(0, len(ids), PAGE):
-            page = await store.query_rollouts(rollout_id_in=ids[begin : begin + PAGE])
-            by_id |= {one.rollout_id: one for one in page}
-        return Listed([by_id[one] for one in ids if one in by_id], total)
-    return await _paged(store, wanted)
+    if wanted.has_reward and wanted.statuses and "succeeded" not in wanted.statuses:
+        raise InvalidQueryError(
+            f"rollouts that are {' or '.join(wanted.statuses)} have no reward: a reward counts "
+            "where the rollout succeeded. Leave out the order by reward and its limits"
+        )
+    found = await ask_file(store, lambda connection: ids_in(connection, wanted))
+    if found is None:
+        return await _by_contract(store, wanted)
+    ids, total = found
+    by_id: dict[str, Rollout] = {}
+    for begin in range(0, len(ids), PAGE):
+        page = await store.query_rollouts(rollout_id_in=ids[begin : begin + PAGE])
+        by_id |= {one.rollout_id: one for one in page}
+    return Listed(ids, [by_id[one] for one in ids if one in by_id], total)
 
 
 def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
@@ -124,116 +135,51 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         wanted: Which.
 
     Returns:
-        The ids, the most last; and how many there are, None where that was not counted.
-
-    Raises:
-        InvalidQueryError: As ``listed`` does.
-    """
-    check_order(wanted)
-    where, values = _where(wanted)
-    order = "ASC" if wanted.is_least else "DESC"
-    values |= {"most": -1 if wanted.most is None else wanted.most}
-    total: int | None = None
-    if wanted.task is None:  # a text is looked for in every task
-        total = connection.execute(_sql("count", where=where), values).fetchone()[0]
-    if wanted.sort == "seconds":
-        where += " AND r.end_time IS NOT NULL"
-    sql = _sql("by_field", where=where, field=_SORTED[wanted.sort], order=order)
-    if wanted.sort == "time":
-        sign = "+" if wanted.has_reward else ""
-        sql = _sql("newest", where=where, order=order, sign=sign)
-    found = connection.execute(sql, values).fetchall()
-    ids = [row[0] for row in found]
-    return ids if wanted.is_least else ids[::-1], total
-
-
-def check_order(wanted: Wanted) -> None:
-    """Refuse to look by reward for what has none that counts."""
-    if wanted.has_reward and wanted.statuses and "succeeded" not in wanted.statuses:
-        raise InvalidQueryError(
-            f"rollouts that are {' or '.join(wanted.statuses)} have no reward: a reward counts "
-            "where the rollout succeeded. Leave out the order by reward and its limits"
-        )
-
-
-def page_in(
-    connection: sqlite3.Connection,
-    wanted: Wanted,
-    *,
-    beginning: str = "",
-    after: str | None = None,
-    oldest_first: bool = False,
-) -> tuple[list[str], int | None]:
-    """A page of the rollouts in a store's file, by the time at which they were queued.
-
-    Args:
-        connection: To the file.
-        wanted: Which, and at most how many.
-        beginning: Of their ids.
-        after: Only those behind this one, in the order of the page.
-        oldest_first: Which order that is.
-
-    Returns:
-        The ids in this order; and how many rollouts are wanted in all, None where they are many,
+        The ids in their order; and how many rollouts are wanted in all, None where they are many,
         and no index counts them.
     """
-    by_range = {"status", "mode", "run", "reward"}
-    where, values = _where(wanted, by_range if beginning else _all_but_fewest(connection, wanted))
-    sign = "+" if wanted.has_reward and not beginning else ""  # not by the order of the page
-    values |= {"beginning": beginning, "after": -1 if after is None else number_of(after)}
+    alone = _all_but_fewest(connection, wanted)
+    total: int | None = None
+    if wanted.task is None:  # a text is looked for in every task
+        total = _count(connection, wanted, MANY + 1, alone)
+    is_many = total is None or total > MANY
+    key, direction = _SORTED[wanted.sort], "ASC" if wanted.is_least else "DESC"
+    if wanted.sort == "time":
+        is_by_other = wanted.beginning or wanted.has_reward
+        key = f"+{key}" if is_by_other else key
+    elif wanted.sort != "seconds" and wanted.step is None and is_many:
+        # Most of what the index of the order has is wanted.
+        alone = {"mode", "run"} if wanted.sort == "status" else {"status", "mode", "run"}
+        alone |= set() if wanted.sort == "reward" else {"reward"}
+    else:  # found by what is wanted, and then sorted
+        key = f"+({key})"
+    keys = [key] if wanted.sort == "time" else [key, "r.n"]
+    where, values = _where(wanted, alone)
+    if wanted.after is not None:
+        place = ", ".join(keys)
+        of_it = f"(SELECT {place} FROM rollout r WHERE r.n = :after)"
+        where += f" AND ({place}) {'>' if wanted.is_least else '<'} {of_it}"
+        values["after"] = number_of(wanted.after)
     values["most"] = -1 if wanted.most is None else wanted.most
-    ids: list[str] = []
-    total, ranges = 0, numbers_of(beginning)
-    for low, high in ranges if oldest_first else ranges[::-1]:
-        within = where
-        if beginning:
-            within += f" AND r.n BETWEEN {low} AND {high} AND instr(r.rollout_id, :beginning) = 1"
-        if total <= MANY:
-            sql = _sql("count_some", where=within)
-            total += connection.execute(sql, {**values, "most": MANY + 1}).fetchone()[0]
-        if after is not None:
-            within += f" AND {sign}r.n {'>' if oldest_first else '<'} :after"
-        order = "ASC" if oldest_first else "DESC"
-        sql = _sql("newest", where=within, order=order, sign=sign)
-        ids += [row[0] for row in connection.execute(sql, values)]
-    ids = ids if wanted.most is None else ids[: wanted.most]
-    return ids, total if total <= MANY else None if beginning else _count_many(connection, wanted)
-
-
-def ordered_in(
-    connection: sqlite3.Connection,
-    wanted: Wanted,
-    by: By,
-    *,
-    after: str | None = None,
-) -> tuple[list[str], int | None]:
-    """The same as ``page_in`` by another order: the last ended first, by status, or by reward.
-
-    What has not ended comes first, and what has no reward does not come by reward.
-    """
-    field, order = _BY[by]
-    is_by_reward = by in ("reward", "lowest")
-    wanted = replace(wanted, sort="reward") if is_by_reward else wanted
-    where, values = _where(wanted, _all_but_fewest(connection, wanted))
-    values |= {"most": MANY + 1}
-    total = connection.execute(_sql("count_some", where=where), values).fetchone()[0]
-    if wanted.step is not None or total <= MANY:
-        field = f"+{field}"  # found by what is wanted, and then sorted
-    else:  # most of what the index of the order has is wanted
-        alone = {"mode", "run"} if by == "status" else {"status", "mode", "run"}
-        where, values = _where(wanted, alone if is_by_reward else {*alone, "reward"})
-    if after is not None:
-        values["after"] = number_of(after)
-        of_it = f"(SELECT {field}, r.n FROM rollout r WHERE r.n = :after)"
-        where += f" AND ({field}, r.n) {'<' if order == 'DESC' else '>'} {of_it}"
-    values["most"] = -1 if wanted.most is None else wanted.most
-    sql = _sql("by_field", where=where, field=field, order=order)
-    ids = [row[0] for row in connection.execute(sql, values)]
-    return ids, total if total <= MANY else _count_many(connection, wanted)
+    order = ", ".join(f"{one} {direction}" for one in keys)
+    sql = f"FROM rollout r WHERE {where} ORDER BY {order} LIMIT :most"
+    if wanted.sort == "time":  # first the numbers, which an index has
+        sql = f"FROM rollout r WHERE r.n IN (SELECT r.n {sql}) ORDER BY r.n {direction}"
+    ids = [row[0] for row in connection.execute(f"SELECT r.rollout_id {sql}", values)]
+    if total is not None and total > MANY:
+        plain = Wanted(wanted.statuses, wanted.mode, wanted.run, wanted.step)
+        known = [Wanted(wanted.statuses), Wanted(mode=wanted.mode)]
+        known.append(
+            replace(plain, run=None, step=None) if wanted.has_reward else Wanted(run=wanted.run)
+        )
+        total = _count(connection, wanted) if plain in known and not wanted.beginning else None
+    return ids, total
 
 
 def _all_but_fewest(connection: sqlite3.Connection, wanted: Wanted) -> set[str]:
     """The columns whose indexes are not to be used, as another one finds fewer rollouts."""
+    if wanted.beginning:
+        return {"status", "mode", "run", "reward"}
     each = {"status": Wanted(wanted.statuses), "mode": Wanted(mode=wanted.mode)}
     if wanted.has_reward:
         each = {"reward": Wanted(below=wanted.below, above=wanted.above, sort="reward")}
@@ -244,23 +190,12 @@ def _all_but_fewest(connection: sqlite3.Connection, wanted: Wanted) -> set[str]:
     return set(sorted(given, key=lambda name: _count(connection, each[name]))[1:])
 
 
-def _count_many(connection: sqlite3.Connection, wanted: Wanted) -> int | None:
-    """How many there are, where an index counts them."""
-    plain = replace(wanted, most=None, below=None, above=None, sort="time")
-    known = [Wanted(wanted.statuses), Wanted(mode=wanted.mode)]
-    known += [Wanted(wanted.statuses, wanted.mode) if wanted.has_reward else Wanted(run=wanted.run)]
-    return _count(connection, wanted) if plain in known else None
-
-
-def _count(connection: sqlite3.Connection, wanted: Wanted) -> int:
-    where, values = _where(wanted)
-    return connection.execute(_sql("count", where=where, index=""), values).fetchone()[0]
-
-
-def steps_of(connection: sqlite3.Connection, run: str) -> list[tuple[int, str | None, int]]:
-    """The steps of a run in a store's file, oldest first: step, mode, how many rollouts."""
-    rows = connection.execute(_sql("steps"), {"run": run})
-    return [(step, mode, number) for _, step, mode, number in rows]
+def _count(
+    connection: sqlite3.Connection, wanted: Wanted, most: int = -1, alone: Set[str] = frozenset()
+) -> int:
+    where, values = _where(wanted, alone)
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM rollout r WHERE {where} LIMIT :most)"
+    return connection.execute(sql, {**values, "most": most}).fetchone()[0]
 
 
 def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str, Any]]:
@@ -295,25 +230,11 @@ def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str
     if wanted.task is not None:
         values |= {"task": wanted.task, "compact": _compact(wanted.task)}
         conditions.append("(instr(r.input, :task) > 0 OR instr(r.input, :compact) > 0)")
+    if wanted.sort == "seconds":
+        conditions.append("r.end_time IS NOT NULL")
+    if wanted.beginning:
+        conditions.append(id_begins("r.n", "r.rollout_id", wanted.begins))
     return " AND ".join(conditions), values
-
-
-def numbers_of(beginning: str) -> list[tuple[int, int]]:
-    """The numbers of rollouts whose ids may have this beginning, each from the first to the last.
-
-    An id is ``ro-``, the digits of a number and eight more; see ``agl_sqlite.ids``.
-    """
-    digits = beginning.removeprefix("ro-")
-    if "ro-".startswith(beginning):
-        return [(0, MOST_NUMBER)]
-    if re.fullmatch("[1-9a-f][0-9a-f]*", digits) is None:
-        return []
-    found: list[tuple[int, int]] = []
-    for length in range(1, len(f"{MOST_NUMBER:x}") + 1):
-        known = int(digits[:length], 16)
-        left = 4 * max(0, length - len(digits))
-        found.append((known << left, ((known + 1) << left) - 1))
-    return found
 
 
 def _compact(text: str) -> str:
@@ -322,64 +243,57 @@ def _compact(text: str) -> str:
 
 
 def _is_in(text: str, task: Any) -> bool:
-    import json
-
     written = json.dumps(task, ensure_ascii=False, default=str)
     return text in written or _compact(text) in _compact(written)
 
 
-@cache
-def _statements() -> dict[str, str]:
-    text = files("agl_views.tables").joinpath("rollout_table.sql").read_text("utf-8")
-    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
-    return {
-        name: sql.strip().removesuffix(";")
-        for name, sql in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
-def _sql(name: str, **parts: str) -> str:
-    sql = _statements()[name]
-    for part, text in {**parts, **_EXPRESSIONS}.items():
-        sql = sql.replace(f"{{{part}}}", text)
-    return sql
-
-
-async def _paged(store: LightningStore, wanted: Wanted) -> Listed:
-    """By the contract, the most first."""
+async def _by_contract(store: LightningStore, wanted: Wanted) -> Listed:
+    """The same of a store of which no more can be asked than what every store answers."""
     asked: dict[str, Any] = {
         "status_in": wanted.statuses,
         "mode": wanted.mode,
         "run": wanted.run,
         "reward_below": wanted.below,
         "reward_above": wanted.above,
-        "sort_by": "reward" if wanted.sort == "reward" else None,
-        "sort_order": "asc" if wanted.is_least else "desc",
+        "rollout_id_contains": wanted.beginning or None,
     }
+    order = "asc" if wanted.is_least else "desc"
+    is_plain = (wanted.step, wanted.task, wanted.beginning) == (None, None, "")
+    is_plain = is_plain and wanted.sort != "seconds"
+    if is_plain and wanted.sort != "time":
+        asked["sort_by"] = "end_time" if wanted.sort == "ended" else wanted.sort
     asked = {name: value for name, value in asked.items() if value is not None}
-    is_plain = (wanted.step, wanted.task) == (None, None)
-    is_in_order = wanted.sort != "seconds"
+    asked["sort_order"] = order if is_plain else "desc"
+    most = wanted.most if is_plain else NEWEST if wanted.most is not None else None
+    after = wanted.after if is_plain else None
     found: list[Rollout] = []
-    looked_at, total, after = 0, 0, None
-    while True:
-        page = await page_behind(store, after, looked_at, **asked, limit=PAGE)
+    total = 0
+    while most is None or len(found) < most:
+        limit = PAGE if most is None else min(PAGE, most - len(found))
+        number = None if wanted.after else len(found)
+        page = await page_behind(store, after, number, **asked, limit=limit)
         total = page.total
-        looked_at += len(page)
-        found += [one for one in page if wanted.fits(one)]
-        is_enough = is_in_order and wanted.most and len(found) >= wanted.most
-        if len(page) < PAGE or is_enough or (wanted.most and looked_at >= NEWEST):
+        found += page
+        if len(page) < limit:
             break
         after = page[-1].rollout_id
-    note = ""
-    if looked_at < total and not (is_plain and is_in_order):
-        note = f"of the newest {looked_at} of {total} rollouts"
-    number = total if is_plain else len(found) if looked_at >= total else None
-    if not is_in_order:
-        ended = [one for one in found if one.end_time is not None]
-        found = sorted(ended, key=_seconds, reverse=not wanted.is_least)
-    found = found[: wanted.most]
-    return Listed(found if wanted.is_least else found[::-1], number, note)
+    if is_plain:
+        return Listed([one.rollout_id for one in found], found, total)
+    note = "" if len(found) >= total else f"of the newest {len(found)} of {total} rollouts"
+    found = [one for one in found if wanted.fits(one)]
+    if wanted.is_least:
+        found.reverse()
+    if wanted.sort != "time":
+        found.sort(key=_KEYS[wanted.sort], reverse=not wanted.is_least)
+    ids = [one.rollout_id for one in found]
+    begin = ids.index(wanted.after) + 1 if wanted.after in ids else 0
+    end = None if wanted.most is None else begin + wanted.most
+    return Listed(ids[begin:end], found[begin:end], len(found), note)
 
 
-def _seconds(rollout: Rollout) -> float:
-    return (rollout.end_time or 0.0) - rollout.start_time
+_KEYS: Final[dict[str, Callable[[Rollout], Any]]] = {
+    "reward": lambda one: one.reward,
+    "seconds": lambda one: (one.end_time or 0.0) - one.start_time,
+    "ended": lambda one: math.inf if one.end_time is None else one.end_time,
+    "status": lambda one: one.status,
+}

@@ -52,7 +52,7 @@ async def task_changes(store: LightningStore, run_id: str) -> list[TaskChange]:
     """
     tasks: defaultdict[str, defaultdict[int, list[Rollout]]]
     tasks = defaultdict(lambda: defaultdict(list))
-    for rollout in (await listed(store, Wanted(["succeeded"], run=run_id))).rollouts:
+    for rollout in (await listed(store, Wanted(["succeeded"], run=run_id, is_least=True))).rollouts:
         about = rollout.metadata or {}
         step = about.get("step", about.get("epoch"))
         if isinstance(step, int):

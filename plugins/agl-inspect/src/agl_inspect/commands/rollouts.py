@@ -78,8 +78,7 @@ def command(
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
         found = await listed(store, replace(wanted, run=run))
-        shown = found.rollouts[::-1] if reverse else found.rollouts
-        rows = [await _row(store, rollout) for rollout in shown]
+        rows = [await _row(store, rollout) for rollout in reversed(found.rollouts)]
         return rows, found
 
     rows, found = read_undamaged(open_store(path, url), read)

@@ -88,7 +88,7 @@ def print_comparison(found: dict[str, Any]) -> None:
 
 async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
     held = Held()
-    rollouts = (await listed(store, Wanted(run=run.run_id, step=step))).rollouts
+    rollouts = (await listed(store, Wanted(run=run.run_id, step=step, is_least=True))).rollouts
     for rollout in rollouts:
         held.statuses[rollout.status] += 1
         if (reward := (await with_reward(store, rollout)).reward) is not None:

@@ -4,7 +4,6 @@ SQL answers them in a store's file, however large it is. In any other store thes
 only the newest rollouts, page by page.
 """
 
-import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from agl.store.queries import PAGE
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collect.task_order import digest
 from agl_sqlite.file import open_to_read
+from agl_sqlite.ids import id_begins
 from agl_sqlite.lookups import read_statements
 from agl_views.tables.file_store import file_of
 
@@ -30,9 +30,6 @@ NEWEST_OF_TASK: Final = 1_000
 """Rollouts of a task that are counted."""
 NEWEST_ROLLOUTS: Final = 2_000
 """Rollouts that are looked at where the store is no file."""
-_RANDOM_DIGITS: Final = 8
-_LONGEST: Final = 12
-"""Hexadecimal digits of a number of a record."""
 
 Place = tuple[str, str, str]
 """(rollout_id, attempt_id, span_id)."""
@@ -96,30 +93,6 @@ def reading_of(store: LightningStore) -> Reading:
     return PagedReading(store) if path is None else FileReading(path)
 
 
-def ranges(column: str, id_column: str, beginning: str) -> str:
-    """The condition that an id begins so, by the number in it, which is the key of its record.
-
-    ``ro-2a9f3c01d7`` is number 0x2a and eight digits more, so a beginning of m digits has the
-    number, or the first part of it.
-
-    Args:
-        column: Of the number.
-        id_column: Of the id.
-        beginning: ``ro-`` or ``at-``, and hexadecimal digits, possibly none.
-    """
-    digits = beginning[3:]
-    if not re.fullmatch("[0-9a-f]*", digits):
-        return "0"
-    if not digits:
-        return "1"
-    found = [f"{column} = {int(digits[:at], 16)}" for at in range(1, min(len(digits), _LONGEST))]
-    for more in range(_LONGEST - len(digits) + 1):
-        low = int(digits, 16) << 4 * more
-        found.append(f"{column} BETWEEN {low} AND {low + (1 << 4 * more) - 1}")
-    # The number alone says nothing of the digits behind it.
-    return f"({' OR '.join(found)}) AND substr({id_column}, 1, {len(beginning)}) = '{beginning}'"
-
-
 class FileReading:
     """Of the file of a store, in SQL.
 
@@ -141,11 +114,11 @@ class FileReading:
             return connection.execute(sql, values).fetchall()
 
     async def rollouts(self, beginning: str) -> list[str]:
-        condition = ranges("n", "rollout_id", beginning)
+        condition = id_begins("n", "rollout_id", beginning)
         return [row[0] for row in self.ask("ids_of_rollouts", {"most": MOST}, ranges=condition)]
 
     async def attempts(self, beginning: str) -> list[tuple[str, str]]:
-        condition = ranges("t.a", "t.attempt_id", beginning)
+        condition = id_begins("t.a", "t.attempt_id", beginning)
         rows = self.ask("ids_of_attempts", {"most": MOST}, ranges=condition)
         return [(row[0], row[1]) for row in rows]
 

@@ -1,13 +1,14 @@
 """A run: what its end says of learning, and its newest rollouts, a line per step."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agl.cli.shared import table_text
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl.types import Rollout
 from agl_records.final_rewards import final_rewards
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
@@ -15,7 +16,7 @@ from agl_runs.records import Run
 from agl_runs.store import get_run
 from agl_views.runs.run_facts import RunFacts, run_facts
 from agl_views.tables.file_store import file_of
-from agl_views.tables.rollout_table import Listed, Wanted, listed
+from agl_views.tables.rollout_table import Wanted, listed
 
 MOST = 500
 """Rollouts that are read, the newest of the run."""
@@ -72,9 +73,10 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     if (file := file_of(store)) is not None:
         run = placed(run, file)
     newest = await listed(store, Wanted(run=run_id, most=MOST))
-    rewards = await final_rewards(store, newest.rollouts)
+    rollouts = newest.rollouts[::-1]
+    rewards = await final_rewards(store, rollouts)
     lines: dict[tuple[int | None, str | None], StepLine] = {}
-    for rollout in newest.rollouts:
+    for rollout in rollouts:
         step = (rollout.metadata or {}).get("step")
         line = lines.setdefault((step, rollout.mode), StepLine(step, rollout.mode))
         line.rollouts.append(rollout.rollout_id)
@@ -82,12 +84,12 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         line.cancelled += rollout.status == "cancelled"
         given = rewards[rollout.rollout_id]
         line.rewards += [] if given.reward is None else [given.reward]
-    is_cut = newest.total is None or newest.total > len(newest.rollouts)
+    is_cut = newest.total is None or newest.total > len(rollouts)
     if is_cut:
         for step in {line.step for line in lines.values()}:
             same = [line for line in lines.values() if line.step == step]
             number = sum(len(line.rollouts) for line in same)
-            is_whole = await _number_of(store, newest, run_id, step) == number
+            is_whole = await _number_of(store, rollouts, run_id, step) == number
             for line in same:
                 line.is_whole = is_whole
     facts = await run_facts(store, run=run, is_quick=True)
@@ -95,15 +97,17 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
 
 
 async def _number_of(
-    store: LightningStore, newest: Listed, run_id: str, step: int | None
+    store: LightningStore, newest: Sequence[Rollout], run_id: str, step: int | None
 ) -> int | None:
     """How many rollouts a step has; None where nobody can say, and it may have more than were read.
 
-    A store that is no file counts none: of its steps that of the first one read may go on before.
+    Where not all are looked at, the step of the first one that was read may go on before.
     """
-    if newest.total is not None and step is not None:
-        return (await listed(store, Wanted(run=run_id, step=step, most=1))).total
-    steps = [(rollout.metadata or {}).get("step") for rollout in newest.rollouts]
+    if step is not None:
+        found = await listed(store, Wanted(run=run_id, step=step, most=1))
+        if not found.note:
+            return found.total
+    steps = [(rollout.metadata or {}).get("step") for rollout in newest]
     return None if step in (None, steps[0]) else steps.count(step)
 
 

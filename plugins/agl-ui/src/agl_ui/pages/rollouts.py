@@ -1,8 +1,6 @@
 """The table of rollouts: filtered, sorted and paged by the store."""
 
 import contextlib
-import math
-import sqlite3
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,33 +8,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl.errors import DamagedRecordError
-from agl.store.queries import check_statuses, each_record
+from agl.store.queries import check_statuses
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
 from agl_records.final_rewards import FinalReward, final_reward
 from agl_ui.counts import STATUSES
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, number_of, whole_number
-from agl_views.tables.paging import page_behind
-from agl_views.tables.rollout_table import (
-    MANY,
-    NEWEST,
-    Listed,
-    Wanted,
-    check_order,
-    ordered_in,
-    page_in,
-)
+from agl_views.tables.rollout_table import MANY, Sort, Wanted, listed
 
 SIZES = (25, 50, 100, 200)
-SORTS = {
-    "newest": ("Newest first", None, "desc"),
-    "oldest": ("Oldest first", None, "asc"),
-    "ended": ("Not ended, then last ended", "end_time", "desc"),
-    "status": ("By status", "status", "asc"),
-    "reward": ("Highest rewards first", "reward", "desc"),
-    "lowest": ("Lowest rewards first", "reward", "asc"),
+SORTS: dict[str, tuple[str, Sort, bool]] = {
+    "newest": ("Newest first", "time", False),
+    "oldest": ("Oldest first", "time", True),
+    "ended": ("Not ended, then last ended", "ended", False),
+    "status": ("By status", "status", True),
+    "reward": ("Highest rewards first", "reward", False),
+    "lowest": ("Lowest rewards first", "reward", True),
 }
-"""Name in the address -> label, field, order."""
+"""Name in the address -> label, order, whether the least comes first."""
 DAMAGED: Any = "damaged"
 """Status of one that cannot be read."""
 NONE = FinalReward()
@@ -103,6 +92,7 @@ async def write(request: Request, sources: DataSources) -> Page:
     if chosen["after"]:
         await _check_after(source, chosen["after"])
     statuses = [*chosen["status"]] or None
+    _, sort, is_least = SORTS[chosen["sort"]]
     # One more than is shown, to know whether there is a next page.
     wanted = Wanted(
         statuses,
@@ -111,14 +101,16 @@ async def write(request: Request, sources: DataSources) -> Page:
         step,
         below=number_of(request, "below"),
         above=number_of(request, "above"),
-        sort="reward" if SORTS[chosen["sort"]][1] == "reward" else "time",
+        sort=sort,
         most=size + 1,
+        is_least=is_least,
+        beginning=beginning,
+        after=chosen["after"] or None,
     )
-    check_order(wanted)
-    ask = _by_index if source.asked is not None else _by_contract
-    found = await ask(source, wanted, chosen["sort"], beginning, chosen["after"] or None)
-    is_more = len(found.rollouts) > size
-    rows = await rows_of(source, found.rollouts[:size])
+    found = await listed(source.store, wanted)
+    is_more = len(found.ids) > size
+    by_id = {one.rollout_id: one for one in found.rollouts}
+    rows = await rows_of(source, [by_id.get(one) or _unread(one) for one in found.ids[:size]])
     values = {
         "title": "Rollouts",
         "rows": rows,
@@ -141,62 +133,6 @@ async def _check_after(source: DataSource, rollout_id: str) -> None:
     with contextlib.suppress(DamagedRecordError):  # it is there
         if await source.store.get_rollout_by_id(rollout_id) is None:
             raise HTTPException(400, f"after={rollout_id[:50]!r}: the store has no such rollout")
-
-
-async def _by_index(
-    source: DataSource, wanted: Wanted, sort: str, beginning: str, after: str | None
-) -> Listed:
-    """The rollouts of the page, from a store's file."""
-
-    def look(found: sqlite3.Connection) -> tuple[list[str], int | None]:
-        if sort in ("ended", "status", "reward", "lowest"):
-            return ordered_in(found, wanted, sort, after=after)
-        is_whole = "ro-".startswith(beginning) or beginning.startswith("ro-")
-        name = beginning if is_whole else f"ro-{beginning}"
-        is_oldest = sort == "oldest"
-        return page_in(found, wanted, beginning=name, after=after, oldest_first=is_oldest)
-
-    assert source.asked is not None
-    ids, total = await source.asked.ask(look)
-    found = {one.rollout_id: one for one in await source.store.query_rollouts(rollout_id_in=ids)}
-    return Listed([found.get(one) or _unread(one) for one in ids], total)
-
-
-async def _by_contract(
-    source: DataSource, wanted: Wanted, sort: str, beginning: str, after: str | None
-) -> Listed:
-    """The same from a store of which no more can be asked than what every store answers."""
-    filters = {"status_in": wanted.statuses, "mode": wanted.mode, "run": wanted.run}
-    filters |= {"reward_below": wanted.below, "reward_above": wanted.above}
-    used: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-    _, field, order = SORTS[sort]
-    if wanted.step is None and not beginning:
-        how = {"sort_by": field, "sort_order": order, "limit": wanted.most or -1}
-        page = await page_behind(source.store, after, None, **used, **how)
-        return Listed(list(page), page.total)
-    if beginning:
-        used["rollout_id_contains"] = beginning
-    found: dict[str, Rollout] = {}
-    looked_at = 0
-    async for one in each_record(source.store.query_rollouts, **used, sort_order="desc"):
-        looked_at += 1
-        names = (one.rollout_id, one.rollout_id.removeprefix("ro-"))
-        if wanted.fits(one) and any(name.startswith(beginning) for name in names):
-            found[one.rollout_id] = one
-        if looked_at == NEWEST:
-            break
-    rollouts = list(found.values())
-    if order == "asc":
-        rollouts.reverse()
-    if sort == "ended":
-        rollouts.sort(key=lambda one: -math.inf if one.end_time is None else -one.end_time)
-    elif field is not None:
-        rollouts.sort(key=lambda one: getattr(one, field), reverse=order == "desc")
-    total = len(rollouts)
-    note = f"of the newest {NEWEST} rollouts" if looked_at == NEWEST else ""
-    ids = [one.rollout_id for one in rollouts]
-    begin = ids.index(after) + 1 if after in ids else 0
-    return Listed(rollouts[begin : begin + (wanted.most or 0)], total, note)
 
 
 def _unread(rollout_id: str) -> Rollout:

@@ -22,6 +22,7 @@ from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
 from agl_views.explanations.rollout_view import message_text, said
+from agl_views.tables.file_store import ask_file
 from agl_views.tables.paging import page_behind
 
 AROUND = 1_000
@@ -137,10 +138,10 @@ async def write(request: Request, sources: DataSources) -> Page:
 
 async def _siblings(source: DataSource, rollout: Rollout) -> list[Rollout]:
     """Rollouts of the same task, as they were queued."""
-    if source.asked is not None:
-        values = {"n": number_of(rollout.rollout_id), "around": AROUND, "most": MOST}
-        sql = files("agl_ui").joinpath("siblings.sql").read_text("utf-8")
-        ids = await source.asked.ask(lambda file: [row[0] for row in file.execute(sql, values)])
+    values = {"n": number_of(rollout.rollout_id), "around": AROUND, "most": MOST}
+    sql = files("agl_ui").joinpath("siblings.sql").read_text("utf-8")
+    ids = await ask_file(source.store, lambda file: [row[0] for row in file.execute(sql, values)])
+    if ids is not None:
         found = await source.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
         return sorted(found, key=lambda one: number_of(one.rollout_id))
     before, after = await _near(source, rollout.rollout_id)
