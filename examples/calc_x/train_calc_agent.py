@@ -93,11 +93,11 @@ def train(model: str, num_gpus: int, tasks: Tasks, runners: int, address: str | 
 
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
-    """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-verl[backend]``."""
+    """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-testing[verl]``."""
     from tiny_model import conversation, tiny_tasks
 
     from agl_testing.tiny_model import tiny_model
-    from agl_verl.cpu import cpu_config, use_cpu
+    from agl_testing.verl_cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = tiny_tasks()

@@ -41,8 +41,8 @@ def conversation(draw: random.Random) -> list[dict[str, Any]]:
 
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
-    """The line of ``train_rag.py`` with this model, on a CPU; needs ``agl-verl[backend]``."""
-    from agl_verl.cpu import cpu_config, use_cpu
+    """The line of ``train_rag.py`` with this model, on a CPU; needs ``agl-testing[verl]``."""
+    from agl_testing.verl_cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = one_step_tasks()

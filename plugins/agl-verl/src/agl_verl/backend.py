@@ -1,9 +1,9 @@
 """The token backend: chat completions over verl's own ``LLMServerClient``.
 
 Agents' calls come here through the gateway. The chat template is applied here, tokens go to
-whichever server verl runs (vLLM, SGLang, the CPU replica of ``agl_verl.cpu``), and tokens come
-back with their log-probabilities and the weights that sampled them. verl's breaking off and taking
-up again of requests around a weight update stays inside ``LLMServerClient``.
+whichever server verl runs (vLLM or SGLang, say), and tokens come back with their log-probabilities
+and the weights that sampled them. verl's breaking off and taking up again of requests around a
+weight update stays inside ``LLMServerClient``.
 """
 
 import asyncio

@@ -190,7 +190,7 @@ def check_environment() -> None:
     """Look at what is installed.
 
     Raises:
-        ConfigError: Packages are missing, do not fit, or keep agl's part from being loaded.
+        ConfigError: Packages are missing or do not fit.
     """
     from agl_verl.versions import check_versions, conflicts, untested
 
@@ -205,6 +205,3 @@ def check_environment() -> None:
             "all that you need in one pip install, so that it looks for versions that fit",
             "; ".join(problems),
         )
-    from agl_verl.register import check_registered
-
-    check_registered()

@@ -64,10 +64,6 @@ def verl_config(
         config.data.train_files = files_of(len(train))
         config.data.val_files = files_of(1 if val is None else len(val))
         config.data.custom_cls = {"path": "pkg://agl_verl.tasks", "name": "TaskNumbers"}
-        external = config.actor_rollout_ref.model.get("external_lib")
-        libraries = [external] if isinstance(external, str) else list(external or [])
-        # verl hides an error of its plugins; a library that cannot be imported is one.
-        config.actor_rollout_ref.model.external_lib = [*libraries, "agl_verl.register"]
         if val is None or len(val) == 0:
             if config.trainer.test_freq > 0 or config.trainer.val_only:
                 raise ConfigError(

@@ -31,10 +31,8 @@ class AglTaskRunner:
 
         from agl.errors import AlgorithmError
         from agl_verl.manager import AglManager
-        from agl_verl.register import check_registered
         from agl_verl.trainers import load_class, trainer_class
 
-        check_registered()
         configure_verl_logging()
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)

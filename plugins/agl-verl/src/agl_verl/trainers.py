@@ -4,6 +4,7 @@ Nothing of verl's train step is rewritten. ``trainer_class`` puts two mixins bef
 that ``trainer.v1.trainer_mode`` names.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
@@ -114,22 +115,18 @@ def trainer_class(config: Any, given: Any = None) -> type:
     Raises:
         ConfigError: It is no trainer of verl's, or there is no such mode.
     """
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-    from verl.utils.device import get_device_name
+    from verl.trainer.ppo.v1 import PPOTrainer, get_trainer_cls, trainer_separate_async
 
-    from agl_verl.stock import STOCK
-
-    mode = config.trainer.v1.trainer_mode
-    if mode not in STOCK:
-        raise ConfigError(f"trainer.v1.trainer_mode: {mode!r}; expected one of {', '.join(STOCK)}")
-    base = load_class(given, PPOTrainer, "trainer_cls") if given is not None else STOCK[mode]
+    # verl 0.9.1 calls logger.info(message, flush=True) there, an error.
+    trainer_separate_async.logger.setLevel(logging.WARNING)
+    try:
+        base = get_trainer_cls(config.trainer.v1.trainer_mode)
+    except ValueError as error:
+        raise ConfigError(f"trainer.v1.trainer_mode: {error}") from error
+    if given is not None:
+        base = load_class(given, PPOTrainer, "trainer_cls")
     mixins = [mixin for mixin in (Accounted, RolloutAdvantages) if not issubclass(base, mixin)]
-    made = type(f"Agl{base.__name__}", (*mixins, base), {}) if mixins else base
-    if get_device_name() == "cpu":
-        from agl_verl.cpu.trainers import on_cpu
-
-        made = on_cpu(made)
-    return made
+    return type(f"Agl{base.__name__}", (*mixins, base), {}) if mixins else base
 
 
 def load_class(given: Any, base: type, option: str) -> type:

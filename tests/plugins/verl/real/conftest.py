@@ -33,13 +33,13 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 if find_spec("verl") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from agl_verl.cpu import use_cpu
+    from agl_testing.verl_cpu import use_cpu
 
     use_cpu()  # before anything imports verl
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    from agl_verl.cpu import make_tiny_model
+    from agl_testing.verl_cpu import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny"))

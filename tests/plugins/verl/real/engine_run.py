@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agl_verl.cpu import use_cpu
+from agl_testing.verl_cpu import use_cpu
 
 use_cpu()
 
@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import verl  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
+from verl.experimental.separation.engine_workers import DetachActorWorker  # noqa: E402
 from verl.trainer.config import CheckpointConfig  # noqa: E402
 from verl.trainer.ppo import core_algos  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
@@ -40,10 +41,10 @@ from verl.workers.config import (  # noqa: E402
     HFModelConfig,
     TrainingWorkerConfig,
 )
+from verl.workers.engine_workers import TrainingWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from agl_verl.cpu.inference_server import InferenceServer  # noqa: E402
-from agl_verl.cpu.workers import CPUDetachedActorWorker, CPUTrainingWorker  # noqa: E402
+from agl_testing.verl_cpu.inference_server import InferenceServer  # noqa: E402
 
 torch.set_num_threads(1)
 SINGLE = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -51,7 +52,7 @@ G, T = 4, 8
 PROMPTS = [[5, 9, 11], [7, 8, 20, 31]]
 
 
-def build(path: str) -> CPUTrainingWorker:
+def build(path: str) -> TrainingWorker:
     model = HFModelConfig(
         path=path,
         use_remove_padding=False,
@@ -67,7 +68,7 @@ def build(path: str) -> CPUTrainingWorker:
         infer_micro_batch_size_per_gpu=8,
         use_dynamic_bsz=False,
     )
-    worker = CPUTrainingWorker(
+    worker = TrainingWorker(
         TrainingWorkerConfig(
             model_type="language_model",
             model_config=model,
@@ -89,7 +90,7 @@ def build(path: str) -> CPUTrainingWorker:
     return worker
 
 
-def weights(worker: CPUTrainingWorker) -> dict[str, torch.Tensor]:
+def weights(worker: TrainingWorker) -> dict[str, torch.Tensor]:
     pairs, _ = worker.engine.get_per_tensor_param()
     return {name: tensor.detach().clone() for name, tensor in pairs}
 
@@ -116,7 +117,7 @@ async def sample(server: InferenceServer, state: dict, version: int) -> list:
     return rows
 
 
-def step(worker: CPUTrainingWorker, server: InferenceServer, number: int) -> dict:
+def step(worker: TrainingWorker, server: InferenceServer, number: int) -> dict:
     rows = asyncio.run(sample(server, weights(worker), number))
     responses = [row[2] for row in rows]
     mask = [[1] * len(row) for row in responses]
@@ -171,9 +172,9 @@ def step(worker: CPUTrainingWorker, server: InferenceServer, number: int) -> dic
     }
 
 
-def save_and_restore(worker: CPUTrainingWorker) -> dict:
+def save_and_restore(worker: TrainingWorker) -> dict:
     """What separate_async does with old weights; the classes of verl share these methods."""
-    holder = CPUDetachedActorWorker.__new__(CPUDetachedActorWorker)
+    holder = DetachActorWorker.__new__(DetachActorWorker)
     holder._strategy_handlers = None
     holder.actor = worker
     holder.config = type("C", (), {"actor": type("A", (), {"strategy": "fsdp2"})})

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agl_verl.cpu.config import use_cpu
+from agl_testing.verl_cpu.config import use_cpu
 
 RANK, WORLD = (int(x) for x in (sys.argv[3:5] or ("0", "1")))
 os.environ.update(
@@ -43,9 +43,9 @@ from verl.workers.config import (  # noqa: E402
     PolicyLossConfig,
     TrainingWorkerConfig,
 )
+from verl.workers.engine_workers import TrainingWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from agl_verl.cpu.workers import CPUTrainingWorker  # noqa: E402
 from agl_verl.losses import FIELD, actor_loss, critic_loss, loss_weights  # noqa: E402
 from agl_verl.trainer_mixin import RowContext, estimate, row_context  # noqa: E402
 from agl_verl.trajectories import trajectories  # noqa: E402
@@ -231,9 +231,9 @@ def per_token(
     raise ValueError(mode)
 
 
-def worker(folder: str, kind: str) -> CPUTrainingWorker:
+def worker(folder: str, kind: str) -> TrainingWorker:
     mixed = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    made = CPUTrainingWorker(
+    made = TrainingWorker(
         TrainingWorkerConfig(
             model_type=kind,
             model_config=HFModelConfig(
@@ -256,7 +256,7 @@ def worker(folder: str, kind: str) -> CPUTrainingWorker:
     return made
 
 
-def state(made: CPUTrainingWorker) -> dict[str, torch.Tensor]:
+def state(made: TrainingWorker) -> dict[str, torch.Tensor]:
     found, _ = made.engine.get_per_tensor_param()
     return {name: tensor.detach().clone() for name, tensor in found}
 
@@ -264,7 +264,7 @@ def state(made: CPUTrainingWorker) -> dict[str, torch.Tensor]:
 class Steps:
     """SGD steps of verl's worker, each started at the weights that the model has on disk."""
 
-    def __init__(self, made: CPUTrainingWorker, config: Any) -> None:
+    def __init__(self, made: TrainingWorker, config: Any) -> None:
         self.made, self.config, self.start = made, config, state(made)
 
     def gradient(self, data: TensorDict, loss: Any, micro: int | None) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "quickstart"))
 from world import House, Task, build_model, build_tokenizer, split_tasks
 
 import agl
-from agl_verl.cpu import cpu_config, use_cpu
+from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 @functools.cache

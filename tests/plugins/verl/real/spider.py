@@ -16,7 +16,7 @@ from tiny_model import conversation, easy_tasks
 
 import agl
 from agl_testing.tiny_model import tiny_model
-from agl_verl.cpu import cpu_config, use_cpu
+from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 def main(out, steps):

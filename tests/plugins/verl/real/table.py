@@ -21,7 +21,7 @@ from table_model import save_model
 
 import agl
 from agl_records.ledger.documents import query_parts
-from agl_verl.cpu import cpu_config, use_cpu
+from agl_testing.verl_cpu import cpu_config, use_cpu
 from agl_views.tables.file_store import FileStore
 
 

@@ -6,15 +6,14 @@ in ``agl_verl/versions.py``.
 
 import dataclasses
 import inspect
-from importlib.metadata import entry_points
 
 import pytest
 
 pytest.importorskip("verl")
 
+from agl_testing.verl_cpu.config import cpu_config
+from agl_testing.verl_cpu.inference_server import Sampled
 from agl_verl.configuration import known_keys
-from agl_verl.cpu.config import cpu_config
-from agl_verl.cpu.inference_server import Sampled
 from agl_verl.versions import WANTED, check_versions, installed
 
 
@@ -38,19 +37,6 @@ def require_methods(owner, *names):
 
 def test_installed_versions_are_those_we_want():
     check_versions()
-
-
-def test_verl_finds_our_plugin():
-    import verl  # noqa: F401
-    from verl.plugin.platform import PlatformRegistry
-
-    from agl_verl.register import check_registered
-
-    assert [e.value for e in entry_points(group="verl.plugins") if e.name == "agl_verl"] == [
-        "agl_verl.register"
-    ], "the entry point 'agl_verl' of the group 'verl.plugins' is missing"
-    assert PlatformRegistry.get("agl_cpu"), "verl did not load the entry point (it hides errors)"
-    check_registered()
 
 
 def test_run_ppo_takes_config_and_task_runner_class():
@@ -118,7 +104,7 @@ def test_llm_client_takes_tokens_and_says_versions():
     expected = {"token_ids", "log_probs", "stop_reason", "extra_fields"}
     assert expected <= set(TokenOutput.model_fields), "see agl_verl.backend"
     ours = {field.name for field in dataclasses.fields(Sampled)}
-    assert set(TokenOutput.model_fields) == ours, "see agl_verl.cpu.inference_server.Sampled"
+    assert set(TokenOutput.model_fields) == ours, "see verl_cpu.inference_server.Sampled"
 
 
 def test_replicas_are_registered_by_name():
@@ -142,16 +128,13 @@ def test_replicas_are_registered_by_name():
 def test_weight_receivers_are_found_in_the_private_dictionary():
     from verl.workers.rollout import base
 
-    from agl_verl.cpu.registration import register_inference
-
     registry = getattr(base, "_ROLLOUT_REGISTRY", None)
     assert isinstance(registry, dict), (
         "verl.workers.rollout.base._ROLLOUT_REGISTRY is gone or no dictionary; "
-        "see agl_verl.cpu.registration"
+        "see agl_testing.verl_cpu.plugin"
     )
     assert ("vllm", "async") in registry, f"its keys have another form: {list(registry)}"
-    register_inference()
-    from agl_verl.cpu.inference import WeightReceiver
+    from agl_testing.verl_cpu.inference import WeightReceiver
 
     assert base.get_rollout_class("agl_cpu", "async") is WeightReceiver
 
@@ -164,13 +147,13 @@ def test_engines_can_be_registered_for_the_cpu():
     language = transformer_impl.FSDPEngineWithLMHead
     require(language._build_fsdp_module, "module")
     require_methods(language, "_build_module", "get_per_tensor_param", "initialize")
-    assert hasattr(transformer_impl, "CPUOffloadPolicy"), "see cpu.engines (pinned memory)"
+    assert hasattr(transformer_impl, "CPUOffloadPolicy"), "see verl_cpu.plugin (pinned memory)"
 
 
 def test_platform_has_no_question_that_we_do_not_answer():
     from verl.plugin.platform import PlatformBase
 
-    from agl_verl.cpu.platform import CPUPlatform
+    from agl_testing.verl_cpu.platform import CPUPlatform
 
     unanswered = {
         name for name in PlatformBase.__abstractmethods__ if name not in vars(CPUPlatform)
@@ -238,7 +221,7 @@ def test_settings_for_the_cpu_are_keys_of_verl(verl_config, mode):
     unknown = [
         key for key in flat(settings) if key not in added and not known(verl_config, key, OmegaConf)
     ]
-    assert not unknown, f"verl's configuration no longer has {unknown}; see cpu/config.py"
+    assert not unknown, f"verl's configuration no longer has {unknown}; see verl_cpu/config.py"
 
 
 def flat(config, prefix=""):

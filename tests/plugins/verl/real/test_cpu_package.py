@@ -1,4 +1,4 @@
-"""The parts of ``agl_verl.cpu`` by themselves; nothing of Ray is started."""
+"""The parts of ``agl_testing.verl_cpu`` by themselves; nothing of Ray is started."""
 
 import asyncio
 import os
@@ -12,9 +12,9 @@ pytest.importorskip("verl")
 import torch
 from stock_verl import as_hydra, write_prompts
 
-from agl_verl.cpu import cpu_config, make_tiny_model
-from agl_verl.cpu.inference_server import InferenceServer, Sampling, sample_token
-from agl_verl.cpu.workers import copied
+from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
+from agl_testing.verl_cpu.config import PLUGIN
+from agl_testing.verl_cpu.inference_server import InferenceServer, Sampling, sample_token
 
 pytestmark = pytest.mark.timeout(300)
 LOGPROBS = {"logprobs": True, "ignore_eos": True, "max_tokens": 8}
@@ -31,8 +31,8 @@ async def generate(server, **params):
 
 def test_importing_the_package_imports_neither_torch_nor_verl():
     code = (
-        "import sys, agl_verl.cpu, agl_verl.versions; "
-        "agl_verl.cpu.cpu_config('m'); agl_verl.cpu.use_cpu(); "
+        "import sys, agl_testing.verl_cpu, agl_verl.versions; "
+        "agl_testing.verl_cpu.cpu_config('m'); agl_testing.verl_cpu.use_cpu(); "
         "print([m for m in ('torch', 'verl', 'ray', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -41,44 +41,22 @@ def test_importing_the_package_imports_neither_torch_nor_verl():
 
 def test_verl_takes_the_cpu_only_when_told():
     code = "from verl.utils.device import get_device_name; print(get_device_name())"
-    environment = {k: v for k, v in os.environ.items() if k != "VERL_PLATFORM"}
-    for extra, expected in (({}, "cuda"), ({"VERL_PLATFORM": "agl_cpu"}, "cpu")):
+    untold = {k: v for k, v in os.environ.items() if k != "VERL_PLATFORM"}
+    for environment, expected in ((untold, "cuda"), (os.environ, "cpu")):
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             capture_output=True,
             text=True,
             check=True,
-            env=environment | extra,
+            env=environment,
         )
         assert done.stdout.split()[-1] == expected
 
 
-def test_an_entry_point_that_is_switched_off_is_told(monkeypatch):
-    from agl.errors import ConfigError
-    from agl_verl.register import check_registered
-
-    check_registered()
-    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    with pytest.raises(ConfigError, match="VERL_USE_EXTERNAL_PLUGINS"):
-        check_registered()
-
-
-def test_an_error_that_verl_would_swallow_is_told(monkeypatch):
-    from agl.errors import ConfigError
-    from agl_verl import register
-
-    class Broken:
-        name = "agl_verl"
-
-        def load(self):
-            raise ImportError("no module named 'gone'")
-
-    monkeypatch.setattr(register, "entry_points", lambda group: [Broken()])
-    with pytest.raises(ConfigError, match=r"ImportError: no module named 'gone'"):
-        register.check_registered()
-    monkeypatch.setattr(register, "entry_points", lambda group: [])
-    with pytest.raises(ConfigError, match="no entry point"):
-        register.check_registered()
+def test_verl_must_be_told_before_it_is_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, PLUGIN)
+    with pytest.raises(RuntimeError, match=r"imported before use_cpu\(\)"):
+        use_cpu()
 
 
 def test_sampled_tokens_encode_to_themselves(tiny_model):
@@ -106,14 +84,6 @@ def test_a_conversation_is_a_prefix_of_its_continuation(tiny_model):
     assert ids(later, add_generation_prompt=True)[: len(prompt + answer)] == prompt + answer
 
 
-def test_bytes_encode_every_text(tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(tmp_path, alphabet="bytes"))
-    text = "Grüße, 世界\t 🙂"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
 def test_the_same_seed_makes_the_same_model(tmp_path):
     from safetensors.torch import load_file
 
@@ -125,16 +95,10 @@ def test_the_same_seed_makes_the_same_model(tmp_path):
 
 
 def test_wrong_arguments_are_refused_by_name(tmp_path):
-    with pytest.raises(ValueError, match="multiple of 16, got 30"):
-        make_tiny_model(tmp_path, hidden_size=30)
-    with pytest.raises(ValueError, match="alphabet"):
-        make_tiny_model(tmp_path, alphabet="runes")
-    with pytest.raises(ValueError, match="mode 'asynch'"):
+    with pytest.raises(ValueError, match="mode is 'asynch'"):
         cpu_config("m", mode="asynch")
     with pytest.raises(ValueError, match="ranks must be at least 1"):
         cpu_config("m", ranks=0)
-    with pytest.raises(ValueError, match="no section 'trainr'"):
-        cpu_config("m", trainr={})
     with pytest.raises(ValueError, match="column 'x' has 1 entries for 2"):
         write_prompts(tmp_path / "p.parquet", ["a", "b"], x=[1])
 
@@ -159,7 +123,7 @@ async def test_server_gives_the_log_probabilities_of_its_model(server):
         assert logprob == pytest.approx(float(row[token]), abs=1e-5)
 
 
-async def test_server_stops_at_the_end_token_text_and_length(server, tiny_model):
+async def test_server_stops_at_the_end_token_other_tokens_and_length(server, tiny_model):
     model = server.model
     end = model.config.eos_token_id
     for seed in range(20):  # the end comes as any token of some hundred
@@ -172,10 +136,9 @@ async def test_server_stops_at_the_end_token_text_and_length(server, tiny_model)
     greedy = await generate(server, **LOGPROBS, temperature=0)
     again = await generate(server, **LOGPROBS, temperature=0)
     assert greedy.token_ids == again.token_ids
-    text = server.tokenizer.decode(greedy.token_ids[2])
-    stopped = await generate(server, **LOGPROBS, temperature=0, stop=text)
-    assert text in server.tokenizer.decode(stopped.token_ids)
-    assert len(stopped.token_ids) <= 3
+    stops = {"stop_token_ids": greedy.token_ids[2:3]}
+    stopped = await generate(server, **LOGPROBS, temperature=0, **stops)
+    assert stopped.token_ids == greedy.token_ids[:3]
     assert len((await generate(server, ignore_eos=True)).token_ids) == 6  # response_length
 
 
@@ -239,7 +202,6 @@ async def test_calls_are_cut_off_at_a_weight_update_and_say_so(server):
     await server.set_weights(server.model.state_dict(), 4)
     await server.resume_generation()
     assert (await later).extra_fields == {"global_steps": 4}
-    assert server.num_aborted == 1
 
 
 async def test_a_server_that_leaves_rejects_instead_of_waiting(server):
@@ -274,17 +236,9 @@ async def test_a_sleeping_server_answers_no_calls(server):
     assert len((await generate(server, max_tokens=2, ignore_eos=True)).token_ids) == 2
 
 
-def test_copied_weights_are_in_memory_of_their_own():
-    live = torch.ones(3)
-    assert live.cpu() is live  # the trap: no copy on the CPU
-    saved = copied({"w": (live, None)})
-    live.add_(1)
-    assert saved["w"][0].tolist() == [1, 1, 1]
-
-
 async def test_weights_travel_by_copy():
-    from agl_verl.cpu.checkpoint import RayStoreCheckpointEngine
-    from agl_verl.cpu.inference_server import own_copy
+    from agl_testing.verl_cpu.checkpoint import RayStoreCheckpointEngine
+    from agl_testing.verl_cpu.inference_server import own_copy
 
     live = torch.ones(3)
     sent = own_copy(live)

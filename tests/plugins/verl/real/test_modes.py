@@ -18,7 +18,7 @@ import torch
 from running import check, check_weights, run
 from stock_verl import as_hydra, write_prompts
 
-from agl_verl.cpu import cpu_config
+from agl_testing.verl_cpu import cpu_config
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -144,17 +144,12 @@ def test_stock_verl_with_its_own_agent_loop_and_command_line(tmp_path, tiny_mode
         trainer={
             "total_training_steps": 3,
             "logger": ["file"],
-            "v1": {"trainer_mode": "agl_cpu_sync"},
         },
     )
     metrics = tmp_path / "metrics.jsonl"
-    environment = {
-        "VERL_USE_EXTERNAL_MODULES": "agl_verl.cpu.trainers",
-        "VERL_FILE_LOGGER_PATH": str(metrics),
-    }
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "verl.trainer.main_ppo", *as_hydra(config)],
-        env=os.environ | environment,
+        env=os.environ | {"VERL_FILE_LOGGER_PATH": str(metrics)},
         cwd=tmp_path,
         check=True,
     )

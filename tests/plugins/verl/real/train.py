@@ -14,7 +14,7 @@ from typing import Any
 from digits import digits
 
 import agl
-from agl_verl.cpu import cpu_config, make_tiny_model, use_cpu
+from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
 
 
 @dataclass

@@ -6,44 +6,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agl.utils.checks import check_numbers
-from agl_verl.configuration import known_keys, merge
+from agl.utils.checks import check_choice, check_numbers
 
 PLATFORM = "agl_cpu"
 """The name of the platform, for ``VERL_PLATFORM``."""
 INFERENCE = "agl_cpu"
 """The name of the inference server, for ``rollout.name``."""
+CHECKPOINT_ENGINE = "agl_ray_store"
+"""The name of the way of the weights, for ``rollout.checkpoint_engine.backend``."""
+PLUGIN = "agl_testing.verl_cpu.plugin"
+"""What verl imports, for ``VERL_USE_EXTERNAL_MODULES``."""
 MODES = ("sync", "colocate_async", "separate_async")
-
-CPU_ENVIRONMENT = {
-    "VERL_PLATFORM": PLATFORM,
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "OMP_NUM_THREADS": "1",
-}
-"""What ``use_cpu`` sets: the platform, no statistics to Ray's makers, one thread per process (a run
-is a dozen of processes, and the model is tiny)."""
 
 
 def use_cpu() -> None:
-    """Choose the CPU for verl, in this process and those that it starts.
+    """Choose the CPU for verl, in this process and those that it starts, by environment variables.
 
-    Call it before verl is imported: verl decides on its device once, at import.
+    Call it before verl is imported: verl decides on its device once, at import. Unless they are
+    set, Ray's statistics are switched off and a process gets one thread (a run is a dozen of
+    processes, and the model is tiny).
 
     Raises:
-        RuntimeError: verl has chosen another device already.
+        RuntimeError: verl was imported before.
     """
-    manager = sys.modules.get("verl.plugin.platform.platform_manager")
-    chosen = getattr(manager, "_current_platform", None)
-    if chosen is not None and chosen.device_name != "cpu":
+    if "verl" in sys.modules and PLUGIN not in sys.modules:
         raise RuntimeError(
-            f"verl was imported before use_cpu() and has chosen {chosen.device_name!r}; call "
-            f"use_cpu() first, or set VERL_PLATFORM={PLATFORM} in the environment"
+            "verl was imported before use_cpu(), and has chosen its device; call use_cpu() first"
         )
-    for name, value in CPU_ENVIRONMENT.items():
-        if name == "VERL_PLATFORM":
-            os.environ[name] = value
-        else:
-            os.environ.setdefault(name, value)
+    modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    named = dict.fromkeys([*filter(None, modules), PLUGIN])
+    os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(named)
+    os.environ["VERL_PLATFORM"] = PLATFORM
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def cpu_config(
@@ -81,10 +76,9 @@ def cpu_config(
         Nested dictionaries of plain values.
 
     Raises:
-        ValueError: A number is out of its range, or a section or mode is unknown.
+        ConfigError: A number is out of its range, or there is no such mode.
     """
-    if mode not in MODES:
-        raise ValueError(f"cpu_config: unknown mode {mode!r}; expected one of {MODES}")
+    check_choice("cpu_config", MODES, mode=mode)
     check_numbers(
         "cpu_config",
         whole=True,
@@ -95,13 +89,6 @@ def cpu_config(
         max_prompt_length=max_prompt_length,
         max_response_length=max_response_length,
     )
-    for name, section in overrides.items():
-        if name not in known_keys():
-            raise ValueError(
-                f"cpu_config: verl has no section {name!r}; expected some of {sorted(known_keys())}"
-            )
-        if not isinstance(section, Mapping):
-            raise ValueError(f"cpu_config: the section {name!r} must be a mapping, got {section!r}")
     separate = mode == "separate_async"
     steps_per_update = 2 if separate else 1
     config: dict[str, Any] = {
@@ -160,13 +147,12 @@ def cpu_config(
         },
     }
     if separate:
-        engine = {
-            "backend": "agl_ray_store",
-            "custom_backend_module": "agl_verl.cpu.checkpoint",
+        config["actor_rollout_ref"]["rollout"] |= {
+            "nnodes": 1,
+            "n_gpus_per_node": 1,
+            "checkpoint_engine": {"backend": CHECKPOINT_ENGINE},
         }
-        apart = {"nnodes": 1, "n_gpus_per_node": 1, "checkpoint_engine": engine}
-        merge(config["actor_rollout_ref"]["rollout"], apart)
-        merge(config["trainer"]["v1"], {"separate_async": {"parameter_sync_step": 2}})
+        config["trainer"]["v1"]["separate_async"] = {"parameter_sync_step": 2}
     if critic:
         config["critic"] = {
             **_engine("fsdp"),
@@ -181,7 +167,15 @@ def cpu_config(
             **_engine("fsdp_config"),
             "log_prob_micro_batch_size_per_gpu": 8,
         }
-    return merge(config, overrides)
+    return _merge(config, overrides)
+
+
+def _merge(config: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay ``over`` on ``config``, in place: mappings merge, other values replace."""
+    for key, value in over.items():
+        is_section = isinstance(value, Mapping) and isinstance(config.get(key), dict)
+        config[key] = _merge(config[key], value) if is_section else value
+    return config
 
 
 def _model(model: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The CPU as a platform of verl, beside CUDA: agents' training can be tested where no GPU is.
+"""verl on a CPU: the training of an agent can be tested where no GPU is.
 
 It is verl itself: its trainers, workers, weight updates and queues in Ray processes, its losses and
 estimators. Replaced are the device, the inference server (``transformers`` in place of vLLM) and,
@@ -6,13 +6,17 @@ for the mode ``separate_async``, the way of the weights (Ray in place of NCCL). 
 that agent, rewards and configuration fit together. It does not show that the GPU run is right, and
 a tiny random model learns only what a tiny model can::
 
-    from agl_verl.cpu import cpu_config, make_tiny_model, use_cpu
+    from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
 
     use_cpu()  # before verl is imported
     config = cpu_config(make_tiny_model("tiny"), trainer={"total_training_steps": 3})
     agl.Trainer(algorithm=agl.VERL(config), n_runners=2).fit(my_agent, my_tasks)
 
-What it cannot do it refuses: tensor parallel inference, images, LoRA as an adapter, reward models,
+``use_cpu`` sets two variables of verl's: ``VERL_USE_EXTERNAL_MODULES`` has each of its processes
+import ``agl_testing.verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM`` chooses
+it. agl-verl knows nothing of it, and verl's own command line takes it as well.
+
+It refuses what it cannot do: tensor parallel inference, images, LoRA as an adapter, reward models,
 FSDP1 and Megatron.
 
 Look at verl's metric ``training/rollout_probs_diff_max`` after a run: the largest difference
@@ -20,7 +24,7 @@ between a token's probability at the inference server and at the trainer. It is 
 mode ``sync`` when weights arrive; a run that merely ends proves little.
 """
 
-from agl_verl.cpu.config import cpu_config, use_cpu
-from agl_verl.cpu.model import make_tiny_model
+from agl_testing.verl_cpu.config import cpu_config, use_cpu
+from agl_testing.verl_cpu.model import make_tiny_model
 
 __all__ = ["cpu_config", "make_tiny_model", "use_cpu"]

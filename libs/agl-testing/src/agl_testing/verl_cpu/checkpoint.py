@@ -1,7 +1,7 @@
 """Weights from trainer to inference servers through Ray's object store, without NCCL.
 
-The checkpoint engine ``agl_ray_store`` of verl's mode ``separate_async``, where trainer and
-inference servers are apart. Configured by ``cpu_config(mode="separate_async")``.
+The checkpoint engine of verl's mode ``separate_async``, where trainer and inference servers are
+apart.
 """
 
 import asyncio
@@ -12,14 +12,9 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from agl_verl.cpu.inference_server import own_copy
-from agl_verl.cpu.registration import register_inference
+from agl_testing.verl_cpu.config import CHECKPOINT_ENGINE
+from agl_testing.verl_cpu.inference_server import own_copy
 
-# verl imports this module in the processes of the inference servers, before it looks for the
-# receiver of weights there.
-register_inference()
-
-BACKEND = "agl_ray_store"
 MAILBOX = "agl_verl_weights"
 WAIT_SECONDS = 300.0
 
@@ -44,7 +39,7 @@ class _Mailbox:
         return self.state
 
 
-@CheckpointEngineRegistry.register(BACKEND)
+@CheckpointEngineRegistry.register(CHECKPOINT_ENGINE)
 class RayStoreCheckpointEngine(CheckpointEngine):
     """Rank 0 of the trainer leaves the weights in an actor; every receiver takes them there."""
 

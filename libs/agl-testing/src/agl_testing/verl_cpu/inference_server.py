@@ -43,7 +43,6 @@ class Sampling:
     ignore_eos: bool = False
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, params: dict[str, Any], default_max_tokens: int, room: int) -> "Sampling":
@@ -74,11 +73,9 @@ class Sampling:
                 f"unknown sampling parameters {sorted(unknown)}; the inference server for tests "
                 f"knows {sorted(known | {'max_new_tokens', *NEUTRAL})}"
             )
-        stop = given.pop("stop", ())
         return cls(
             max_tokens=max(1, min(int(length), room)),
             logprobs=given.pop("logprobs", False) is not False,  # vLLM's 0: of the sampled tokens
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_token_ids=tuple(given.pop("stop_token_ids", ())),
             **given,
         )
@@ -148,18 +145,15 @@ class InferenceServer:
         response_length: int,
         max_model_len: int | None = None,
     ) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=torch.float32, attn_implementation="sdpa"
         ).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(model_path)
         self.response_length = response_length
         self.max_model_len = max_model_len or self.model.config.max_position_embeddings
         self.version: int | None = None
-        self.num_aborted = 0
-        """Calls that were cut off."""
         self.asleep = False
         self._lock = threading.Lock()  # one forward, or one weight update, at a time
         self._stopping = threading.Event()
@@ -216,7 +210,6 @@ class InferenceServer:
             self._running -= 1
             if not self._running:
                 self._idle.set()
-        self.num_aborted += reason == "aborted"
         return Sampled(
             token_ids=tokens,
             log_probs=logprobs if sampling.logprobs else None,
@@ -246,16 +239,10 @@ class InferenceServer:
             token, logprob = sample_token(out.logits[0, -1].float(), sampling, generator)
             tokens.append(token)
             logprobs.append(logprob)
-            if token in ends or self._has_stop_text(tokens, sampling.stop):
+            if token in ends:
                 break
             new = torch.tensor([[token]])
         return tokens, logprobs, "completed"
-
-    def _has_stop_text(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
-        if not stop:
-            return False
-        text = self.tokenizer.decode(tokens)
-        return any(end in text for end in stop)
 
     async def set_weights(self, state: dict[str, torch.Tensor], version: int | None) -> None:
         """Take new weights.

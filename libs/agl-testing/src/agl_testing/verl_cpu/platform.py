@@ -3,9 +3,7 @@
 verl asks its platform for a ``torch.<device>`` module and calls memory and random-number functions
 on it that ``torch.cpu`` does not have; ``_CPUModule`` answers those and passes the rest on.
 
-The platform is never chosen by itself (``is_platform_available`` says no): on the head node of a
-GPU cluster, which has no GPU, verl would otherwise train on the CPU. Ask for it by the environment
-variable ``VERL_PLATFORM=agl_cpu``, before ``verl`` is imported, as ``use_cpu()`` does.
+The platform is never chosen by itself (``is_platform_available`` says no), only by its name.
 """
 
 import types
@@ -25,7 +23,7 @@ class _CPUModule(types.ModuleType):
     """``torch.cpu``, and what verl calls on ``torch.cuda`` besides."""
 
     def __init__(self) -> None:
-        super().__init__("agl_verl.cpu.torch_cpu")
+        super().__init__(f"{__name__}.torch_cpu")
         self.empty_cache = self.reset_peak_memory_stats = self.ipc_collect = _nothing
         self.manual_seed = self.manual_seed_all = torch.manual_seed
         self.get_rng_state = lambda *_: torch.get_rng_state()
@@ -72,7 +70,6 @@ class CPUPlatform(PlatformBase):
         return _CPU
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never: it is asked for by name, see the module's docstring."""
         return False
 
     def is_available(self) -> bool:
