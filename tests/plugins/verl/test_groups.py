@@ -23,7 +23,7 @@ from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits, fit, split, to_row, versions
-from agl_verl.messages import GroupRequest, Settle
+from agl_verl.messages import GroupRequest, Settle, Update
 from agl_verl.names import by_our_names
 from agl_verl.options import Options
 from agl_verl.run import Run
@@ -382,6 +382,9 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     told = []
 
     class Watch(agl.Hook):
+        def on_update_start(self, step, rows):
+            told.append(("update", step, *[(one.row.call_ids, one.advantages) for one in rows]))
+
         def on_step_end(self, step, metrics):
             told.append(("step", step, metrics["generation"], metrics["actor/lr"]))
 
@@ -394,6 +397,9 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     run = Run(algorithm, Options({}), None, config, tmp_path / "run", TASKS, None)
     run._generation = Generation("a1", 2)
     async with groups() as run._groups:
+        rows = (await run._groups.run(request(0))).rows
+        values = {f"u0_{one.session}_0": [0.7, 0.0] for one in rows[:1]} | {"other_0_0": [0.7]}
+        await run.answer(Update(7, values))
         for step in (7, 8, 9):
             if step == 8:
                 (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
@@ -402,6 +408,8 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     assert [line["grad_norm"] for line in lines] == [0.5] * 3
     assert [line["calls/total"] for line in lines] == [0] * 3
     assert run._rewards()["rewards"] == [None] * 3
+    _, _, (call_ids, (advantage,)) = told.pop(0)
+    assert (len(call_ids), advantage.value) == (1, 0.7)
     assert told == [
         ("step", 7, 2, 1.0),
         ("step", 8, 2, 1.0),

@@ -129,7 +129,7 @@ def on_attempt_end(
 def on_update_start(algorithm: "Algorithm", step: int, rows: "list[Any]") -> None:
     """Rows are about to be trained.
 
-    Called: once per step that trains any, by algorithms that change weights in their process.
+    Called: before each update of weights, by GRPO and others; a step of verl may have several.
 
     Args:
         rows: Tokens and advantages, as ``agl_learning.Weighed``; to look at, not to change.

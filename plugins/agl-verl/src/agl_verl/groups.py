@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from agl.types import RolloutMode
 from agl_learning.advantages.estimates import mean_of_tokens
-from agl_learning.advantages.weighing import OF_TOKENS
+from agl_learning.advantages.weighing import OF_TOKENS, Weighed
 from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
 from agl_learning.run.folder import Generation
 from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
 from agl_verl.making import Level, Limits, fit, split, to_row
-from agl_verl.messages import GroupAnswer, GroupRequest, Row, Settle, row_key
+from agl_verl.messages import Advantages, GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME
 from agl_verl.record import Record
 
@@ -115,6 +115,16 @@ class Groups:
             return GroupAnswer([], failed, dropped)
         self._held[request.uid] = held
         return GroupAnswer(rows, failed)
+
+    def weighed(self, advantages: Advantages) -> list[Weighed]:
+        """The rows that have advantages, with those of their calls."""
+        held = {key: row for one in self._held.values() for key, row in one.rows.items()}
+        found = [
+            _weighed(held[key], values, self.policy.estimator)
+            for key, values in advantages.items()
+            if key in held
+        ]
+        return [one for one in found if one.advantages]
 
     async def settle(self, settle: Settle) -> dict[str, float]:
         """Put the calls of a training step into their bins; returns its metrics."""
@@ -295,19 +305,25 @@ def _train(
     ledger: Ledger,
     estimator: str,
 ) -> None:
-    because = f"{estimator}, as verl has it"
-    if estimator in OF_TOKENS:  # verl says one number per call
-        because += mean_of_tokens("its")
-    kept = [n for n, value in enumerate(advantages) if value]
     for n, value in enumerate(advantages):
         if value is None:
             ledger.exclude_row(row.only([n]), "rejected", "rollout correction rejected its tokens")
         elif not value:
             why = "its advantage is zero: it did as well as its siblings"
             ledger.exclude_row(row.only([n]), "zero_advantage", why)
-    if kept:
-        given = [
-            Advantage(value=advantages[n] or 0.0, group=row.credits[n].group, because=because)
-            for n in kept
-        ]
-        ledger.train(row.only(kept), given, number)
+    one = _weighed(row, advantages, estimator)
+    if one.advantages:
+        ledger.train(one.row, one.advantages, number)
+
+
+def _weighed(row: TrainingRow, advantages: list[float | None], estimator: str) -> Weighed:
+    """The calls of a row that have an advantage."""
+    because = f"{estimator}, as verl has it"
+    if estimator in OF_TOKENS:  # verl says one number per call
+        because += mean_of_tokens("its")
+    given = {
+        n: Advantage(value=value, group=row.credits[n].group, because=because)
+        for n, value in enumerate(advantages)
+        if value
+    }
+    return Weighed(row.only(given), list(given.values()))

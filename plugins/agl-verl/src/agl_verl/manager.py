@@ -26,6 +26,7 @@ from agl_verl.messages import (
     ProcessOptions,
     Settle,
     Settled,
+    Update,
     Validated,
 )
 from agl_verl.preflight import num_servers
@@ -34,8 +35,8 @@ logger = logging.getLogger("agl.verl")
 
 T = TypeVar("T")
 
-SETTLE_SECONDS = 300.0
-"""How long the account of a step may take."""
+TELL_SECONDS = 300.0
+"""How long the account of a step, and hooks, may take."""
 
 
 class AglManager:
@@ -158,9 +159,9 @@ class AglManager:
             self._groups.add(future)
             future.add_done_callback(self._groups.discard)
 
-    def settle(self, settle: Settle | Validated) -> Settled:
-        """Tell the algorithm what a step trained, or validated."""
-        return self._wait(self._ask(settle), SETTLE_SECONDS)
+    def tell(self, message: Update | Settle | Validated) -> Settled:
+        """Tell the algorithm what a step trains, that it is over, or what a validation found."""
+        return self._wait(self._ask(message), TELL_SECONDS)
 
     def check(self) -> None:
         """Refuse to go on where nothing can come any more.

@@ -83,14 +83,25 @@ class GroupAnswer:
     """Why the group has no rows that verl may train, in words; empty when it has."""
 
 
+Advantages = dict[str, list[float | None]]
+"""Key of the row, as ``row_key`` makes it, to one advantage per call of it: the mean over its
+tokens. None for a call of which rollout correction rejected every token."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Rows are about to be trained; a step of ``separate_async`` has several updates."""
+
+    step: int
+    advantages: Advantages
+
+
 @dataclass(frozen=True)
 class Settle:
     """A training step is over: what was trained of which row."""
 
     step: int
-    advantages: dict[str, list[float | None]]
-    """Key of the row, as ``row_key`` makes it, to one advantage per call of it: the mean over its
-    tokens. None for a call of which rollout correction rejected every token."""
+    advantages: Advantages
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """verl's, of the step."""
     is_last: bool = False
@@ -120,5 +131,5 @@ def row_key(uid: str, session: int, number: int) -> str:
     return f"{uid}_{session}_{number}"
 
 
-Message = Backend | GroupRequest | Settle | Validated
+Message = Backend | GroupRequest | Update | Settle | Validated
 Answer = GroupAnswer | Settled | None

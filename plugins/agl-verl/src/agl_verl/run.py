@@ -23,7 +23,16 @@ from agl_records.training_data import TrainedModel
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
 from agl_verl.making import Limits
-from agl_verl.messages import Answer, Backend, GroupRequest, Message, Settle, Settled, Validated
+from agl_verl.messages import (
+    Answer,
+    Backend,
+    GroupRequest,
+    Message,
+    Settle,
+    Settled,
+    Update,
+    Validated,
+)
 from agl_verl.names import by_our_names
 from agl_verl.options import NAME
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
@@ -138,6 +147,11 @@ class Run:
             if self._algorithm.is_budget_spent():
                 raise AlgorithmError("the budget of the run is spent")
             return await groups.run(message)
+        if isinstance(message, Update):
+            rows = groups.weighed(message.advantages)
+            if rows:
+                await self._algorithm.tell("on_update_start", step=message.step, rows=rows)
+            return Settled({})
         if isinstance(message, Settle):
             metrics = await groups.settle(message)
             await self._step(message, metrics)

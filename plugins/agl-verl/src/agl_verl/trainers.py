@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_verl.messages import Settle, Validated
+from agl_verl.messages import Settle, Update, Validated
 from agl_verl.rows import RowNotes
 from agl_verl.trainer_mixin import RolloutAdvantages
 
@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 
 class Accounted:
-    """Mixin: the algorithm hears what a step trained, and may end verl; its metrics join verl's."""
+    """Mixin: the algorithm hears what a step trains, and may end verl; its metrics join verl's."""
 
     agent_loop_manager: "AglManager"
+    global_steps: int
     total_training_steps: int
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
         # verl polls for groups, and refills those that failed: here it learns that none will come.
         self.agent_loop_manager.check()
         return super()._add_prompts_to_generate(num_prompts)  # pyright: ignore
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)  # pyright: ignore
+        self.agent_loop_manager.tell(Update(self.global_steps, advantages_of(batch)))
+        return batch
 
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: Any, global_steps: int, epoch: int
@@ -35,7 +41,7 @@ class Accounted:
         )
         is_last = global_steps >= self.total_training_steps
         settle = Settle(global_steps, advantages_of(batch), _numbers(metrics), is_last)
-        settled = self.agent_loop_manager.settle(settle)
+        settled = self.agent_loop_manager.tell(settle)
         metrics.update(settled.metrics)
         if settled.stops:
             self._end_with(global_steps)
@@ -57,8 +63,8 @@ class Accounted:
             if why:
                 raise AlgorithmError(f"no validation task could be measured: {why}") from error
             raise
-        step: int = self.global_steps  # pyright: ignore
-        metrics.update(self.agent_loop_manager.settle(Validated(step, _numbers(metrics))).metrics)
+        validated = Validated(self.global_steps, _numbers(metrics))
+        metrics.update(self.agent_loop_manager.tell(validated).metrics)
         return metrics
 
 
@@ -74,7 +80,7 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def advantages_of(batch: Any) -> dict[str, list[float | None]]:
-    """Per row of a step that is no padding, the advantage of each of its calls."""
+    """Per row of a batch that is no padding, the advantage of each of its calls."""
     import transfer_queue as tq
 
     keys = [
