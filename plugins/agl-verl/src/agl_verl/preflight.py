@@ -192,12 +192,9 @@ def check_environment() -> None:
     Raises:
         ConfigError: Packages are missing or do not fit.
     """
-    from agl_verl.versions import check_versions, conflicts, untested
+    from agl_verl.versions import check_versions, conflicts
 
     check_versions()
-    differences = untested()
-    if differences:
-        logger.info("not the versions that were tested together: %s", "; ".join(differences))
     problems = conflicts()
     if problems:
         logger.warning(

@@ -4,9 +4,8 @@ verl moves fast, leaves some of its needs out of its metadata, and a wrong pair 
 itself late, in a worker. ``check_versions`` compares the installed packages with ``WANTED`` and
 names every one that does not fit, with the line for pip.
 
-``TESTED`` are the sets that our tests have run with; ``constraints/cpu.txt`` has one in full. Other
-versions within ``WANTED`` may do: ``untested`` lists them, and a run logs that. ``conflicts`` looks
-further, at what those packages need in their turn.
+``constraints/cpu.txt`` has a set that our tests have run with. ``conflicts`` looks further, at what
+those packages need in their turn.
 """
 
 from collections.abc import Iterable
@@ -31,18 +30,6 @@ WANTED = {
 }
 """What a run needs: what verl 0.9 asks for, and the four packages that its V1 trainer imports
 without asking for them."""
-
-
-_NEWEST = {
-    "verl": "0.9.1",
-    "torch": "2.13.0",
-    "ray": "2.60.0",
-    "transformers": "5.9.0",
-    "tensordict": "0.10.0",
-    "TransferQueue": "0.1.11",
-}
-TESTED = (_NEWEST, {**_NEWEST, "verl": "0.9.0"})
-"""Versions that were run together on a CPU; with the second all tests but the two longest runs."""
 
 
 def installed(names: "dict[str, str] | tuple[str, ...]" = tuple(WANTED)) -> dict[str, str | None]:
@@ -80,20 +67,6 @@ def check_versions(found: dict[str, str | None] | None = None) -> None:
         )
 
 
-def untested(found: dict[str, str | None] | None = None) -> list[str]:
-    """How the installed versions differ from the tested set that is nearest; empty: not at all."""
-    found = installed() if found is None else found
-    differences = [
-        [
-            f"{name} {found.get(name)} (tested: {wanted})"
-            for name, wanted in tested.items()
-            if _public(found.get(name)) != wanted
-        ]
-        for tested in TESTED
-    ]
-    return min(differences, key=len)
-
-
 def conflicts(names: Iterable[str] = tuple(WANTED)) -> list[str]:
     """What installed packages need and do not have, from some of them to the last that they need.
 
@@ -129,8 +102,3 @@ def conflicts(names: Iterable[str] = tuple(WANTED)) -> list[str]:
 
 def _fits(have: str | None, wanted: str) -> bool:
     return have is not None and SpecifierSet(wanted).contains(Version(have), prereleases=True)
-
-
-def _public(have: str | None) -> str | None:
-    """Without the mark of a build, as +cpu."""
-    return Version(have).public if have else None
