@@ -32,7 +32,7 @@ WANTED = {
 without asking for them."""
 
 
-def installed(names: "dict[str, str] | tuple[str, ...]" = tuple(WANTED)) -> dict[str, str | None]:
+def installed(names: Iterable[str] = tuple(WANTED)) -> dict[str, str | None]:
     """The installed version of each package, None where there is none; imports nothing."""
     found: dict[str, str | None] = {}
     for name in names:

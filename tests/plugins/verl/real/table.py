@@ -43,6 +43,21 @@ class Killing(Script):
         return await super().play(task, llm, rollout)
 
 
+class Telling(agl.Hook):
+    """Writes which calls the last update trains, with their advantages."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_update_start(self, rows: list[Any]) -> None:
+        told = {
+            f"{one.row.rollout_id}/{call_id}": advantage.value
+            for one in rows
+            for call_id, advantage in zip(one.row.call_ids, one.advantages, strict=True)
+        }
+        self._file.write_text(json.dumps(told))
+
+
 def main(
     folder: Path,
     cases: list[str],
@@ -94,6 +109,7 @@ def main(
             store=agl.SqliteLightningStore(str(folder / "store.db")),
             strategy={"type": "cs", "server_port": 0},
             n_runners=1,
+            hooks=[Telling(folder / "told.json")],
             llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
         ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
 

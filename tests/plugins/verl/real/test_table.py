@@ -65,17 +65,29 @@ def in_store(folder, look):
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory):
+def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     adapter = {"agent_match": "writer", "truncated": "mask"}
     code = train(folder, ",".join(TABLE), adapter=adapter)
     assert code == 0, (folder / "log.txt").read_text()[-4000:]
-    return in_store(folder, accounts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def counted(ran):
+    return in_store(ran, accounts)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_call_is_in_the_bin_that_a_person_names(counted, case):
     assert counted[case] == TABLE[case]
+
+
+def test_a_hook_sees_what_an_update_trains(ran):
+    parts = in_store(ran, agl.load_parts)
+    calls = [one for part in parts for one in part.trained if one.kind == "call"]
+    told = json.loads((ran / "told.json").read_text())
+    assert told == {f"{one.rollout_id}/{one.call_id}": one.advantage.value for one in calls}
 
 
 @pytest.fixture(scope="module")
