@@ -57,7 +57,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
     chain = (await show(store, rollout_id)).chain
     told = await why(store, chain, rows[0].call_ids[0], 1)
     terms = {term.name: term for term in told.terms}
-    assert told.advantage is not None
-    assert terms["length"].value == pytest.approx(told.advantage * (weights[0].token - 1))
+    assert told.call.advantage is not None
+    assert terms["length"].value == pytest.approx(told.call.advantage * (weights[0].token - 1))
     assert f"{num_rollouts} rollouts" in terms["length"].because
     await store.close()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agl_views.explanations.explanation import CallLine
 from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.reward_lines import RewardLine
 from agl_views.explanations.token_parts import Bin, Group, Step, Why
@@ -14,20 +15,24 @@ GROUP = Group("", (), 0.4, 0.5)
 STEP = Step(
     "r", "grpo", 3, 1, sampled_by="2", made="3", num_trained=2, num_rollouts=4, num_tokens=5
 )
+CALL = CallLine(
+    "c",
+    "at-1",
+    None,
+    rule="final",
+    because="the last reward of the attempt is 1",
+    reward=1.0,
+    advantage=0.6 / 0.500001,
+    advantage_because="1 against mean 0.4, std 0.5 of 4",
+)
 WHY = Why(
     rollout_id="ro-1",
-    attempt_id="at-1",
-    call_id="c",
+    call=CALL,
     place=0,
     token_id=7,
     logprob=-0.1,
     events=(EVENT,),
-    rule="final",
-    because="the last reward of the attempt is 1",
-    credit=1.0,
     group=GROUP,
-    advantage=0.6 / 0.500001,
-    advantage_because="1 against mean 0.4, std 0.5 of 4",
     num_shared=1,
     num_calls=1,
     bin=Bin("trained", row=0, position=2),
@@ -43,6 +48,10 @@ GRPO: dict[str, Any] = {
     "max_tokens": 100,
 }
 ADVANTAGE = 0.6 / 0.500001
+
+
+def of_call(**about: Any) -> Why:
+    return replace(WHY, call=replace(CALL, **about))
 
 
 def values(why: Why = WHY, **options: Any) -> dict[str, float | None]:
@@ -77,23 +86,23 @@ def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
 
 
 def test_without_a_deviation_the_advantage_is_the_distance() -> None:
-    found = values(replace(WHY, advantage=0.6), normalise_std=False)
+    found = values(of_call(advantage=0.6), normalise_std=False)
     assert "scale" not in found
     assert found["length"] == pytest.approx(0.6 * (1 / 20 - 1))
 
 
 def test_a_long_answer_costs_what_the_ledger_says() -> None:
-    because = f"{WHY.because}; -0.5 for an answer of 90 tokens"
-    long = replace(WHY, because=because, credit=0.5)
+    because = f"{CALL.because}; -0.5 for an answer of 90 tokens"
+    long = of_call(because=because, reward=0.5)
     found = values(long, overlong_buffer=20, overlong_penalty=1.0)
     assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
-    assert values(replace(long, credit=0.0), overlong_buffer=20, overlong_penalty=2.0)[
+    assert values(of_call(because=because, reward=0.0), overlong_buffer=20, overlong_penalty=2.0)[
         "overlong"
     ] == pytest.approx(-1.0)
 
 
 def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
-    assert values(replace(WHY, credit=0.25))["rule"] == -0.75
+    assert values(of_call(reward=0.25))["rule"] == -0.75
 
 
 @pytest.mark.parametrize(
@@ -140,7 +149,7 @@ def test_what_is_not_trained_loses_all_of_it() -> None:
 
 
 def test_another_estimator_stands_in_the_place_of_mean_and_deviation() -> None:
-    why = replace(WHY, advantage=0.7, advantage_because="rloo (leave one out): 1 less 0.3")
+    why = of_call(advantage=0.7, advantage_because="rloo (leave one out): 1 less 0.3")
     found = values(why, estimator="rloo")
     assert found["estimator"] == pytest.approx(-0.3)
     assert not {"baseline", "scale"} & found.keys()

@@ -185,7 +185,7 @@ def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> Non
     why = why_of(explain, failed, "--call", f"{9:016x}", "--token", "0")
     assert why["bin"]["reason"] == "failed_attempt"
     assert why["terms"] == []
-    assert why["advantage"] is None
+    assert why["call"]["advantage"] is None
 
 
 def test_computed_again_it_is_the_same(explain: Explain) -> None:

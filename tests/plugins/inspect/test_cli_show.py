@@ -10,8 +10,8 @@ import pytest
 import agl
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
+from agl.utils.text import printable
 from agl_sqlite import SqliteLightningStore
-from agl_views.explanations.rollout_view import printable
 
 from .test_cli_explain import add, call_span, reward_span, step
 

@@ -12,8 +12,8 @@ import agl
 import agl_views.tables.rollout_table
 from agl.types import Attempt
 from agl_inspect.doctor.findings import attempt_failure
+from agl_inspect.show.rollout import failure
 from agl_runs.result import place_of
-from agl_views.explanations.rollout_view import failure
 
 OF_OTHERS = [
     "/v/site-packages/openai/_base.py",

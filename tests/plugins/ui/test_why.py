@@ -169,6 +169,6 @@ def test_the_command_under_why_tells_of_the_same_token(serve, tmp_path, turn):
     here = {"cwd": tmp_path / "here", "capture_output": True, "check": True}
     done = subprocess.run([agl_, *command], **here)
     told = json.loads(done.stdout)
-    assert (told["why"]["call_id"], told["why"]["place"]) == (call, 3)
+    assert (told["why"]["call"]["call_id"], told["why"]["place"]) == (call, 3)
     shown = json.loads(read(f"{address}/why.json?turn={turn}&call={call}&token=3"))
     assert shown["bin"]["row"] is None  # the page has read some of the calls

@@ -29,6 +29,10 @@ def _step(step: int | None) -> str:
     return "-/" if step is None else f"{step:012d}/"
 
 
+def _prefix(run: str | None, step: int | None) -> str:
+    return "" if run is None else f"{_run(run)}{'' if step is None else _step(step)}"
+
+
 async def put_parts(store: LightningStore, parts: Sequence[LedgerPart]) -> None:
     """Keep accounts of rollouts, all or none.
 
@@ -74,26 +78,20 @@ async def query_parts(
         step: Only of this step.
         lost: Only those that the run went back behind, or only those that count; None for all.
     """
-    asked = {"rollout_id_in": rollout_id_in, "run": run, "step": step, "lost": lost}
-    return [part async for part in _each(store, **asked)]
+    asked: dict[str, Any] = {"rollout_id_in": rollout_id_in, "run": run, "step": step, "lost": lost}
+    return [part async for part in each_part(store, **asked)]
 
 
 async def each_part(
     store: LightningStore,
     *,
+    rollout_id_in: Sequence[str] | None = None,
     run: str | None = None,
     step: int | None = None,
     lost: bool | None = None,
 ) -> AsyncGenerator[LedgerPart]:
     """The same, read page by page."""
-    async for part in _each(store, run=run, step=step, lost=lost):
-        yield part
-
-
-async def _each(
-    store: LightningStore, *, run: Any, step: Any, lost: Any, rollout_id_in: Any = None
-) -> AsyncGenerator[LedgerPart]:
-    prefix = "" if run is None else f"{_run(run)}{'' if step is None else _step(step)}"
+    prefix = _prefix(run, step)
     after = None
     while True:
         try:
@@ -115,9 +113,9 @@ async def count_parts(
     store: LightningStore, *, run: str | None = None, step: int | None = None
 ) -> int:
     """How many accounts there are, of all runs, of one, or of a step of it."""
-    prefix = "" if run is None else f"{_run(run)}{'' if step is None else _step(step)}"
     try:
-        return (await store.query_documents(KIND, key_prefix=prefix, limit=1)).total
+        found = await store.query_documents(KIND, key_prefix=_prefix(run, step), limit=1)
+        return found.total
     except NotSupportedError:
         return 0
 

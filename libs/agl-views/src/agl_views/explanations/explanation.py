@@ -14,7 +14,6 @@ from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
-    EXCLUSION_REASONS,
     Credit,
     Exclusion,
     ExclusionReason,
@@ -25,13 +24,11 @@ from agl_views.explanations.reward_lines import (
     RefusedReward,
     RewardLine,
     refused_rewards,
-    refused_text,
     reward_lines,
 )
 from agl_views.explanations.trace_reader import Part, Trace, read_trace
 
-SHOWN = 5
-"""Siblings whose rewards a text names."""
+Account = tuple[Rollout, LedgerPart]
 
 
 def group_of(rollout: Rollout) -> str:
@@ -125,6 +122,14 @@ class Chain:
     """The account that is explained; None where no algorithm has accounted for it."""
     trace: Trace
     """What was read."""
+    of_step: list[Account] = field(default_factory=list[Account])
+    """The rollouts that its step accounts for, this one included, each with its account."""
+
+    @property
+    def siblings(self) -> list[Account]:
+        """Those of the same task, this one included."""
+        own = group_of(self.rollout)
+        return [(one, part) for one, part in self.of_step if group_of(one) == own]
 
     def only(self, row: int | None, token: int | None = None) -> Explanation:
         """The part about one row, or one token of it; the whole for None.
@@ -198,10 +203,10 @@ async def explain(
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
     calls = {record.call.call_id: record.call for record in recorded_parts(spans)}
     part: LedgerPart | None = None
-    siblings: dict[str, float | None] = {}
+    of_step: list[Account] = []
     if parts:
         part = max(parts, key=lambda part: part.step or 0)
-        siblings = await _siblings(store, rollout, part)
+        of_step = await _of_step(store, part)
         # Of a long trace not all calls were read.
         trained = [one for one in part.trained if one.kind == "call" and one.call_id in calls]
         excluded = part.excluded
@@ -225,10 +230,15 @@ async def explain(
         rows=tuple(_row(number, row, trained, calls) for number, row in rows.items()),
         excluded=tuple(_line(one, calls) for one in excluded if one.kind == "call"),
         excluded_rollout=left_out[0] if left_out else "",
-        siblings=siblings,
         refused=refused_rewards(spans),
     )
-    return Chain(explanation, rows, calls, rollout, part, trace)
+    chain = Chain(explanation, rows, calls, rollout, part, trace, of_step)
+    others = {
+        one.rollout_id: _mean_credit(of)
+        for one, of in chain.siblings
+        if one.rollout_id != rollout_id
+    }
+    return replace(chain, whole=replace(explanation, siblings=others))
 
 
 def _rows(trained: Sequence[Trained], calls: dict[str, ModelCall]) -> dict[int, TrainingRow]:
@@ -285,21 +295,21 @@ async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -
     return await query_parts(store, rollout_id_in=ids, step=step, lost=True)
 
 
-async def _siblings(
-    store: LightningStore, rollout: Rollout, part: LedgerPart
-) -> dict[str, float | None]:
-    """Rollouts of the same task that the same step accounts for, with their mean credit."""
-    found: dict[str, float | None] = {}
-    async for sibling in each_part(store, run=part.run, step=part.step, lost=part.lost):
-        items = (*sibling.trained, *sibling.excluded)
-        given = [i.credit.reward for i in items if i.credit and i.credit.reward is not None]
-        found[sibling.rollout_id] = sum(given) / len(given) if given else None
-    found.pop(rollout.rollout_id, None)
-    return {
-        other.rollout_id: found[other.rollout_id]
-        for other in await store.query_rollouts(rollout_id_in=list(found))
-        if group_of(other) == group_of(rollout)
+async def _of_step(store: LightningStore, part: LedgerPart) -> list[Account]:
+    """In the order of their ids."""
+    parts = {
+        one.rollout_id: one
+        async for one in each_part(store, run=part.run, step=part.step, lost=part.lost)
+        if one.algorithm == part.algorithm
     }
+    rollouts = await store.query_rollouts(rollout_id_in=list(parts))
+    return [(one, parts[one.rollout_id]) for one in rollouts]
+
+
+def _mean_credit(part: LedgerPart) -> float | None:
+    items = (*part.trained, *part.excluded)
+    given = [one.credit.reward for one in items if one.credit and one.credit.reward is not None]
+    return sum(given) / len(given) if given else None
 
 
 def _began(row: TrainingRow) -> str:
@@ -310,79 +320,3 @@ def _began(row: TrainingRow) -> str:
         f"at token {at.position} of the row of call {at.call_id} the prompt went on with {at.got}, "
         f"not with {at.expected}"
     )
-
-
-# --- as text
-
-
-def as_text(explanation: Explanation) -> str:
-    """The explanation, a fact per line."""
-    e = explanation
-    mode = f", mode {e.mode}" if e.mode else ""
-    account = "no ledger: as the adapter 'rows' would read it"
-    if e.algorithm or e.step is not None:
-        account = f"step {e.step} of {e.algorithm}"
-    lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
-    lines += [f"reward     {one.value:.4g} ({one.name}), {_at(one)}" for one in e.rewards]
-    if e.token is None:
-        if e.refused:
-            lines.append(f"reward     {refused_text(e.refused)}")
-        elif not e.rewards:
-            lines.append("reward     none was given")
-    if e.siblings:
-        shown = [
-            f"{rollout_id} {'no reward' if value is None else f'{value:.4g}'}"
-            for rollout_id, value in list(e.siblings.items())[:SHOWN]
-        ]
-        more = f" and {len(e.siblings) - SHOWN} more" if len(e.siblings) > SHOWN else ""
-        lines.append(f"siblings   {', '.join(shown)}{more}")
-    if e.excluded_rollout:
-        lines.append(f"excluded   the rollout, as {e.excluded_rollout}")
-    for row in e.rows:
-        agent = f" of agent {row.agent_name!r}" if row.agent_name else ""
-        lines.append(f"row {row.number}      {row.num_tokens} tokens{agent}")
-        if row.began:
-            lines.append(f"           begins anew: {row.began}")
-        if e.token is not None:
-            lines.append(_token_text(e.token))
-        for call in row.calls:
-            lines += call_text(call)
-    lines += [line for call in e.excluded for line in call_text(call)]
-    return "\n".join(lines)
-
-
-def _at(reward: RewardLine) -> str:
-    return f"span {reward.span_id} (#{reward.sequence_id} of attempt {reward.attempt_id})"
-
-
-def _token_text(token: TokenLine) -> str:
-    logprob = "unknown" if token.logprob is None else f"{token.logprob:.4g}"
-    if not token.sampled:
-        return (
-            f"token {token.position}    id {token.token_id}: given to the model, not sampled by "
-            "it; nothing is learned from it"
-        )
-    return (
-        f"token {token.position}    id {token.token_id}, log-probability {logprob}, "
-        f"token {token.place} of the answer of call {token.call_id}"
-    )
-
-
-def call_text(call: CallLine) -> list[str]:
-    """What one call got and why, a fact per line."""
-    agent = f", agent {call.agent_name!r}" if call.agent_name else ""
-    tokens = f", sampled tokens {call.tokens[0]} to {call.tokens[1] - 1}" if call.tokens else ""
-    lines = [f"  call     {call.call_id} of attempt {call.attempt_id}{agent}{tokens}"]
-    if call.rule or call.because:
-        got = "no reward" if call.reward is None else f"{call.reward:.4g}"
-        of = f" (from span {', '.join(call.sources)})" if call.sources else ""
-        lines.append(f"  credit   {got} by rule {call.rule!r}: {call.because}{of}")
-    if call.advantage is not None:
-        group = call.group or "all calls of the sibling rollouts"
-        lines.append(f"  group    {group}")
-        lines.append(f"  advantage {call.advantage:+.4g}: {call.advantage_because}")
-    if call.excluded is not None:
-        meaning = EXCLUSION_REASONS[call.excluded]
-        detail = f" ({call.detail})" if call.detail else ""
-        lines.append(f"  excluded {call.excluded}: {meaning}{detail}")
-    return lines

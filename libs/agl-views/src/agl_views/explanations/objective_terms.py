@@ -36,21 +36,21 @@ def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
         found: All else about it.
         options: Of the algorithm.
     """
-    if found.credit is None:
+    if found.call.reward is None:
         return ()
-    terms = [*_rewards(found, found.credit, options)]
-    if found.advantage is None:
+    terms = [*_rewards(found, found.call.reward, options)]
+    if found.call.advantage is None:
         return tuple(terms)
-    terms += _advantage(found, found.credit, found.advantage, options)
+    terms += _advantage(found, found.call.reward, found.call.advantage, options)
     if found.bin.name == "excluded":
-        away = -found.advantage if found.num_shared else None
+        away = -found.call.advantage if found.num_shared else None
         terms.append(Term("mask", away, f"not trained, {found.bin.because}", 0.0))
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained", 1.0))
     terms.append(_staleness(found, options))
     if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
-        terms.append(_clip(found, found.advantage, options))
-    length = _length(found, found.advantage, options)
+        terms.append(_clip(found, found.call.advantage, options))
+    length = _length(found, found.call.advantage, options)
     if length.value is not None and any(one.value is None for one in terms):
         length = replace(length, because=f"{length.because}, with what is not kept as 0")
     return (*terms, length)
@@ -60,9 +60,11 @@ def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term
     raw = sum(one.value for one in found.events)
     said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
     terms = [Term("event", raw, said)]
-    cost = _overlong(found.because, options)
+    cost = _overlong(found.call.because, options)
     rest = credit - raw - (cost or 0.0)
-    why = f"rule {found.rule!r}: {found.because}" if found.rule else found.because
+    why = (
+        f"rule {found.call.rule!r}: {found.call.because}" if found.call.rule else found.call.because
+    )
     terms.append(Term("rule", 0.0 if abs(rest) <= _SMALL * max(1.0, abs(raw)) else rest, why))
     if cost is not None:
         told = f"an answer within the last {options.get('overlong_buffer')} tokens before the limit"
@@ -81,14 +83,14 @@ def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
 def _advantage(
     found: Why, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
-    name, group = estimator_of(found.advantage_because), found.group
+    name, group = estimator_of(found.call.advantage_because), found.group
     name = options.get("estimator", name)  # algorithms that are one estimator have no such option
     if not found.num_shared:
         why = "what each token of the call had is not kept, only their mean"
-        return [Term("estimator", None, f"{why}: {found.advantage_because}")]
+        return [Term("estimator", None, f"{why}: {found.call.advantage_because}")]
     if name != DEFAULT or group is None:
         about = f"estimator {name!r}: {ABOUT[name]}" if name in ABOUT else str(name)
-        return [Term("estimator", advantage - credit, f"{about}; {found.advantage_because}")]
+        return [Term("estimator", advantage - credit, f"{about}; {found.call.advantage_because}")]
     distance = credit - group.mean
     counted = f"{group.num_counted} rollouts"
     terms = [Term("baseline", -group.mean, f"the mean of {counted} is {group.mean:.6g}")]
@@ -100,7 +102,7 @@ def _advantage(
     # A rule may compare the step as well; and an account may be of other numbers than these.
     rest = advantage - scaled
     if abs(rest) > 1e-6 * max(1.0, abs(advantage)):
-        why = f"what else its ledger says: {found.advantage_because}"
+        why = f"what else its ledger says: {found.call.advantage_because}"
         terms.append(Term("estimator", rest, why))
     return terms
 

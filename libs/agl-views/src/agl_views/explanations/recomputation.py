@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from agl.errors import AglError
 from agl.store.base import LightningStore
-from agl.types import Rollout
 from agl_learning.advantages.group_advantages import Moments, moments
 from agl_learning.advantages.weighing import (
     ADVANTAGES,
@@ -28,12 +27,11 @@ from agl_records.row_builder import RowsAdapter, rows_adapter
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, LedgerPart, Trained
 from agl_runs.records import Run
-from agl_views.explanations.explanation import group_of
+from agl_views.explanations.explanation import Account, Chain, group_of
 from agl_views.explanations.token_parts import Recomputed
 
 SAME = 1e-9
 """Relative: numbers that differ by no more are the same."""
-Account = tuple[Rollout, LedgerPart]
 Item = Trained | Exclusion
 
 
@@ -46,9 +44,8 @@ async def recompute(
     store: LightningStore,
     run: Run | None,
     options: Mapping[str, Any],
-    of_step: Sequence[Account],
+    chain: Chain,
     item: Item,
-    served_model: str | None,
 ) -> Recomputed:
     """Compute what a call got once more.
 
@@ -56,12 +53,10 @@ async def recompute(
         store: Where the spans of its step are.
         run: Whose configuration says how.
         options: Of the algorithm.
-        of_step: The rollouts of its step with their accounts.
+        chain: Of its rollout.
         item: The call in the ledger.
-        served_model: What the gateway calls the model that made it; None where nobody knows.
     """
-    group = next(group_of(one) for one, _ in of_step if one.rollout_id == item.rollout_id)
-    siblings = [(one, part) for one, part in of_step if group_of(one) == group]
+    siblings, served_model = chain.siblings, chain.calls[item.call_id].served_model
     model, estimator, problem = None, DEFAULT, ""
     if item.advantage is None:  # it was compared with nothing
         siblings = [one for one in siblings if one[0].rollout_id == item.rollout_id]
@@ -79,7 +74,9 @@ async def recompute(
         if isinstance(getattr(adapter, "credit", None), GroupRule):
             return Recomputed((), "a judge gave its credit; it is not asked again")
         reader = Reader(store, adapter, options.get("infrastructure_failures") == "keep", model)
-        collected = await _collected(reader, siblings if estimator == DEFAULT else of_step, item)
+        collected = await _collected(
+            reader, siblings if estimator == DEFAULT else chain.of_step, item
+        )
         weigh(collected, _Options(**given))
     except (AglError, ImportError) as error:
         return Recomputed((), f"it cannot be computed again: {error}")

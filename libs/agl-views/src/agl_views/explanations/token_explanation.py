@@ -9,12 +9,11 @@ from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_learning.advantages.weighing import ACROSS_TASKS
 from agl_learning.reports.run_metrics import lines_of
-from agl_records.ledger.documents import each_part
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_runs.records import Run
 from agl_runs.result import with_reward
-from agl_runs.store import query_runs
+from agl_runs.store import get_run
 from agl_views.explanations.explanation import CallLine, Chain, group_of
 from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.recomputation import calls_of, compared_credits, moments_in, recompute
@@ -61,31 +60,23 @@ async def why(
     line, row, position = _line_of(chain, call_id, place)
     if not chain.trace.is_whole:  # rows are numbered within what was read
         row = position = None
-    run = await _run_of(store, chain.part)
     part, item = chain.part, _item_of(chain.part, call_id)
-    of_step = [] if part is None else await _of_step(store, part)
-    group = None if item is None else await _group(store, of_step, item, chain.rollout)
+    run = await get_run(store, part.run) if part is not None and part.run is not None else None
     options = _options(run, call)
-    sources = line.sources if line is not None else ()
+    got = line or CallLine(call_id, call.attempt_id, call.agent_name)
     found = Why(
-        *(call.rollout_id, call.attempt_id, call_id, place, ids[place]),
+        *(call.rollout_id, got, place, ids[place]),
         logprob=call.response_logprobs[place] if call.response_logprobs else None,
-        events=tuple(one for one in chain.whole.rewards if one.span_id in sources),
-        rule=line.rule if line else "",
-        because=line.because if line else "",
-        credit=line.reward if line else None,
-        group=group,
-        advantage=line.advantage if line else None,
-        advantage_because=line.advantage_because if line else "",
+        events=tuple(one for one in chain.whole.rewards if one.span_id in got.sources),
+        group=None if item is None else await _group(store, chain, item),
         num_shared=_num_shared(line, len(ids)),
         num_calls=_num_sharing(chain, line),
         bin=_bin(part, line, row, position),
-        step=None if part is None else _step(chain, part, of_step, call, run, options),
+        step=None if part is None else _step(chain, part, call, run, options),
     )
     found = replace(found, terms=terms_of(found, options))
     if again and item is not None:
-        of_it = await recompute(store, run, options, of_step, item, call.served_model)
-        found = replace(found, again=of_it)
+        found = replace(found, again=await recompute(store, run, options, chain, item))
     return found
 
 
@@ -119,12 +110,6 @@ def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | Non
     return next((one for one in items if one.call_id == call_id), None)
 
 
-async def _run_of(store: LightningStore, part: LedgerPart | None) -> Run | None:
-    if part is None or part.run is None:
-        return None
-    return next((run for run in await query_runs(store) if run.run_id == part.run), None)
-
-
 def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     """Those of the algorithm that trains the model of the call."""
     found: Any = run.config.get("algorithm") if run is not None else None
@@ -132,37 +117,20 @@ def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     return {**options, **options.get("models", {}).get(call.served_model, {})}
 
 
-async def _of_step(store: LightningStore, part: LedgerPart) -> list[tuple[Rollout, LedgerPart]]:
-    """The rollouts in the step of this account, each with its own, in the order of their ids."""
-    parts = {
-        one.rollout_id: one
-        async for one in each_part(store, run=part.run, step=part.step, lost=part.lost)
-        if one.algorithm == part.algorithm
-    }
-    rollouts = await store.query_rollouts(rollout_id_in=list(parts))
-    return [(one, parts[one.rollout_id]) for one in rollouts]
-
-
-async def _group(
-    store: LightningStore,
-    of_step: Sequence[tuple[Rollout, LedgerPart]],
-    item: Trained | Exclusion,
-    rollout: Rollout,
-) -> Group | None:
+async def _group(store: LightningStore, chain: Chain, item: Trained | Exclusion) -> Group | None:
     """None where nothing is compared: examples of fine-tuning, evaluations."""
-    name, own = item.credit.group if item.credit else "", group_of(rollout)
-    siblings = [(one, part) for one, part in of_step if group_of(one) == own]
-    of_group = moments_in([part for _, part in siblings], name)
+    name = item.credit.group if item.credit else ""
+    of_group = moments_in([part for _, part in chain.siblings], name)
     if of_group is None:
         return None
     members: list[Member] = []
-    for one, part in siblings:
+    for one, part in chain.siblings:
         compared = compared_credits(part, name)
         mean = sum(compared) / len(compared) if compared else None
         raw = (await with_reward(store, one)).reward
         why_not = "" if compared else _left_out(one, part)
         members.append(Member(one.rollout_id, raw, mean, bool(compared), why_not))
-    members.sort(key=lambda member: member.rollout_id != rollout.rollout_id)
+    members.sort(key=lambda member: member.rollout_id != item.rollout_id)
     return Group(name, tuple(members), of_group.mean, of_group.std)
 
 
@@ -188,17 +156,16 @@ def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: in
 def _step(
     chain: Chain,
     part: LedgerPart,
-    of_step: Sequence[tuple[Rollout, LedgerPart]],
     call: ModelCall,
     run: Run | None,
     options: Mapping[str, Any],
 ) -> Step:
     """The step of an account; what is in its means as far as the ledger tells that."""
-    trained = [group_of(one) for one, part in of_step if _num_calls(part.trained)]
+    trained = [group_of(one) for one, part in chain.of_step if _num_calls(part.trained)]
     is_across = options.get("estimator") in ACROSS_TASKS  # see ``Weighed.left_out``
     in_vain = [
         group
-        for one, part in of_step
+        for one, part in chain.of_step
         if not _num_calls(part.trained) and _in_vain(part)
         if (group := group_of(one)) in trained or (is_across and trained)
     ]

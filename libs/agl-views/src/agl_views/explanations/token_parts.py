@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agl_learning.trainer.replay_result import Compared
+from agl_views.explanations.explanation import CallLine
 from agl_views.explanations.reward_lines import RewardLine
 
 
@@ -108,21 +109,15 @@ class Why:
     """All there is to say about one sampled token."""
 
     rollout_id: str
-    attempt_id: str
-    call_id: str
+    call: CallLine
+    """What the call that sampled it got."""
     place: int
     """In the answer, from 0."""
     token_id: int
     logprob: float | None
     events: tuple[RewardLine, ...]
     """The reward events that reached it."""
-    rule: str
-    because: str
-    """The rule's arithmetic."""
-    credit: float | None
     group: Group | None
-    advantage: float | None
-    advantage_because: str
     num_shared: int
     """So many tokens have this very number: it is not this token's own where it is above 1; 0 where
     no token is known to have it, as it is the mean over those of the call."""

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 import click
 
 from agl.cli.shared import print_json, read_and_close
+from agl_inspect.show.call import call_text
 from agl_inspect.show.id_lookup import rollout_of
-from agl_views.explanations.explanation import as_text, explain
+from agl_views.explanations.explanation import Explanation, TokenLine, explain
+from agl_views.explanations.reward_lines import RewardLine, refused_text
 from agl_views.explanations.token_explanation import why
 from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl_views.explanations.explanation import Explanation
     from agl_views.explanations.token_parts import Why
+
+SHOWN = 5
+"""Siblings whose rewards are named."""
 
 
 @click.command("explain")
@@ -67,9 +71,62 @@ def command(
     if as_json:
         print_json({**asdict(explanation), "why": found and asdict(found)})
         return
-    click.echo(as_text(explanation))
+    click.echo(_chain_text(explanation))
     if found is not None:
         click.echo(_why_text(found))
+
+
+def _chain_text(explanation: Explanation) -> str:
+    """The explanation, a fact per line."""
+    e = explanation
+    mode = f", mode {e.mode}" if e.mode else ""
+    account = "no ledger: as the adapter 'rows' would read it"
+    if e.algorithm or e.step is not None:
+        account = f"step {e.step} of {e.algorithm}"
+    lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
+    lines += [f"reward     {one.value:.4g} ({one.name}), {_at(one)}" for one in e.rewards]
+    if e.token is None:
+        if e.refused:
+            lines.append(f"reward     {refused_text(e.refused)}")
+        elif not e.rewards:
+            lines.append("reward     none was given")
+    if e.siblings:
+        shown = [
+            f"{rollout_id} {'no reward' if value is None else f'{value:.4g}'}"
+            for rollout_id, value in list(e.siblings.items())[:SHOWN]
+        ]
+        more = f" and {len(e.siblings) - SHOWN} more" if len(e.siblings) > SHOWN else ""
+        lines.append(f"siblings   {', '.join(shown)}{more}")
+    if e.excluded_rollout:
+        lines.append(f"excluded   the rollout, as {e.excluded_rollout}")
+    for row in e.rows:
+        agent = f" of agent {row.agent_name!r}" if row.agent_name else ""
+        lines.append(f"row {row.number}      {row.num_tokens} tokens{agent}")
+        if row.began:
+            lines.append(f"           begins anew: {row.began}")
+        if e.token is not None:
+            lines.append(_token_text(e.token))
+        for call in row.calls:
+            lines += call_text(call)
+    lines += [line for call in e.excluded for line in call_text(call)]
+    return "\n".join(lines)
+
+
+def _at(reward: RewardLine) -> str:
+    return f"span {reward.span_id} (#{reward.sequence_id} of attempt {reward.attempt_id})"
+
+
+def _token_text(token: TokenLine) -> str:
+    logprob = "unknown" if token.logprob is None else f"{token.logprob:.4g}"
+    if not token.sampled:
+        return (
+            f"token {token.position}    id {token.token_id}: given to the model, not sampled by "
+            "it; nothing is learned from it"
+        )
+    return (
+        f"token {token.position}    id {token.token_id}, log-probability {logprob}, "
+        f"token {token.place} of the answer of call {token.call_id}"
+    )
 
 
 def _why_text(found: "Why") -> str:

@@ -9,15 +9,11 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Span
 from agl.utils.text import printable
+from agl_inspect.show.rollout import LONGEST_MESSAGE, cut, indented
 from agl_records.training_data import ModelCall
-from agl_views.explanations.explanation import CallLine, call_text, explain
-from agl_views.explanations.rollout_view import (
-    LONGEST_MESSAGE,
-    cut,
-    indented,
-    message_text,
-    text_of,
-)
+from agl_records.types import EXCLUSION_REASONS
+from agl_views.explanations.explanation import CallLine, explain
+from agl_views.explanations.rollout_view import message_text, text_of
 
 
 @dataclass(frozen=True)
@@ -171,3 +167,23 @@ def _tokens(call: ModelCall, mask: list[int] | None) -> Iterator[str]:
     for place, (one, logprob, kept) in enumerate(rows):
         at = "unknown" if logprob is None else f"{logprob:.4f}"
         yield f"              {place:>5}  {one:>6}  {at:>9}  {kept}"
+
+
+def call_text(call: CallLine) -> list[str]:
+    """What one call got and why, a fact per line."""
+    agent = f", agent {call.agent_name!r}" if call.agent_name else ""
+    tokens = f", sampled tokens {call.tokens[0]} to {call.tokens[1] - 1}" if call.tokens else ""
+    lines = [f"  call     {call.call_id} of attempt {call.attempt_id}{agent}{tokens}"]
+    if call.rule or call.because:
+        got = "no reward" if call.reward is None else f"{call.reward:.4g}"
+        of = f" (from span {', '.join(call.sources)})" if call.sources else ""
+        lines.append(f"  credit   {got} by rule {call.rule!r}: {call.because}{of}")
+    if call.advantage is not None:
+        group = call.group or "all calls of the sibling rollouts"
+        lines.append(f"  group    {group}")
+        lines.append(f"  advantage {call.advantage:+.4g}: {call.advantage_because}")
+    if call.excluded is not None:
+        meaning = EXCLUSION_REASONS[call.excluded]
+        detail = f" ({call.detail})" if call.detail else ""
+        lines.append(f"  excluded {call.excluded}: {meaning}{detail}")
+    return lines

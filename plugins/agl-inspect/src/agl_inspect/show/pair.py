@@ -11,9 +11,10 @@ from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
 from agl_inspect.show.conversation import Turn, common, turns
 from agl_inspect.show.id_queries import task_id
+from agl_inspect.show.rollout import cut
 from agl_records.final_rewards import reward_text
 from agl_runs.result import failure_text
-from agl_views.explanations.rollout_view import Shown, cut, show, text_of
+from agl_views.explanations.rollout_view import Shown, show, text_of
 from agl_views.explanations.trace_reader import Part
 
 WIDTH = 80

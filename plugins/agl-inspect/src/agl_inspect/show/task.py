@@ -12,12 +12,13 @@ from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
 from agl_inspect.show.conversation import Turn, common, turns
 from agl_inspect.show.id_queries import reading_of, task_id
+from agl_inspect.show.rollout import cut
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import FinalReward, reward_text
 from agl_records.ledger.ledger import load_parts
 from agl_records.training_data import ModelCall
 from agl_runs.result import failure_text
-from agl_views.explanations.rollout_view import cut, text_of
+from agl_views.explanations.rollout_view import text_of
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""
