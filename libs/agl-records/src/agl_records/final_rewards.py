@@ -14,7 +14,7 @@ from agl.types import AttemptedRollout, Rollout, SpanLike
 from agl.utils.rewards import GRADES, place_of_reward
 from agl_runs.result import with_reward
 
-Span_ = TypeVar("Span_", bound=SpanLike)
+_Span = TypeVar("_Span", bound=SpanLike)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ async def final_reward(store: LightningStore, rollout: Rollout) -> FinalReward:
     return FinalReward.of(rollout.status, given)
 
 
-def graded_only(spans: Sequence[Span_]) -> Sequence[Span_]:
+def graded_only(spans: Sequence[_Span]) -> Sequence[_Span]:
     """Those of an attempt's spans whose rewards count: all, or the grade, the runner's last."""
     grades = [one for one in spans if place_of_reward(one) > GRADES]
     return sorted(grades, key=place_of_reward)[-1:] or spans

@@ -12,7 +12,7 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
 from agl_records.types import Credit
 
-BREAK_TOKENS = 8
+_BREAK_TOKENS = 8
 """How many tokens of each side a ``RowBreak`` shows."""
 
 
@@ -132,14 +132,14 @@ def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak |
     alike = [row for row in rows if row.token_ids[:1] == prompt[:1]]
     if not alike:
         return None
-    shared = [common_length(row.token_ids, prompt) for row in alike]
+    shared = [_common_length(row.token_ids, prompt) for row in alike]
     position = max(shared)
     if position == 0:
         return None
     row = next(
         r for r, count in zip(reversed(alike), reversed(shared), strict=True) if count == position
     )
-    end = position + BREAK_TOKENS
+    end = position + _BREAK_TOKENS
     return RowBreak(
         call_id=row.call_ids[-1],
         position=position,
@@ -148,7 +148,7 @@ def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak |
     )
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences have in common from their beginning."""
     if not one or not other or one[0] != other[0]:
         return 0

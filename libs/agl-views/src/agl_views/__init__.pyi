@@ -6,5 +6,5 @@ from .runs.prompt_runs import PromptRun as PromptRun, PromptRuns as PromptRuns
 from .runs.run_facts import RunFacts as RunFacts, run_facts as run_facts
 from .tables.file_store import FileStore as FileStore
 from .tables.rollout_table import Listed as Listed, Wanted as Wanted, listed as listed
-from .tables.stores import each_rollout as each_rollout, open_store as open_store
+from .tables.stores import open_store as open_store
 from .tables.task_changes import TaskChange as TaskChange, task_changes as task_changes

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agl.algorithm.gateway import is_gateway_span
 from agl.emitter import is_reward_span
 from agl.semconv import LightningSpanAttributes
 from agl.types import Attempt, Span
 from agl.utils.rewards import reward_problem
 from agl_records.calls.reader import Recorded
-from agl_records.calls.sources.gateway import is_gateway_span
 from agl_records.training_data import ModelCall, TrainedModel
 from agl_records.types import ExclusionReason
 

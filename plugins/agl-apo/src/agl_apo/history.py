@@ -46,11 +46,11 @@ class History:
 
 async def read_histories(store: LightningStore) -> list[History]:
     """The prompt runs of a store, in the order in which they began."""
-    from agl_views.tables.stores import each_rollout
+    from agl.store.queries import each_record
 
     found = PromptRuns()
     await found.take_entries(store)
-    async for rollout in each_rollout(store):
+    async for rollout in each_record(store.query_rollouts):
         await found.take(store, [rollout])
     return [_history(run) for run in found.runs.values()]
 

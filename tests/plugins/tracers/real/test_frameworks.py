@@ -16,11 +16,11 @@ from gateway_run import proxy_before
 from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 
 import agl
+from agl.algorithm.gateway import is_gateway_span
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
-from agl_records.calls.sources.gateway import is_gateway_span
 from agl_records.training_data import ModelCall
 from agl_testing.echo_llm import EchoLLM
 

@@ -23,7 +23,7 @@ from agl_records.training_data import Choice, ModelCall
 
 CHOSEN = LightningSpanAttributes.CHOSEN.value
 
-Saying = tuple[Any, ...]
+_Saying = tuple[Any, ...]
 """What an answer says, so that answers can be compared."""
 
 
@@ -75,7 +75,7 @@ def _choice(
 
 
 def _that_says(
-    said: Saying, call: ModelCall, sayings: Sequence[Saying], later: Sequence[ModelCall]
+    said: _Saying, call: ModelCall, sayings: Sequence[_Saying], later: Sequence[ModelCall]
 ) -> int:
     """Which of the answers that say this stands for them."""
     same = [number for number, saying in enumerate(sayings) if saying == said]
@@ -142,7 +142,7 @@ def _is_of(link: LinkMatch, call: ModelCall) -> bool:
     return link.key_match in ids and ids[link.key_match] == link.value_match
 
 
-def _gone_on_with(call: ModelCall, sayings: Sequence[Saying], other: ModelCall) -> Saying | None:
+def _gone_on_with(call: ModelCall, sayings: Sequence[_Saying], other: ModelCall) -> _Saying | None:
     """Which answer another call goes on with; None for none."""
     continued = _continued(call, other)
     if any(continued):
@@ -157,13 +157,13 @@ def _gone_on_with(call: ModelCall, sayings: Sequence[Saying], other: ModelCall) 
     return next((saying for saying in sayings if saying in said), None)
 
 
-def _saying(choice: Choice) -> Saying:
+def _saying(choice: Choice) -> _Saying:
     if choice.response is None:
         return ("tokens", *(choice.token_ids or ()))
     return _said(choice.response)
 
 
-def _said(message: Mapping[str, Any]) -> Saying:
+def _said(message: Mapping[str, Any]) -> _Saying:
     """Text and tool calls; clients write the rest, ids and blanks at the ends, as they like."""
     content = message.get("content") or ""
     text = content.strip() if isinstance(content, str) else _written(content)
@@ -171,7 +171,7 @@ def _said(message: Mapping[str, Any]) -> Saying:
     return (text, *map(_calling, calls)) if isinstance(calls, list) else (text, _written(calls))
 
 
-def _calling(call: Any) -> Saying:
+def _calling(call: Any) -> _Saying:
     function: Any = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return (_written(call),)

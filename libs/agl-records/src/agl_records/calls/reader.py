@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agl.algorithm.gateway import is_gateway_span
 from agl.emitter import is_reward_span
 from agl.errors import AdapterError
 from agl.types import Span
@@ -13,13 +14,12 @@ from agl.utils.rewards import reward_problem
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import read_call
 from agl_records.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
-from agl_records.calls.sources.gateway import is_gateway_span
 from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
 from agl_records.types import ExclusionReason
 
-FILLED = (
+_FILLED = (
     "messages",
     "tools",
     "response",
@@ -32,7 +32,7 @@ FILLED = (
     "response_id",
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
-CHOICE_PARTS = tuple(Choice.model_fields)
+_CHOICE_PARTS = tuple(Choice.model_fields)
 
 
 @dataclass(frozen=True)
@@ -328,10 +328,10 @@ def merged(group: Sequence[Recorded]) -> Recorded:
         return group[0]
     best = max(group, key=lambda recorded: recorded.quality)
     update: dict[str, Any] = {}
-    choices = merged_choices(best, group)
+    choices = _merged_choices(best, group)
     if choices:
         update = {"choices": choices, **dict.fromkeys(OF_ANSWER)}
-    for name in FILLED:
+    for name in _FILLED:
         if name not in update and not getattr(best.call, name):
             values = (getattr(recorded.call, name) for recorded in group)
             value = next((value for value in values if value), None)
@@ -352,13 +352,13 @@ def merged(group: Sequence[Recorded]) -> Recorded:
     )
 
 
-def merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:
+def _merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:
     """The answers to a call, each with what any record has of it; empty where there is but one."""
     listed = [record.call.choices for record in (best, *group) if record.call.choices]
     if not listed:
         return []
     choices = [
-        Choice(**{name: _first(getattr(choice, name) for choice in same) for name in CHOICE_PARTS})
+        Choice(**{name: _first(getattr(choice, name) for choice in same) for name in _CHOICE_PARTS})
         for same in zip(*(each for each in listed if len(each) == len(listed[0])), strict=True)
     ]
     if not best.call.choices:

@@ -12,7 +12,7 @@ from agl.semconv import AGL_VIRTUAL, ModelCallAttributes as Key
 from agl.types import Span
 
 VIRTUAL_ROOT = "virtual-root"
-AGENT_OPERATIONS = ("invoke_agent", "create_agent")
+_AGENT_OPERATIONS = ("invoke_agent", "create_agent")
 
 
 def in_time(spans: Iterable[Span]) -> list[Span]:
@@ -165,7 +165,7 @@ def agent_name(node: Node) -> str | None:
         else None,
         attributes.get("lc_name") if node.name.startswith("langchain.Chain.") else None,
         attributes.get(Key.AGENT_NAME)
-        if attributes.get(Key.OPERATION) in AGENT_OPERATIONS
+        if attributes.get(Key.OPERATION) in _AGENT_OPERATIONS
         else None,
         # OpenInference gives some agents no other name than that of the span: "writer.run".
         node.name.partition(".")[0]

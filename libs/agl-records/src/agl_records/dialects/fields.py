@@ -14,8 +14,8 @@ class FieldError(ValueError):
     """A field of a request is wrong, or cannot be translated."""
 
 
-NO_HINTS: Mapping[str, str] = {}
-KINDS = {
+_NO_HINTS: Mapping[str, str] = {}
+_KINDS = {
     str: "a string",
     bool: "true or false",
     int: "a whole number",
@@ -71,7 +71,7 @@ class Fields:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            self.refuse(name, f"expected {KINDS[kind]}, got {shorten(repr(value))}")
+            self.refuse(name, f"expected {_KINDS[kind]}, got {shorten(repr(value))}")
             return None
         return value
 
@@ -81,7 +81,7 @@ class Fields:
             return recorded
         value = self.get(name, kind)
         if value is None:
-            refuse(self.at(name), f"is missing; expected {KINDS[kind]}")
+            refuse(self.at(name), f"is missing; expected {_KINDS[kind]}")
         return value
 
     def one_of(self, name: str, allowed: Sequence[str], why: str) -> str | None:
@@ -123,7 +123,7 @@ class Fields:
         for name in names:
             self.any(name)
 
-    def end(self, hints: Mapping[str, str] = NO_HINTS) -> None:
+    def end(self, hints: Mapping[str, str] = _NO_HINTS) -> None:
         """All that is understood has been read.
 
         Args:

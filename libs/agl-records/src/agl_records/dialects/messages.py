@@ -8,7 +8,7 @@ from typing import Any
 from agl_records.dialects.chat import joined, tool_call, with_reasoning
 from agl_records.dialects.fields import Fields, refuse
 
-BILLING = "x-anthropic-billing-header:"
+_BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
 INVALID_JSON = "INVALID_JSON"
 """Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
@@ -37,7 +37,7 @@ def _system(request: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _is_billing(block: Any) -> bool:
-    return isinstance(block, dict) and str(block.get("text")).startswith(BILLING)
+    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ SEND_ALL = "send all items of the conversation in 'input'"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """``developer`` is OpenAI's newer word for it, which most chat templates do not know."""
 CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
-OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 FOUND = ("tool_search_output", "additional_tools")
 
 
@@ -31,14 +31,14 @@ def conversation(
     """
     messages = [{"role": "system", "content": instructions}] if instructions else []
     tools = read_tools(request.objects("tools"))
-    given = items_of(request)
+    given = _items_of(request)
     before = [Fields(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
     items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
     messages += item_messages([*before, *items], tools)
     return messages, tools
 
 
-def items_of(request: Fields) -> list[Any]:
+def _items_of(request: Fields) -> list[Any]:
     """The items of ``input``, which may be a text.
 
     Raises:
@@ -100,7 +100,7 @@ class _Turn:
         elif kind in CALLS:
             self._calls.append(call := call_of(item, kind))
             self._shell_calls[item_id] = call["id"]
-        elif kind in OUTPUTS:
+        elif kind in _OUTPUTS:
             item.pass_over("name")
             self._add_result(item, item_id, _content(item, "output"))
         elif kind in FOUND:
@@ -111,7 +111,7 @@ class _Turn:
             item.refuse(
                 "type",
                 f"the gateway cannot translate an item of type {kind!r} for the model's server; it "
-                f"takes message, reasoning, {', '.join((*CALLS, *OUTPUTS, *FOUND))}. {SEND_ALL}",
+                f"takes message, reasoning, {', '.join((*CALLS, *_OUTPUTS, *FOUND))}. {SEND_ALL}",
             )
         item.end()
 

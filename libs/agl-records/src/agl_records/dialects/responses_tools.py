@@ -25,14 +25,14 @@ INPUT = "input"
 SHELL = "local_shell"
 SEARCH = "tool_search"
 TEXT = {"type": "string"}
-FREE_TEXT = {
+_FREE_TEXT = {
     "type": "object",
     "properties": {INPUT: {**TEXT, "description": "All of the tool's input, as one text."}},
     "required": [INPUT],
     "additionalProperties": False,
 }
-SHELL_DESCRIPTION = "Runs a command on the user's machine."
-SHELL_PARAMETERS: dict[str, Any] = {
+_SHELL_DESCRIPTION = "Runs a command on the user's machine."
+_SHELL_PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "command": {
@@ -100,7 +100,7 @@ def _read(arguments: str) -> Any:
 
 
 def _is_command(given: Any) -> bool:
-    if not isinstance(given, dict) or given.keys() - SHELL_PARAMETERS["properties"]:
+    if not isinstance(given, dict) or given.keys() - _SHELL_PARAMETERS["properties"]:
         return False
     command = given.get("command")
     return isinstance(command, list) and all(isinstance(word, str) for word in command)
@@ -186,10 +186,10 @@ def _tools(tool: Fields, found: bool, namespace: str = "") -> list[Tool]:
     if kind == SEARCH:
         tool.one_of("execution", ("client",), HOSTED)
     if kind == SHELL:
-        function |= {"description": SHELL_DESCRIPTION, "parameters": SHELL_PARAMETERS}
+        function |= {"description": _SHELL_DESCRIPTION, "parameters": _SHELL_PARAMETERS}
     elif kind == "custom":
         texts = (function["description"], _grammar(tool.object("format")))
-        function |= {"description": _paragraphs(*texts), "parameters": FREE_TEXT}
+        function |= {"description": _paragraphs(*texts), "parameters": _FREE_TEXT}
     else:
         function["parameters"] = tool.get("parameters", dict)
         function["strict"] = tool.get("strict", bool)

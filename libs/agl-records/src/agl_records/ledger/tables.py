@@ -14,15 +14,15 @@ Key = tuple[str, str, int | None, str]
 """(run, algorithm, step, mode)."""
 Sums = Counter[tuple[str, str]]
 """(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
-GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
+_GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
 """What is counted, and the name of its good bin."""
-LAST_STEPS = 10
+_LAST_STEPS = 10
 """So many stand at the end of a run; ``agl ledger`` has all."""
 MOST_ACCOUNTS = 1_000
 """Of a store with more, only the newest steps are read, unless all is asked for."""
-NEWEST_ROLLOUTS = 500
+_NEWEST_ROLLOUTS = 500
 """Whose steps these are."""
-COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
+_COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Accounts:
             self.lost += 1
             return
         try:
-            sums = sums_of(part)
+            sums = _sums_of(part)
         except LedgerError as error:
             self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
             return
@@ -88,7 +88,7 @@ async def read_newest_accounts(store: LightningStore) -> Accounts:
     if total <= MOST_ACCOUNTS:
         return await read_accounts(store)
     accounts = Accounts()
-    newest = await store.query_rollouts(sort_order="desc", limit=NEWEST_ROLLOUTS)
+    newest = await store.query_rollouts(sort_order="desc", limit=_NEWEST_ROLLOUTS)
     abouts = [one.metadata or {} for one in newest]
     steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
     num_read = 0
@@ -108,7 +108,7 @@ async def read_newest_accounts(store: LightningStore) -> Accounts:
     return accounts
 
 
-def sums_of(part: LedgerPart) -> Sums:
+def _sums_of(part: LedgerPart) -> Sums:
     """Count the account of a rollout.
 
     Raises:
@@ -122,7 +122,7 @@ def sums_of(part: LedgerPart) -> Sums:
     # Calls stand at the top of a summary, the other two under their names.
     by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
     sums = Sums()
-    for kind, good in GOOD_BINS.items():
+    for kind, good in _GOOD_BINS.items():
         for name in ("total", good):
             sums[kind, name] = by_kind[kind][name]
         sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
@@ -131,7 +131,7 @@ def sums_of(part: LedgerPart) -> Sums:
 
 def excluded(sums: Sums, kind: str) -> Counter[str]:
     """Reason -> how many."""
-    good = ("total", GOOD_BINS[kind])
+    good = ("total", _GOOD_BINS[kind])
     return Counter({name: n for (of, name), n in sums.items() if of == kind and name not in good})
 
 
@@ -143,7 +143,7 @@ def as_json(sums: Sums) -> dict[str, Any]:
             good: sums[kind, good],
             "excluded": dict(excluded(sums, kind)),
         }
-        for kind, good in GOOD_BINS.items()
+        for kind, good in _GOOD_BINS.items()
     }
 
 
@@ -171,7 +171,7 @@ def steps_text(accounts: Accounts, last: int | None = None) -> str:
     rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
     first = 0 if len(runs) > 1 else 1
     cells = [row[first:] for row in rows]
-    return table_text(["run", *COLUMNS][first:], cells)
+    return table_text(["run", *_COLUMNS][first:], cells)
 
 
 def _cells(sums: Sums) -> list[object]:
@@ -200,6 +200,6 @@ async def ledger_summary(store: LightningStore) -> str | None:
     steps = {(run, step) for run, _, step, _ in accounts.steps if step}
     # Steps whose accounts were not read count by the number of the last one.
     number = max([len(steps), *(step for _, step in steps)])
-    cut = f"the last {LAST_STEPS} of {number} steps" if number > LAST_STEPS else ""
+    cut = f"the last {_LAST_STEPS} of {number} steps" if number > _LAST_STEPS else ""
     title = f"ledger       {cut}".rstrip()
-    return f"{title}\n{steps_text(accounts, last=LAST_STEPS)}"
+    return f"{title}\n{steps_text(accounts, last=_LAST_STEPS)}"

@@ -30,7 +30,7 @@ from agl_runs.records import Run
 from agl_views.explanations.explanation import Account, Chain, group_of
 from agl_views.explanations.token_parts import Recomputed
 
-SAME = 1e-9
+_SAME = 1e-9
 """Relative: numbers that differ by no more are the same."""
 Item = Trained | Exclusion
 
@@ -150,5 +150,5 @@ def _credit(one: Item | None) -> float | None:
 def _compared(what: str, before: float | None, now: float | None) -> Compared:
     is_same = before is now is None
     if before is not None and now is not None:
-        is_same = math.isclose(before, now, rel_tol=SAME, abs_tol=SAME)
+        is_same = math.isclose(before, now, rel_tol=_SAME, abs_tol=_SAME)
     return Compared(what, before, now, is_same)

@@ -14,7 +14,7 @@ from agl_records.training_data import ModelCall
 from agl_views.explanations.explanation import CallLine, Chain, Explanation, explain
 from agl_views.explanations.trace_reader import Part
 
-CLOSEST = 5
+_CLOSEST = 5
 """Rollouts that are named where a beginning is that of several."""
 
 
@@ -82,13 +82,13 @@ async def find_rollout(store: LightningStore, beginning: str) -> Rollout:
         return rollout
     # Ids have these letters at their beginning, and nowhere else.
     part = f"ro-{beginning.removeprefix('ro-')}"
-    found = await store.query_rollouts(rollout_id_contains=part, limit=CLOSEST)
+    found = await store.query_rollouts(rollout_id_contains=part, limit=_CLOSEST)
     if found.total == 1:
         return found[0]
     if not found.total:
         raise ConfigError(f"the store has no rollout {beginning!r}. See: agl rollouts")
     named = ", ".join(one.rollout_id for one in found)
-    more = f" and {found.total - CLOSEST} more" if found.total > CLOSEST else ""
+    more = f" and {found.total - _CLOSEST} more" if found.total > _CLOSEST else ""
     raise ConfigError(f"{beginning!r} is the beginning of several rollouts: {named}{more}")
 
 

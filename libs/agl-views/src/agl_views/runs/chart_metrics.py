@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-PLOTTED: Final = {
+_PLOTTED: Final = {
     "reward/std": "Spread of rewards in a step, standard deviation",
     "entropy": "Entropy, nats per token",
     "kl": "KL to the reference, nats per token",
@@ -29,7 +29,7 @@ def plotted(series: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         series: Name of a metric -> anything.
     """
     models = [one.removesuffix(_OF_A_MODEL) for one in series if one.endswith(_OF_A_MODEL)]
-    for metric, title in PLOTTED.items():
+    for metric, title in _PLOTTED.items():
         if metric in series:
             yield metric, title
         for model in models:

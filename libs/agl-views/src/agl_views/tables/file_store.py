@@ -18,7 +18,7 @@ from agl_sqlite.file import named, open_to_read
 from agl_sqlite.lookups import SqliteLookups
 
 T = TypeVar("T")
-CACHE_KIB = 64 * 1024
+_CACHE_KIB = 64 * 1024
 """A long trace fits; with SQLite's 2 MiB each look at it would read it several times."""
 
 
@@ -154,6 +154,6 @@ class FileStore(ReadingStore):
         if self._opened is None or self._opened[0] != identity:
             self._let_go()
             connection = open_to_read(self._file, is_shared=True)
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             self._opened = identity, SqliteLookups(connection)
         return self._opened[1]

@@ -1,6 +1,6 @@
-"""The store that a command reads, and its rollouts."""
+"""The store that a command reads."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ from agl.cli.shared import note
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
-    from agl.types import Rollout, RolloutStatus
     from agl_runs.records import Run
 
 
@@ -49,7 +48,7 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     from agl_sqlite import SqliteLightningStore
     from agl_views.tables.file_store import FileStore
 
-    file = newest_store() if path is None else store_file(path)
+    file = _newest_store() if path is None else store_file(path)
     return SqliteLightningStore(file) if to_write else FileStore(file)
 
 
@@ -88,7 +87,7 @@ def store_of(run: "Run") -> Path:
     raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
 
 
-def newest_store() -> Path:
+def _newest_store() -> Path:
     """The store file of the newest run under ``agl-runs``.
 
     Raises:
@@ -102,12 +101,3 @@ def newest_store() -> Path:
         raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
     note(f"store: {files[-1]}")
     return files[-1]
-
-
-def each_rollout(
-    store: "LightningStore", status_in: "Sequence[RolloutStatus] | None" = None
-) -> "AsyncGenerator[Rollout]":
-    """All rollouts in the order in which they were queued, read page by page."""
-    from agl.store.queries import each_record
-
-    return each_record(store.query_rollouts, status_in=status_in)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agl.algorithm.gateway import is_gateway_span
 from agl.emitter import get_rewards_from_span
 from agl.semconv import LightningSpanAttributes as Key, ModelCallAttributes
 from agl.types import Span
 from agl.utils.otel import extract_links_from_attributes, query_linked_spans
 from agl.utils.rewards import reward_problem
 from agl_adapters.air import AIR_RULE
-from agl_records.calls.sources.gateway import is_gateway_span
 from agl_records.final_rewards import graded_only
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit

@@ -14,6 +14,7 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
+from agl.store.queries import each_record
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import find_run
 from agl_runs.config.file import (
@@ -25,7 +26,6 @@ from agl_runs.config.file import (
 )
 from agl_runs.result import with_reward
 from agl_runs.training import new_run
-from agl_views.tables.stores import each_rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -163,7 +163,7 @@ def _ends_at_once(algorithm: "Training") -> bool:
 
 async def _read(store: "LightningStore", run_id: str) -> Evaluation:
     found = Evaluation()
-    async for rollout in each_rollout(store):
+    async for rollout in each_record(store.query_rollouts):
         about = rollout.metadata or {}
         if about.get("run") != run_id or rollout.mode != "val":
             continue

@@ -12,6 +12,7 @@ from agl.cli.shared import note, read_and_close
 from agl.errors import DamagedRecordError
 from agl.plugins.build import build_component
 from agl.store.base import LightningStore
+from agl.store.queries import each_record
 from agl.types import Rollout
 from agl_inspect.exchange.reading import Read, read_rollout
 from agl_inspect.exchange.records import (
@@ -29,7 +30,7 @@ from agl_learning.collect.task_order import digest
 from agl_records.calls.matching import compile_match
 from agl_records.credit import CreditRule
 from agl_views.tables.file_store import FileStore
-from agl_views.tables.stores import each_rollout, open_store, store_options
+from agl_views.tables.stores import open_store, store_options
 
 PROGRESS_SECONDS = 2.0
 
@@ -150,7 +151,7 @@ class Export:
         return text
 
     async def _records(self) -> None:
-        async for rollout in each_rollout(self.store):
+        async for rollout in each_record(self.store.query_rollouts):
             if self.mode in (None, rollout.mode):
                 read = await self._read(rollout)
                 for record in records_of(read, self.form, self.options, self.account):
@@ -160,7 +161,7 @@ class Export:
     async def _pairs(self) -> None:
         """The ids of siblings first, then the data of one task at a time."""
         tasks: defaultdict[str, list[str]] = defaultdict(list)
-        async for rollout in each_rollout(self.store, ["succeeded"]):
+        async for rollout in each_record(self.store.query_rollouts, status_in=["succeeded"]):
             if self.mode in (None, rollout.mode):
                 tasks[digest([rollout.input])].append(rollout.rollout_id)
         for ids in tasks.values():

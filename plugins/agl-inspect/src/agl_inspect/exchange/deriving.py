@@ -22,6 +22,7 @@ from agl.errors import AglError, ConfigError, DamagedRecordError
 from agl.plugins.build import build_component, import_attribute
 from agl.semconv import AGL_ANNOTATION
 from agl.store.base import LightningStore
+from agl.store.queries import each_record
 from agl.types import GradeResult, Rollout, Span, private_of
 from agl.types.records import without_private
 from agl.utils.rewards import reward_problem
@@ -35,7 +36,6 @@ from agl_records.row_builder import RowsAdapter
 from agl_runs.description import installed_versions
 from agl_runs.records import Run, RunSource, RunStart
 from agl_runs.store import begin_run, end_run
-from agl_views.tables.stores import each_rollout
 
 ALGORITHM: Final = "rederive"
 Component = str | dict[str, Any]
@@ -229,7 +229,7 @@ class Derivation:
         await end_run(store, start.run_id, 1, "finished")
 
     async def _rollouts(self) -> AsyncGenerator[Rollout]:
-        async for rollout in each_rollout(self.source, ["succeeded"]):
+        async for rollout in each_record(self.source.query_rollouts, status_in=["succeeded"]):
             is_own = (rollout.metadata or {}).get("run") == self.run.run_id
             if is_own and self.mode in (None, rollout.mode):
                 yield rollout

@@ -19,6 +19,7 @@ from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
+from agl.store.queries import each_record
 from agl.store.rules import IMPORTED as RESOURCES
 from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus
 from agl.utils.otel import make_link_attributes
@@ -29,7 +30,6 @@ from agl_inspect.exchange.recorded import (
     RecordedRollout,
     read_records,
 )
-from agl_views.tables.stores import each_rollout
 
 AT_ONCE = 64
 """Rollouts that are written at the same time."""
@@ -66,7 +66,7 @@ class Importer:
 
     async def look(self) -> None:
         """Learn what the store has already."""
-        async for rollout in each_rollout(self.store):
+        async for rollout in each_record(self.store.query_rollouts):
             origin = (rollout.metadata or {}).get(IMPORTED)
             if isinstance(origin, dict) and "id" in origin:
                 self.ids[origin["id"]] = (rollout.rollout_id, rollout.status in FINAL)

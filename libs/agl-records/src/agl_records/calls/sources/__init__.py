@@ -5,10 +5,10 @@
 
 from agl.errors import AdapterError
 from agl.types import Span
-from agl_records.calls.sources import flat, gateway, litellm, openinference, operation, parts
+from agl_records.calls.sources import flat, litellm, openinference, operation, parts
 from agl_records.training_data import ModelCall
 
-SOURCES = (gateway, litellm, openinference, operation, parts, flat)
+_SOURCES = (litellm, openinference, operation, parts, flat)
 """In order of preference: the first that knows a span reads it."""
 
 
@@ -18,7 +18,7 @@ def read_call(span: Span) -> ModelCall | None:
     Raises:
         AdapterError: It is a model call, and its attributes cannot be read.
     """
-    for source in SOURCES:
+    for source in _SOURCES:
         try:
             call = source.read(span)
         except AdapterError:

@@ -4,7 +4,7 @@
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
@@ -12,16 +12,10 @@ from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
 from agl_records.training_data import Choice, ModelCall
 
-OUTPUT_TYPE = "gen_ai.output.type"
+_OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
-
-KINDS: dict[str, Literal["infrastructure", "request"]] = {
-    "infrastructure": "infrastructure",
-    "request": "request",
-}
-"""What a gateway says of an error's kind."""
-FINISH_REASONS = {
+_FINISH_REASONS = {
     "max_tokens": "length",
     "max_output_tokens": "length",
     "model_length": "length",
@@ -32,9 +26,9 @@ FINISH_REASONS = {
     "tool_use": "tool_calls",
 }
 """Words of OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those of OpenAI."""
-ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
+_ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
 """Where instruments write what went wrong, beside the status."""
-HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
+_HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
 """Keys, or beginnings of them, that only model calls (or parts of one) have."""
 
 
@@ -75,7 +69,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
     return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
 
 
-def check_tool_calls(message: Any) -> None:
+def _check_tool_calls(message: Any) -> None:
     """Refuse a message, as OpenAI has it, whose calls of tools are no list of objects.
 
     Raises:
@@ -93,14 +87,14 @@ def looks_like_call(span: Span) -> bool:
     if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
         return False
     kind = str(span.attributes.get("openinference.span.kind", "LLM"))
-    return kind == "LLM" and any(key.startswith(HINTS) for key in span.attributes)
+    return kind == "LLM" and any(key.startswith(_HINTS) for key in span.attributes)
 
 
 def is_structured(span: Span) -> bool:
     """Whether a span says that the answer is an object of a given form."""
     attributes = span.attributes
     return (
-        attributes.get(OUTPUT_TYPE) == "json"
+        attributes.get(_OUTPUT_TYPE) == "json"
         or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
         or any(
             "response_format" in key or "structured_output" in key or key.endswith(".parsed")
@@ -124,9 +118,9 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     choices: Sequence[Choice] = fields.pop("choices", ())
     answers = [fields.get("response"), *[choice.response for choice in choices]]
     for message in (*fields.get("messages", ()), *filter(None, answers)):
-        check_tool_calls(message)
+        _check_tool_calls(message)
     fields["finish_reason"] = _finish(fields.get("finish_reason"))
-    fields["is_constrained"] = span.attributes.get(OUTPUT_TYPE) == "json"
+    fields["is_constrained"] = span.attributes.get(_OUTPUT_TYPE) == "json"
     if len(choices) > 1:
         fields |= dict.fromkeys(OF_ANSWER)
         fields["choices"] = [
@@ -135,8 +129,9 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
         ]
     attributes = span.attributes
     error = attributes.get(Key.ERROR)
+    kind: Any = attributes.get(Key.ERROR_KIND)
     if error is None and span.status.status_code == "ERROR":
-        said = (attributes.get(key) for key in ERROR_MESSAGES)
+        said = (attributes.get(key) for key in _ERROR_MESSAGES)
         error = span.status.description or next(filter(None, said), "the span has status ERROR")
     return ModelCall(
         call_id=span.span_id,
@@ -146,7 +141,7 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
         start_time=span.start_time,
         end_time=span.end_time,
         error=None if error is None else str(error),
-        error_kind=KINDS.get(str(attributes.get(Key.ERROR_KIND))) if error else None,
+        error_kind=kind if error and kind in ("infrastructure", "request") else None,
         **fields,
     )
 
@@ -284,7 +279,7 @@ def token_logprobs(content: Any) -> list[float] | None:
 def _finish(reason: str | None) -> str | None:
     """Why an answer ended, in OpenAI's words; others stay as they are."""
     # Some write the name of an enumeration's member: ``FinishReason.MAX_TOKENS``.
-    return reason and FINISH_REASONS.get(reason.rpartition(".")[2].lower(), reason)
+    return reason and _FINISH_REASONS.get(reason.rpartition(".")[2].lower(), reason)
 
 
 def text(value: Any) -> str | None:

@@ -22,14 +22,14 @@ from agl_records.calls.sources.fields import (
 from agl_records.dialects.chat import tool_call
 from agl_records.training_data import Choice, ModelCall
 
-PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
-CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
+_PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
+_CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
 
 
 def read(span: Span) -> ModelCall | None:
     """The call, or None when the span has no such key or is an agent or a tool."""
     attributes = span.attributes
-    if not any(key.startswith(PREFIXES) for key in attributes):
+    if not any(key.startswith(_PREFIXES) for key in attributes):
         return None
     if attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
         return None
@@ -82,7 +82,7 @@ def _content(value: Any) -> Any:
             parts = parse_json(value)
         except ValueError:
             return value
-        if all(isinstance(part, dict) and part.get("type") in CONTENT_TYPES for part in parts):
+        if all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts):
             return parts
     return "" if value is None else value
 

@@ -19,7 +19,7 @@ from agl_records.training_data import ModelCall
 
 REQUEST = "litellm_request"
 RAW = "raw_gen_ai_request"
-FUNCTIONS = "llm.request.functions"
+_FUNCTIONS = "llm.request.functions"
 _TOOL_CALL = re.compile(r"gen_ai\.completion\.\d+\.function_call\.name$")
 _PROVIDER = re.compile(r"llm\.([^.]+)\.")
 
@@ -33,7 +33,7 @@ def read(span: Span) -> ModelCall | None:
             # Answers are listed in both forms, their reasons to finish often in one of them.
             messages["choices"] = messages["choices"] or fields["choices"]
             fields.update(messages)
-            fields["tools"] = fields["tools"] or flat.tools(span.attributes, FUNCTIONS)
+            fields["tools"] = fields["tools"] or flat.tools(span.attributes, _FUNCTIONS)
             _add_tool_calls(fields["response"], span.attributes)
         return make_call(span, **fields)
     if span.name == RAW:

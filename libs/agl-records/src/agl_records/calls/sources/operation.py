@@ -16,31 +16,31 @@ from agl_records.dialects import messages, responses
 from agl_records.dialects.fields import Fields
 from agl_records.training_data import ModelCall
 
-OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
-INPUT = LightningSpanAttributes.OPERATION_INPUT.value
-KIND = "weave.kind"
+_OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
+_INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+_KIND = "weave.kind"
 
 
 def read(span: Span) -> ModelCall | None:
     """The call, or None when neither the output nor a failure is that of a model."""
     attributes = span.attributes
-    if any(key.startswith(f"{OUTPUT}.choices.") for key in attributes):
-        return chat_completion(span)
-    if attributes.get(f"{OUTPUT}.object") == "response":
-        fields = responses_request(_nested(attributes, INPUT))
-        return make_call(span, **fields, **responses_answer(_nested(attributes, OUTPUT)))
-    if attributes.get(f"{OUTPUT}.type") == "message" and f"{OUTPUT}.stop_reason" in attributes:
-        fields = anthropic_request(_nested(attributes, INPUT))
-        return make_call(span, **fields, **anthropic_answer(_nested(attributes, OUTPUT)))
-    if span.status.status_code == "ERROR" and attributes.get(KIND) == "llm":
-        return failed_call(span)
+    if any(key.startswith(f"{_OUTPUT}.choices.") for key in attributes):
+        return _chat_completion(span)
+    if attributes.get(f"{_OUTPUT}.object") == "response":
+        fields = _responses_request(_nested(attributes, _INPUT))
+        return make_call(span, **fields, **_responses_answer(_nested(attributes, _OUTPUT)))
+    if attributes.get(f"{_OUTPUT}.type") == "message" and f"{_OUTPUT}.stop_reason" in attributes:
+        fields = _anthropic_request(_nested(attributes, _INPUT))
+        return make_call(span, **fields, **_anthropic_answer(_nested(attributes, _OUTPUT)))
+    if span.status.status_code == "ERROR" and attributes.get(_KIND) == "llm":
+        return _failed_call(span)
     return None
 
 
-def chat_completion(span: Span) -> ModelCall:
+def _chat_completion(span: Span) -> ModelCall:
     """The call of which the output is a chat completion."""
-    output = _nested(span.attributes, OUTPUT)
-    request = _nested(span.attributes, INPUT)
+    output = _nested(span.attributes, _OUTPUT)
+    request = _nested(span.attributes, _INPUT)
     first = output["choices"][0]
     for choice in output["choices"]:
         if isinstance(choice.get("logprobs"), str):
@@ -51,38 +51,38 @@ def chat_completion(span: Span) -> ModelCall:
         fields[name] = fields[name] or token_ids(span.attributes.get(name))
     return make_call(
         span,
-        messages=listed(request.get("messages")),
-        tools=listed(request.get("tools")),
+        messages=_listed(request.get("messages")),
+        tools=_listed(request.get("tools")),
         response=dict(message) if message else None,
         **fields,
     )
 
 
-def failed_call(span: Span) -> ModelCall | None:
+def _failed_call(span: Span) -> ModelCall | None:
     """The call that raised: there is a request, and no output to tell its form by."""
-    request = _nested(span.attributes, INPUT)
+    request = _nested(span.attributes, _INPUT)
     if "input" in request:
-        fields = responses_request(request)
+        fields = _responses_request(request)
     elif span.name.startswith("anthropic."):
-        fields = anthropic_request(request)
+        fields = _anthropic_request(request)
     elif "messages" in request:
         fields = {
-            "messages": listed(request["messages"]),
-            "tools": listed(request.get("tools")),
+            "messages": _listed(request["messages"]),
+            "tools": _listed(request.get("tools")),
         }
     else:
         return None
     return make_call(span, **fields, model=text(request.get("model")))
 
 
-def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
+def _responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """``messages`` and ``tools`` of a request to the Responses API."""
     fields = Fields(request, is_recorded=True)
     said, tools = responses.conversation(fields, fields.get("instructions", str))
     return {"messages": said, "tools": [tool.as_chat() for tool in tools]}
 
 
-def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of the Responses API."""
     said = responses.item_messages(Fields(answer, is_recorded=True).objects("output"), [])
     message: dict[str, Any] = {"role": "assistant", "content": None}
@@ -97,13 +97,13 @@ def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def anthropic_request(request: Mapping[str, Any]) -> dict[str, Any]:
+def _anthropic_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """``messages`` and ``tools`` of a request to Anthropic's Messages."""
     said, tools = messages.conversation(Fields(request, is_recorded=True))
     return {"messages": said, "tools": tools}
 
 
-def anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of Anthropic's Messages."""
     said = {"role": "assistant", "content": answer.get("content")}
     (message,) = messages.message(Fields(said, is_recorded=True), set())
@@ -116,7 +116,7 @@ def anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def listed(value: Any) -> list[Any]:
+def _listed(value: Any) -> list[Any]:
     """The value, or nothing where it is no list."""
     return value if isinstance(value, list) else []
 

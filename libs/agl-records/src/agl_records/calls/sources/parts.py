@@ -1,5 +1,5 @@
 # pyright: standard
-"""OpenTelemetry's current GenAI keys: messages as JSON, in the form of typed parts.
+"""OpenTelemetry's current GenAI keys, agl-gateway's too: messages as JSON, of typed parts.
 
 ``[{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]`` becomes OpenAI's
 ``[{"role": "user", "content": "Hi"}]``; messages in OpenAI's form are taken as they are.
@@ -8,6 +8,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from agl.algorithm.gateway import is_gateway_span
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.json_values import parse_json
@@ -23,22 +24,25 @@ from agl_records.calls.sources.fields import (
 from agl_records.dialects.chat import as_chat, as_json, joined, tool_call
 from agl_records.training_data import ModelCall
 
-SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+_SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 
 
 def read(span: Span) -> ModelCall | None:
     """The call, or None when the span has none of these keys or is an agent or a tool."""
     attributes = span.attributes
+    is_gateways = is_gateway_span(span)
     operation = attributes.get(Key.OPERATION)
     has_messages = Key.INPUT_MESSAGES in attributes or Key.OUTPUT_MESSAGES in attributes
-    if operation not in CALLS and (operation is not None or not has_messages):
+    is_flat = not has_messages and any(key.startswith("gen_ai.prompt.") for key in attributes)
+    is_call = operation in CALLS or (operation is None and has_messages)
+    if not is_gateways and (is_flat or not is_call):
         return None
-    if not has_messages and any(key.startswith("gen_ai.prompt.") for key in attributes):
-        return None
+    response = response_fields(attributes)
     return make_call(
         span,
+        served_model=response["requested_model"] if is_gateways else None,
         **message_fields(attributes),
-        **response_fields(attributes),
+        **response,
         **token_fields(attributes),
     )
 
@@ -46,23 +50,23 @@ def read(span: Span) -> ModelCall | None:
 def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Messages, tools and answer in OpenAI's form."""
     messages: list[dict[str, Any]] = []
-    instructions = _loaded(attributes, SYSTEM_INSTRUCTIONS)
+    instructions = _loaded(attributes, _SYSTEM_INSTRUCTIONS)
     if instructions:
-        messages.extend(chat_messages({"role": "system", "parts": instructions}))
+        messages.extend(_chat_messages({"role": "system", "parts": instructions}))
     for message in _loaded(attributes, Key.INPUT_MESSAGES):
-        messages.extend(chat_messages(message))
+        messages.extend(_chat_messages(message))
     said = _loaded(attributes, Key.OUTPUT_MESSAGES)
-    of_each = [chat_messages(message) if message else [] for message in said]
+    of_each = [_chat_messages(message) if message else [] for message in said]
     answers = [chat for chats in of_each for chat in chats]
     return {
         "messages": messages,
-        "tools": [chat_tool(tool) for tool in _loaded(attributes, Key.TOOL_DEFINITIONS)],
+        "tools": [_chat_tool(tool) for tool in _loaded(attributes, Key.TOOL_DEFINITIONS)],
         "response": answers[0] if answers else None,
         "choices": listed_choices(attributes, [next(iter(chats), None) for chats in of_each]),
     }
 
 
-def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One message in OpenAI's form; each answer of a tool is a message of its own."""
     checked_role(message)
     if "parts" not in message:
@@ -85,7 +89,7 @@ def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [chat_message(message, joined(content) if content else None, calls)]
 
 
-def chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool in OpenAI's form, where its definition stands under ``function``."""
     if "function" in tool or tool.get("type", "function") != "function":
         return dict(tool)
