@@ -45,7 +45,6 @@ FIELD = "agl_weights"
 """Name of the weights in the batch, per response token."""
 MEANS = ("rollout", "token", "constant", "verl")
 """How tokens are weighed; ``verl`` leaves it to verl's own losses."""
-BY_MICRO_BATCH = ("clip_cov", "kl_cov")
 
 
 def loss_weights(
@@ -59,26 +58,6 @@ def loss_weights(
 
     weights_NT = token_weights(rollouts.mask_NT, mean, constant)
     return rollouts.unpack((weights_NT * rollouts.shape[0]).float())
-
-
-def check_loss_mode(policy_loss: Any) -> None:
-    """Refuse the loss modes that cannot be cut into micro-batches.
-
-    Args:
-        policy_loss: The section ``actor_rollout_ref.actor.policy_loss``.
-    """
-    mode = policy_loss.get("loss_mode", "vanilla")
-    if mode in BY_MICRO_BATCH:
-        raise ConfigError(
-            f"actor.policy_loss.loss_mode {mode!r} chooses tokens within a micro-batch, so its "
-            "gradient depends on micro_batch_size. Take another, or agl_loss_mean=verl"
-        )
-    correction = policy_loss.get("rollout_correction") or {}
-    if mode == "bypass_mode" and correction.get("rollout_is_batch_normalize", False):
-        raise ConfigError(
-            "policy_loss.rollout_correction.rollout_is_batch_normalize: in bypass_mode weights "
-            "would be normalised over a micro-batch. Turn it off, or take agl_loss_mean=verl"
-        )
 
 
 def actor_loss(
@@ -116,7 +95,6 @@ def actor_loss(
     mask_BL = padded["response_mask"].bool()
     weights_BL = padded[FIELD].to(logprobs_BL.dtype) * mask_BL
     mode = config.policy_loss.get("loss_mode", "vanilla")
-    check_loss_mode(config.policy_loss)
 
     advantages_BL, factors_BL = padded["advantages"], weights_BL * _unit(mode, mask_BL, scale)
     if mode == "bypass_mode":

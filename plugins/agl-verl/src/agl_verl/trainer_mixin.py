@@ -144,7 +144,7 @@ def check(config: Any) -> None:
         ConfigError: With the option, its value and what to do.
     """
     from agl_learning.advantages.estimators import ESTIMATORS
-    from agl_verl.losses import check_loss_mode
+    from agl_verl.algorithms import REFUSED
 
     known = [PREFIX + name for name in ESTIMATORS]
     name, algorithm = config.algorithm.adv_estimator, config.algorithm
@@ -166,7 +166,8 @@ def check(config: Any) -> None:
     asked = bool(correction.get("rollout_is", None) or correction.get("rollout_rs", None))
     actor = config.actor_rollout_ref.actor
     policy_loss = actor.get("policy_loss", None) or {}
-    if bypass and asked and policy_loss.get("loss_mode", "vanilla") != "bypass_mode":
+    mode = policy_loss.get("loss_mode", "vanilla")
+    if bypass and asked and mode != "bypass_mode":
         raise ConfigError(
             "algorithm.rollout_correction: with bypass_mode, rollout_is and rollout_rs have no "
             "effect unless actor.policy_loss.loss_mode is 'bypass_mode'; set it, and the same "
@@ -178,7 +179,17 @@ def check(config: Any) -> None:
             "bypass_mode: verl computes neither in time for it"
         )
     if loss_mean(config) != "verl":
-        check_loss_mode(policy_loss)
+        if mode in REFUSED:
+            raise ConfigError(
+                f"actor.policy_loss.loss_mode {mode!r} is refused: {REFUSED[mode]}. Take another, "
+                "or agl_loss_mean=verl"
+            )
+        of_loss = policy_loss.get("rollout_correction", None) or {}
+        if mode == "bypass_mode" and of_loss.get("rollout_is_batch_normalize", False):
+            raise ConfigError(
+                "policy_loss.rollout_correction.rollout_is_batch_normalize: in bypass_mode weights "
+                "would be normalised over a micro-batch. Turn it off, or take agl_loss_mean=verl"
+            )
         if (config.get("distillation", None) or {}).get("enabled", False):
             raise ConfigError(
                 "distillation has a loss of its own, which agl_loss_mean would replace; set "
