@@ -291,6 +291,13 @@ class Misspelt(agl.Hook):
     async def on_rollout_ended(self): ...
 
 watch = Watch("made")
+
+def grade(task, private, result):
+    return 0.5
+
+def environment(level: int = 1):
+    from agl_runs.environments import Environment
+    return Environment(agent, [{"x": level}] * level)
 """
 
 GOOD = """
@@ -341,6 +348,20 @@ def test_whole_file_is_loaded_and_nothing_is_left_behind(project: Path) -> None:
     assert check(project, "agent=cfg_agent:Agent").agent.__class__.__name__ == "Agent"
 
 
+def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -> None:
+    whole = ("agent=", "train=", "environment={type: cfg_agent:environment, level: 2}")
+    checked = check(project, *whole, "val=tasks.jsonl", "reward=cfg_agent:grade")
+    assert (checked.train, checked.val) == ([{"x": 2}] * 2, [{"x": 1}])
+    assert checked.agent.grade({}, None, "") == 0.5
+    with pytest.raises(ConfigError, match="reward: the agent has a grader of its own"):
+        check(project, *whole, "reward=exact_match")
+    sys.modules.pop("cfg_agent")
+    grade = check(project, "reward={type: exact_match, ignore_case: true}").agent.grade
+    assert [grade({}, {"answer": "A"}, each) for each in (" a\n", "b", 1)] == [1, 0, 0]
+    with pytest.raises(ConfigError, match="the task has no 'answer' under 'private'"):
+        grade({}, None, "a")
+
+
 def test_concurrency_of_the_file_goes_before_the_variable(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +392,14 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ),
         ("agent=cfg_agent:plain", ConfigError, "expected an agent (a function with @agl.rollout, "),
         ("agent=cfg_agent:AGENT", ConfigError, "agl.yaml: agent: "),
+        ("agent=", ConfigError, "agl.yaml: expected one of 'agent' and 'environment', which has "),
+        ("environment=cfg_agent:environment", ConfigError, "an agent; there is both"),
+        (
+            "reward=exact_mach",
+            UnknownComponentError,
+            "agl.yaml: reward: unknown reward 'exact_mach'",
+        ),
+        ("reward=cfg_agent:plain", ConfigError, "agl.yaml: reward: "),
         ("train=missing.jsonl", DatasetError, "missing.jsonl: no such dataset file"),
         ("train=empty.jsonl", DatasetError, "empty.jsonl: the dataset has no tasks"),
         ("val=agl.yaml", DatasetError, "agl.yaml: cannot read '.yaml'"),

@@ -199,7 +199,7 @@ def check_yaml(source: str, folder: Path, page_blocks: list[Block]) -> None:
 
     write_files(folder, page_blocks)
     values = yaml.safe_load(source)
-    if "agent" not in values:
+    if not {"agent", "environment"} & values.keys():
         (folder / "stub_agent.py").write_text(STUB_AGENT)
         values = {"agent": "stub_agent:agent", "algorithm": "baseline", **values}
     (folder / "agl.yaml").write_text(yaml.safe_dump(values))

@@ -9,18 +9,17 @@ import pytest
 from agl.errors import ConfigError, StoppedError
 from agl_learning.advantages.estimates import Foreseen
 from agl_learning.advantages.weighing import WeighingOptions, weigh
-from agl_learning.collect.task_order import TaskOrder
+from agl_learning.collect.task_order import Tasks
 from agl_learning.trainer.source import (
     Ahead,
     InStep,
-    Tasks,
     check_source,
     idle_groups,
     reject_stale,
 )
 
 WEIGH = partial(weigh, options=WeighingOptions())
-TASKS = Tasks(TaskOrder(100, 0), range(100))
+TASKS = Tasks(range(100), 0)
 SAME, DIFFER = (1.0, 1.0), (1.0, 0.0)
 
 
@@ -91,7 +90,7 @@ async def test_as_many_are_drawn_as_taught_nothing_and_the_next_step_takes_the_t
     assert idle_groups(whole, WEIGH) == {1, 2, 3}
     await source.next(1)
     drawn = [task for _, tasks, _ in asked.asked for task in tasks]
-    assert drawn == TaskOrder(100, 0).take(10, 9)
+    assert drawn == Tasks(range(100), 0).take(10, 9)
     assert source.taken == 19
 
 
@@ -160,7 +159,7 @@ async def test_what_was_given_up_meanwhile_is_run_once_more():
     asked = Runners(answer)
     source = Ahead(asked, TASKS, 2, 6, max_staleness=1, steps=4)
     assert await source.next(3) == 3
-    tasks = TaskOrder(100, 0).take(6, 2)
+    tasks = Tasks(range(100), 0).take(6, 2)
     assert asked.asked == [(3, tasks, 0), (3, tasks, 0)]
     assert source.taken == 8
 

@@ -1,10 +1,13 @@
 """What becomes of collected rollouts, and which tasks come next: the helpers of algorithms."""
 
+import pytest
+
+from agl.errors import ConfigError
 from agl.types import Rollout
 from agl_learning.advantages.weighing import WeighingOptions, is_solved, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_learning.collect.step_metrics import collected_metrics, version_lag, why_nothing
-from agl_learning.collect.task_order import TaskOrder
+from agl_learning.collect.task_order import TaskOrder, Tasks
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall
 from agl_records.types import Exclusion
@@ -13,10 +16,27 @@ from .rollouts_by_hand import make_collected as collected, make_row, two_calls
 
 
 def test_every_task_comes_once_before_any_comes_again():
-    order = TaskOrder(7, seed=0)
+    order = Tasks(range(7), seed=0)
     assert sorted(order.take(0, 3) + order.take(3, 4)) == list(range(7))
     assert sorted(order.take(7, 7)) == list(range(7))
-    assert TaskOrder(7, seed=0).take(5, 9) == order.take(5, 9)
+    assert Tasks(range(7), seed=0).take(5, 9) == order.take(5, 9)
+
+
+class Backwards(TaskOrder):
+    def __init__(self, first: int = 2):
+        self.first = first
+
+    def order(self, tasks, number, random):
+        return range(self.first, number - 1, -1)
+
+
+def test_tasks_come_in_an_order_of_ones_own():
+    assert Tasks("abc", 0, "as_given").take(1, 4) == list("bcab")
+    assert Tasks("abc", 0, {"type": f"{__name__}:Backwards"}).take(1, 4) == list("bacb")
+    for first, pass_ in ((3, 0), (1, 2)):
+        order = {"type": f"{__name__}:Backwards", "first": first}
+        with pytest.raises(ConfigError, match=f"positions from 0 to 2 for pass {pass_}"):
+            Tasks("abc", 0, order).take(0, 9)
 
 
 def ended(rollout_id, group, *rows, status="succeeded"):

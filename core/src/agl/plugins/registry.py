@@ -42,6 +42,9 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "credit": "agl.credits",
         "sandbox": "agl.sandboxes",
         "grader": "agl.graders",
+        "reward": "agl.rewards",
+        "environment": "agl.environments",
+        "task_order": "agl.task_orders",
         "metrics": "agl.metrics",
         "recorder": "agl.recorders",
         "command": "agl.commands",
@@ -238,10 +241,7 @@ def duplicate_cause(offers: list[Component]) -> str:
 
 
 def _modified(path: str) -> float:
-    try:
-        return os.stat(path or ".").st_mtime
-    except OSError:
-        return 0.0
+    return os.path.getmtime(path or ".") if os.path.exists(path or ".") else 0.0
 
 
 @lru_cache(maxsize=4)

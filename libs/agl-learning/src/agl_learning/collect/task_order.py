@@ -1,11 +1,16 @@
-"""Which tasks come next: every task once before any comes again, in an order of their own."""
+"""Which tasks come next."""
 
 import hashlib
 import json
-import random
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
+from agl.errors import ConfigError
+from agl.plugins.build import ComponentPlan, plan_component
+from agl.plugins.registry import GROUPS
+from agl.types import Dataset
 from agl.utils.json_values import to_json_text
 
 
@@ -18,22 +23,86 @@ def digest(tasks: Sequence[Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-class TaskOrder:
-    """An endless shuffled order of the indices 0 to ``size`` - 1.
+class TaskOrder(ABC):
+    """In which order tasks come; a component of the group ``agl.task_orders``."""
+
+    @abstractmethod
+    def order(self, tasks: Sequence[Any], number: int, random: Random) -> Sequence[int]:
+        """Positions of the tasks of one pass; some may be left out, or come twice.
+
+        A run that goes on asks again for all passes from the first one on, and expects what it got.
+
+        Args:
+            tasks: All of them.
+            number: Of the pass, from 0.
+            random: To draw from; seeded by the algorithm's ``seed``, and used by all passes.
+        """
+
+
+class Shuffled(TaskOrder):
+    """Every task once before any comes again, each time in another order."""
+
+    def order(self, tasks: Sequence[Any], number: int, random: Random) -> Sequence[int]:
+        """See ``TaskOrder.order``."""
+        positions = list(range(len(tasks)))
+        random.shuffle(positions)
+        return positions
+
+
+class AsGiven(TaskOrder):
+    """As they stand in the dataset, again and again."""
+
+    def order(self, tasks: Sequence[Any], number: int, random: Random) -> Sequence[int]:
+        """See ``TaskOrder.order``."""
+        return range(len(tasks))
+
+
+def plan_order(order: str | Mapping[str, Any], where: str) -> ComponentPlan[TaskOrder]:
+    """Find an order of tasks.
 
     Args:
-        size: How many tasks there are.
-        seed: Of the shuffles.
+        order: Its name, or ``type`` and options.
+        where: What error messages begin with.
+
+    Raises:
+        ConfigError: Its options are wrong.
+        PluginError: There is no such order, or it does not load.
+    """
+    group = GROUPS["task_order"]
+    return plan_component(order, group=group, expected_type=TaskOrder, where=where)
+
+
+class Tasks:
+    """All tasks, in the order in which they are taken, without an end.
+
+    Args:
+        dataset: All of them.
+        seed: Of the order.
+        order: Its name, or ``type`` and options.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
-        self._size, self._random = size, random.Random(seed)
-        self._order: list[int] = []
+    def __init__(
+        self, dataset: Dataset[Any], seed: int, order: str | Mapping[str, Any] = "shuffled"
+    ) -> None:
+        self.dataset: Any = dataset
+        self._order = plan_order(order, "task_order").build()
+        self._random = Random(seed)
+        self._passes, self._positions = 0, list[int]()
 
-    def take(self, start: int, count: int) -> list[int]:
-        """The ``count`` indices from position ``start`` on."""
-        while len(self._order) < start + count:
-            again = list(range(self._size))
-            self._random.shuffle(again)
-            self._order += again
-        return self._order[start : start + count]
+    def take(self, start: int, count: int) -> list[Any]:
+        """Those from place ``start`` on.
+
+        Raises:
+            ConfigError: The order has no position, or one where there is no task.
+        """
+        while len(self._positions) < start + count:
+            positions = list(self._order.order(self.dataset, self._passes, self._random))
+            last = len(self.dataset) - 1
+            if not positions or not all(0 <= each <= last for each in positions):
+                raise ConfigError(
+                    f"task_order: {type(self._order).__name__} must give positions from 0 to "
+                    f"{last} for pass {self._passes}, at least one; got {positions!r:.200}"
+                )
+            self._passes += 1
+            self._positions += positions
+        return [self.dataset[n] for n in self._positions[start : start + count]]

@@ -66,11 +66,10 @@ class Training(Learning):
             LedgerError: A model call stands in no bin or in several.
             StoppedError: It was asked to stop.
         """
-        from agl_learning.collect.task_order import TaskOrder
+        from agl_learning.collect.task_order import Tasks
         from agl_learning.trainer.loop import Loop
         from agl_learning.trainer.opening import open_run
         from agl_learning.trainer.requests import Requests
-        from agl_learning.trainer.source import Tasks
 
         if train_dataset is None or len(train_dataset) == 0:
             raise ConfigError(f"{self.title}: there are no training tasks; pass train_dataset")
@@ -80,7 +79,7 @@ class Training(Learning):
         self._asked_to_stop = asyncio.Event()
         origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
         async with open_run(self, origin) as session:
-            tasks = Tasks(TaskOrder(len(train_dataset), self.seed), train_dataset)
+            tasks = Tasks(train_dataset, self.seed, self.task_order)
             given = self._run_context.hooks
             hooks = cast("Sequence[object]", given) if isinstance(given, Sequence) else ()
             asked = Requests(hooks, origin.progress()), self._asked_to_stop

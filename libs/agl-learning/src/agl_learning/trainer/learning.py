@@ -12,6 +12,7 @@ from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError
 from agl.types import LLM, RolloutConfig
 from agl_learning.collect.collector import Collector
+from agl_learning.collect.task_order import plan_order
 from agl_learning.run.folder import check_identity, shape_of
 from agl_learning.run.start import Origin, free_gateway
 from agl_models.gateways import sampling_of
@@ -31,9 +32,10 @@ from agl_runs.infrastructure import InfrastructureFailures
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
     from agl_learning.collect.results import Collected
+    from agl_learning.collect.task_order import Tasks
     from agl_learning.run.checkpoint import Progress
     from agl_learning.trainer.session import Session
-    from agl_learning.trainer.source import Runners, Source, Tasks
+    from agl_learning.trainer.source import Runners, Source
 
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
 
@@ -78,6 +80,8 @@ class Learning(Algorithm):
             first and after the last. Without such tasks it is refused, like the next two.
         eval_temperature: Of evaluations; 0 takes the most probable token.
         eval_copies: How often each validation task runs, as for ``val/pass@k``.
+        task_order: In which order the tasks come: ``shuffled``, every one once before any comes
+            again; ``as_given``; or ``type`` and options of another.
         seed: Of tasks' order, sampling, selection and training.
         deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
             serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
@@ -111,6 +115,7 @@ class Learning(Algorithm):
     eval_every: Count | None = None
     eval_temperature: NotNegative = 0.0
     eval_copies: Count = 1
+    task_order: str | dict[str, Any] = "shuffled"
     seed: int = 0
     deterministic: bool = False
     run_dir: str | None = None
@@ -123,6 +128,7 @@ class Learning(Algorithm):
 
     def __post_init__(self) -> None:
         check_options(self.title, self)
+        plan_order(self.task_order, f"{self.title}: task_order")
         self.run_dir = absolute(self.run_dir)
         if self.credit is not None:
             self.adapter_options = {"credit": self.credit}

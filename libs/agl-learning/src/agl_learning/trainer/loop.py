@@ -21,9 +21,9 @@ from agl_learning.trainer.serving import Serving
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
+    from agl_learning.collect.task_order import Tasks
     from agl_learning.trainer.learning import Learning
     from agl_learning.trainer.session import Session
-    from agl_learning.trainer.source import Tasks
 
 logger = logging.getLogger("agl.learning")
 

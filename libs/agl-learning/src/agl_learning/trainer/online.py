@@ -59,7 +59,6 @@ from agl_learning.trainer.source import (
     InStep,
     Runners,
     Source,
-    Tasks,
     check_source,
     reject_stale,
 )
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from agl_learning.advantages.estimates import Foreseen
     from agl_learning.advantages.weighing import Weighed
     from agl_learning.collect.results import Collected
+    from agl_learning.collect.task_order import Tasks
     from agl_learning.run.checkpoint import Progress
     from agl_records.ledger.ledger import Ledger
     from agl_records.training_data import TrainingRow
@@ -260,7 +260,7 @@ class OnlineTraining(Training, WeighingOptions):
         self.load(checkpoint, folder)
         self.session.collector.patience_seconds *= 1 + self.max_staleness
 
-    def find_source(self, runners: Runners, tasks: Tasks, taken: int) -> Source:
+    def find_source(self, runners: Runners, tasks: "Tasks", taken: int) -> Source:
         given = (runners, tasks, self.groups_per_step, taken)
         if self.max_staleness:
             return Ahead(*given, self.max_staleness, self.steps)

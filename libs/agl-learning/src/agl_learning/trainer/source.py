@@ -15,7 +15,7 @@ from agl.errors import ConfigError, StoppedError
 from agl_learning.advantages.weighing import ACROSS_TASKS, Weighed, WeighingOptions
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import version_lags
-from agl_learning.collect.task_order import TaskOrder
+from agl_learning.collect.task_order import Tasks
 from agl_records.ledger.ledger import Ledger
 
 logger = logging.getLogger("agl.learning")
@@ -65,18 +65,6 @@ class Source(Protocol):
     async def stop(self) -> list[tuple[int, list[Any]]]:
         """Cancel what is under way; per step that nobody has taken, those before it, and tasks."""
         ...
-
-
-@dataclass
-class Tasks:
-    """All tasks, in the order in which they are taken."""
-
-    order: TaskOrder
-    dataset: Any
-
-    def take(self, start: int, count: int) -> list[Any]:
-        """Those of ``count`` positions from ``start`` on."""
-        return [self.dataset[index] for index in self.order.take(start, count)]
 
 
 class InStep:

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
+from agl_learning.collect.task_order import Tasks
 from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.learning import Learned
-from agl_learning.trainer.source import InStep, Runners, Tasks
+from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_records.options import Count
 

@@ -25,6 +25,7 @@ from agl.utils.text import did_you_mean
 from agl_runs.config.datasets import load_dataset
 from agl_runs.config.overrides import apply_overrides, parse_yaml
 from agl_runs.differences import flat
+from agl_runs.environments import Environment, add_reward, load_environment
 from agl_runs.folders import CONFIG, STORE
 from agl_runs.secrets import expand, redact
 
@@ -43,8 +44,12 @@ ComponentSpec = str | dict[str, Any]
 class RunConfig:
     """What one run is made of: the keys of ``agl.yaml``."""
 
-    agent: str
+    agent: str | None = None
     """``module:attribute``, looked for beside the file and in the working directory."""
+    environment: ComponentSpec | None = None
+    """In the place of ``agent``: an agent with its tasks, by name; see ``agl plugins``."""
+    reward: ComponentSpec | None = None
+    """What grades the agent, if it has no grader: a name, or ``module:function``."""
     train: str | None = None
     """File of tasks to learn from: JSON, JSONL, CSV or Parquet."""
     val: str | None = None
@@ -113,8 +118,8 @@ class CheckedConfig:
 
     file: ConfigFile
     agent: "LitAgent[Any]"
-    train: list[Any] | None
-    val: list[Any] | None
+    train: Sequence[Any] | None
+    val: Sequence[Any] | None
     components: dict[str, ComponentPlan[Any]]
     """Key of the file -> what to build; keys without a component are left out."""
     hooks: list[object]
@@ -240,7 +245,10 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     if config.algorithm is None and not dry:
         names = registry.names_in("agl.algorithms")
         raise ConfigError(f"{file.where('algorithm')}: missing; installed: {', '.join(names)}")
-    agent = _load_agent(config.agent, file.where("agent"))
+    environment = _load_environment(file)
+    agent = environment.agent
+    if config.reward is not None:
+        add_reward(agent, config.reward, file.where("reward"))
     datasets = {
         name: _load_tasks(value, folder, file.where(name))
         for name, value in (("train", config.train), ("val", config.val))
@@ -255,8 +263,8 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     return CheckedConfig(
         file=file,
         agent=agent,
-        train=datasets.get("train"),
-        val=datasets.get("val"),
+        train=datasets.get("train", environment.train),
+        val=datasets.get("val", environment.val),
         components=plans,
         hooks=[_load_hook(spec, file.where("hooks", n)) for n, spec in enumerate(config.hooks)],
         resources=resources,
@@ -290,6 +298,19 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     if inspect.isclass(runner.target):
         runner.build()  # refuses what its constructor does; the trainer builds those that run
     return plans
+
+
+def _load_environment(file: ConfigFile) -> Environment:
+    config = file.config
+    if config.environment is None and config.agent is not None:
+        return Environment(_load_agent(config.agent, file.where("agent")))
+    if config.environment is None or config.agent is not None:
+        have = "both" if config.agent else "neither"
+        raise ConfigError(
+            f"{file.where()} expected one of 'agent' and 'environment', which has an agent; there "
+            f"is {have}"
+        )
+    return load_environment(config.environment, file.where("environment"))
 
 
 def _load_agent(path: str, where: str) -> "LitAgent[Any]":
