@@ -13,8 +13,8 @@ a tiny random model learns only what a tiny model can::
     agl.Trainer(algorithm=agl.VERL(config), n_runners=2).fit(my_agent, my_tasks)
 
 ``use_cpu`` sets two variables of verl's: ``VERL_USE_EXTERNAL_MODULES`` has each of its processes
-import ``agl_testing.verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM`` chooses
-it. agl-verl knows nothing of it, and verl's own command line takes it as well.
+import ``agl_testing.verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM=agl_cpu``
+chooses it. agl-verl knows nothing of it, and verl's own command line takes it as well.
 
 It refuses what it cannot do: tensor parallel inference, images, LoRA as an adapter, reward models,
 FSDP1 and Megatron.
