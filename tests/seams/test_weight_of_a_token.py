@@ -55,7 +55,9 @@ async def test_rollouts_without_advantage_count_in_the_means(
 
     rollout_id = rows[0].rollout_id
     chain = (await show(store, rollout_id)).chain
-    told = await why(store, chain, rows[0].call_ids[0], 1)
+    told = await why(store, chain, rows[0].call_ids[0], 1, again=True)
+    assert told.again is not None
+    assert [one.same for one in told.again.numbers] == [True] * 3, told.again
     terms = {term.name: term for term in told.terms}
     assert told.call.advantage is not None
     assert terms["length"].value == pytest.approx(told.call.advantage * (weights[0].token - 1))

@@ -54,26 +54,20 @@ class RowsAdapter(TraceAdapter[RowSet]):
 
 def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> TrainingRow:
     """A row of one call."""
-    prompt, sampled = _prompt(call), call.response_token_ids or []
-    logprobs = [0.0] * len(prompt)
-    logprobs.extend(call.response_logprobs or [])
     # Without validation, which looks at every token: they were checked when the call was read.
-    return TrainingRow.model_construct(
+    row = TrainingRow.model_construct(
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
         agent_name=call.agent_name,
-        token_ids=prompt + sampled,
-        logprobs=logprobs,
-        call_ids=[call.call_id],
-        call_ranges=[(len(prompt), len(prompt) + len(sampled))],
-        credits=[credit],
-        model_versions=[call.model_version],
-        finish_reasons=[call.finish_reason],
-        broken_tool_calls=[call.has_broken_tool_call],
-        constrained=[call.is_constrained],
-        images=image_urls(call.messages),
+        token_ids=[],
+        logprobs=[],
+        call_ids=[],
+        call_ranges=[],
+        credits=[],
         row_break=row_break,
     )
+    extend(row, call, credit)
+    return row
 
 
 def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:

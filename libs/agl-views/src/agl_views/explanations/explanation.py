@@ -109,6 +109,12 @@ class Explanation:
     is_lost: bool = False
     """Whether the run went back behind the step of this account, and kept nothing of it."""
 
+    @property
+    def lines(self) -> dict[str, CallLine]:
+        """Call id -> what the call got."""
+        lines = (*(line for row in self.rows for line in row.calls), *self.excluded)
+        return {line.call_id: line for line in lines}
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -4,7 +4,7 @@ They stand beside those in the ledger, and differ where spans or the code change
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -24,8 +24,8 @@ from agl_learning.trainer.replay_result import Compared
 from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, rows_adapter
-from agl_records.training_data import TrainedModel
-from agl_records.types import Exclusion, LedgerPart, Trained
+from agl_records.training_data import TrainedModel, TrainingRow
+from agl_records.types import CallKey, Exclusion, LedgerPart, Trained
 from agl_runs.records import Run
 from agl_views.explanations.explanation import Account, Chain, group_of
 from agl_views.explanations.token_parts import Recomputed
@@ -63,7 +63,9 @@ async def recompute(
     else:
         model = TrainedModel(name=served_model) if served_model else None
         estimator = options.get("estimator", estimator_of(item.advantage.because))
-    if estimator not in ADVANTAGES or (estimator != DEFAULT and options.get("kl_coefficient")):
+    # Algorithms that are one estimator have no such option, and penalise the divergence in rewards.
+    is_penalised = "estimator" not in options and bool(options.get("kl_coefficient"))
+    if estimator not in ADVANTAGES or (estimator != DEFAULT and is_penalised):
         problem = f"estimator {estimator!r} needs what models say of tokens: agl replay computes it"
         estimator = DEFAULT
     names = (one.name for one in fields(_Options))
@@ -113,13 +115,16 @@ async def _collected(reader: Reader, accounts: Sequence[Account], item: Item) ->
         if keys:
             group = groups.setdefault(group_of(rollout), len(groups))
             one = await reader.read(rollout, group, collected.ledger)
-            one.rows = [
-                row
-                for row in one.rows
-                if keys & {(row.rollout_id, row.attempt_id, call_id) for call_id in row.call_ids}
-            ]
+            rows = [(row, _numbers(row, keys)) for row in one.rows]
+            one.rows = [row.only(numbers) for row, numbers in rows if numbers]
             collected.ended.append(one)
     return collected
+
+
+def _numbers(row: TrainingRow, keys: Set[CallKey]) -> list[int]:
+    """Which calls of a row have these keys."""
+    ids = enumerate(row.call_ids)
+    return [n for n, one in ids if (row.rollout_id, row.attempt_id, one) in keys]
 
 
 def calls_of(part: LedgerPart) -> list[Item]:

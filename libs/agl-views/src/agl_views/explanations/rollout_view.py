@@ -125,13 +125,12 @@ async def show(
         read = replace(read, attempt_id=attempt_id)
     chain = await explain(store, rollout.rollout_id, step, read=read)
     calls = [call for call in chain.calls.values() if call.attempt_id == attempt_id]
-    lines = [*(line for row in chain.whole.rows for line in row.calls), *chain.whole.excluded]
     return Shown(
         rollout,
         attempt,
         len(attempts),
         sorted(calls, key=lambda call: (call.sequence_id, call.choice or 0)),
-        {line.call_id: line for line in lines},
+        chain.whole.lines,
         chain,
         [span for span in chain.trace.spans if span.attempt_id == attempt_id]
         if chain.trace.is_whole

@@ -57,9 +57,7 @@ async def why(
             f"{'there is no such call' if call is None else f'its answer has {len(ids)}'}. See: "
             f"agl show {chain.rollout.rollout_id} --tokens"
         )
-    line, row, position = _line_of(chain, call_id, place)
-    if not chain.trace.is_whole:  # rows are numbered within what was read
-        row = position = None
+    line, where = chain.whole.lines.get(call_id), _place_of(chain, call_id, place)
     part, item = chain.part, _item_of(chain.part, call_id)
     run = await get_run(store, part.run) if part is not None and part.run is not None else None
     options = _options(run, call)
@@ -71,7 +69,7 @@ async def why(
         group=None if item is None else await _group(store, chain, item),
         num_shared=_num_shared(line, len(ids)),
         num_calls=_num_sharing(chain, line),
-        bin=_bin(part, line, row, position),
+        bin=_bin(part, line, *where),
         step=None if part is None else _step(chain, part, call, run, options),
     )
     found = replace(found, terms=terms_of(found, options))
@@ -80,14 +78,13 @@ async def why(
     return found
 
 
-def _line_of(chain: Chain, call_id: str, place: int) -> tuple[CallLine | None, int | None, Any]:
-    """What the call got, the row that it is in, and the token's position there."""
-    for row in chain.whole.rows:
+def _place_of(chain: Chain, call_id: str, place: int) -> tuple[int | None, int | None]:
+    """The row that a token of a call is in, and its position there."""
+    for row in chain.whole.rows if chain.trace.is_whole else ():  # else they are not all rows
         for line in row.calls:
-            if line.call_id == call_id:
-                return line, row.number, line.tokens[0] + place if line.tokens else None
-    lines = (line for line in chain.whole.excluded if line.call_id == call_id)
-    return next(lines, None), None, None
+            if line.call_id == call_id and line.tokens:
+                return row.number, line.tokens[0] + place
+    return None, None
 
 
 def _num_shared(line: CallLine | None, num_tokens: int) -> int:
@@ -99,10 +96,8 @@ def _num_shared(line: CallLine | None, num_tokens: int) -> int:
 def _num_sharing(chain: Chain, line: CallLine | None) -> int:
     if line is None or not line.sources:
         return 1
-    lines = [*(each for row in chain.whole.rows for each in row.calls), *chain.whole.excluded]
-    return sum(
-        each.sources == line.sources and each.attempt_id == line.attempt_id for each in lines
-    )
+    given = (line.sources, line.attempt_id)
+    return sum((one.sources, one.attempt_id) == given for one in chain.whole.lines.values())
 
 
 def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:

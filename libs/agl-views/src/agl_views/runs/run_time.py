@@ -1,14 +1,12 @@
 """How long the starts of a run took, those that were killed included."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from agl.store.base import LightningStore
+from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Rollout
 from agl_runs.records import Run
-
-_LAST: Final = 100
-"""Rollouts that are looked at for the last sign of life of a start."""
 
 
 async def seconds_of(
@@ -36,6 +34,8 @@ async def seconds_of(
             if isinstance(value := line.get(name), int | float):
                 number = line.get("generation")
                 took[number] = took.get(number, 0.0) + value
+    is_killed = any(one.end_time is None for one in run.generations[: -1 if is_running else None])
+    signs = await _last_signs(store, run.run_id) if is_killed and store is not None else {}
     for n, start in enumerate(run.generations):
         is_last = n == len(run.generations) - 1
         if start.end_time is not None:
@@ -43,36 +43,22 @@ async def seconds_of(
         elif not (is_last and is_running):
             end = None if is_last else run.generations[n + 1].start_time
             seen = start.start_time + took.get(start.number, 0.0)
-            if store is not None:
-                seen = max(seen, await _last_sign(store, run.run_id, start.number, end))
+            seen = max(seen, signs.get(start.number, 0.0))
             seen = seen if end is None else min(seen, end)
             total, may_be_more = total + seen - start.start_time, True
     is_known = is_known or total > 0
     return (total if is_known else None), is_known and may_be_more
 
 
-async def _last_sign(
-    store: LightningStore, run_id: str, generation: int, before: float | None
-) -> float:
-    """When a rollout of a start was last heard of; 0 where there is none."""
-    low, high = 0, (await store.query_rollouts(limit=1)).total
-    if before is not None:
-        end = high
-        while low < end:  # rollouts come in the order in which they were queued
-            middle = (low + end) // 2
-            found = await store.query_rollouts(limit=1, offset=middle)
-            if found and found[0].start_time < before:
-                low = middle + 1
-            else:
-                end = middle
-        high = low
-    if high == 0:
-        return 0.0
-    first = max(0, high - _LAST)
-    last = await store.query_rollouts(limit=high - first, offset=first)
-    wanted = {"run": run_id, "generation": generation}
-    mine = [one for one in last if wanted.items() <= (one.metadata or {}).items()]
-    return max(map(_heard_of, mine), default=0.0)
+async def _last_signs(store: LightningStore, run_id: str) -> dict[Any, float]:
+    """Start -> when one of its rollouts was last heard of."""
+    signs: dict[Any, float] = {}
+    async for one in each_record(store.query_rollouts, run=run_id):
+        about = one.metadata or {}
+        if about.get("run") == run_id:  # a store of 0.3 has no filter
+            number = about.get("generation")
+            signs[number] = max(signs.get(number, 0.0), _heard_of(one))
+    return signs
 
 
 def _heard_of(rollout: Rollout) -> float:

@@ -24,11 +24,9 @@ _CACHE_KIB = 64 * 1024
 
 def file_of(store: LightningStore) -> Path | None:
     """The file in which a store of this machine lies; None where there is none."""
-    while isinstance(store, ForwardingStore):
-        store = store.target
-    if isinstance(store, FileStore | SqliteLightningStore):
-        return Path(store.path)
-    return None
+    target = _innermost(store)
+    is_file = isinstance(target, FileStore | SqliteLightningStore)
+    return Path(target.path) if is_file else None
 
 
 async def ask_file(store: LightningStore, question: Callable[[sqlite3.Connection], T]) -> T | None:
@@ -36,14 +34,19 @@ async def ask_file(store: LightningStore, question: Callable[[sqlite3.Connection
 
     The question gets ids, and nothing that is hidden.
     """
+    target = _innermost(store)
+    if isinstance(target, FileStore):
+        return await target.ask(question)
+    if (file := file_of(target)) is None:
+        return None
+    with closing(open_to_read(file)) as connection:
+        return question(connection)
+
+
+def _innermost(store: LightningStore) -> LightningStore:
     while isinstance(store, ForwardingStore):
         store = store.target
-    if isinstance(store, FileStore):
-        return await store.ask(question)
-    if isinstance(store, SqliteLightningStore):
-        with closing(open_to_read(Path(store.path))) as connection:
-            return question(connection)
-    return None
+    return store
 
 
 def _thread() -> ThreadPoolExecutor:

@@ -64,7 +64,6 @@ async def show_span(
         if call.attempt_id == attempt_id and call.call_id.startswith(span_id)
     )
     whole = chain.whole
-    lines = [*(line for row in whole.rows for line in row.calls), *whole.excluded]
     masks = {
         line.call_id: chain.rows[row.number].loss_mask[slice(*line.tokens)]
         for row in whole.rows
@@ -72,7 +71,7 @@ async def show_span(
         if line.tokens
     }
     account = f"step {whole.step} of {whole.algorithm}" if whole.algorithm else ""
-    fates = {line.call_id: line for line in lines if line.attempt_id == attempt_id}
+    fates = {one: line for one, line in whole.lines.items() if line.attempt_id == attempt_id}
     return ShownSpan(spans[0], calls, fates, masks, account)
 
 
