@@ -25,7 +25,7 @@ class Member:
 
     rollout_id: str
     reward: float | None
-    """As its last reward event says, before any rule."""
+    """Its final reward, before any rule."""
     credit: float | None
     """Mean of what those of its calls got that are compared."""
     is_counted: bool
