@@ -37,7 +37,9 @@ import agl
 OPTIONS: dict[str, dict[str, Any]] = {
     "cispo": {},
     "grpo": {},
-    "gspo": {"clip_range": 0.2},  # a row has a few words: its ratio moves as that of a token
+    "gspo": {
+        "clip": {"low": 0.2, "high": 0.2}
+    },  # a row has a few words: its ratio moves as that of a token
     "ppo": {"critic_learning_rate": 1e-3, "gae_lambda": 1.0},
     "reinforce++": {},
     "rloo": {},
@@ -103,10 +105,8 @@ def train(
         "learning_rate": 1e-3,
         "entropy_bonus": 0.06,
         "max_tokens": 1,
-        "target_reward": 0.97,
-        "eval_temperature": 0.5,
-        "eval_copies": 4,
-        "eval_every": 5,
+        "stopping": {"target_reward": 0.97},
+        "evaluation": {"temperature": 0.5, "copies": 4, "every": 5},
         "seed": seed,
         "device": "cpu",
         "torch_threads": 1,
@@ -174,7 +174,7 @@ def main() -> None:
                 options: dict[str, Any] = {}
                 if given.lora:
                     build = functools.partial(build_taught, seed)
-                    options = {"model": build, "lora_rank": given.lora, "learning_rate": 3e-3}
+                    options = {"model": build, "lora": {"rank": given.lora}, "learning_rate": 3e-3}
                 summary = train(name, seed, given.steps, Path(folder), **options)
             rewards = [reward for _, reward in summary["val_rewards"]]
             good += rewards[-1] - rewards[0] >= RISE if given.lora else rewards[-1] >= GOOD

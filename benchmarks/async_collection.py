@@ -52,8 +52,8 @@ def sleeping(agent: Any) -> Any:
 def measure(seed: int, steps: int, staleness: int, folder: Path) -> dict[str, float]:
     """What came of one run."""
     # Small steps, so that machines with two busy cores have time to sleep.
-    options = {"target_reward": None, "groups_per_step": 4, "group_size": 8, "epochs": 2}
-    options |= {"max_staleness": staleness, "eval_copies": 1}
+    options = {"stopping": {}, "groups_per_step": 4, "group_size": 8, "epochs": 2}
+    options |= {"max_staleness": staleness, "evaluation": {"copies": 1}}
     summary = train("grpo", seed, steps, folder, wrap=sleeping, concurrency=256, **options)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "time/step" in line]

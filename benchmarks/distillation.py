@@ -62,7 +62,7 @@ def main() -> None:
             for seed in range(given.first, given.first + given.seeds):
                 begun = time.monotonic()
                 with tempfile.TemporaryDirectory(prefix="agl-distillation-") as out:
-                    run = functools.partial(train, eval_every=EVERY, **options)
+                    run = functools.partial(train, evaluation={"every": EVERY}, **options)
                     summary = run(name.partition(",")[0], seed, given.steps, Path(out))
                 per_step = options["groups_per_step"] * options["group_size"]
                 count = rollouts_until(given.good, summary["val_rewards"], per_step)

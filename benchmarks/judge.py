@@ -79,7 +79,7 @@ def main() -> None:
             EchoLLM(compare) as server,
         ):
             credit = {"type": "judge", "model": "wise", "base_url": server.url}
-            options = {"credit": credit, "target_reward": None, "eval_every": 10}
+            options = {"credit": credit, "stopping": {}, "evaluation": {"every": 10}}
             options["wrap"] = lambda _: not_told
             summary = train(given.algorithm, seed, given.steps, Path(folder), **options)
             asked = len(server.requests)

@@ -21,9 +21,9 @@ SHAPES = {
 }
 METHODS = {
     "all weights": {},
-    "all weights, `kl_coefficient`": {"kl_coefficient": 0.01},
+    "all weights, `kl_coefficient`": {"kl": {"coefficient": 0.01}},
     "all weights, `optimizer: adamw_8bit`": {"optimizer": "adamw_8bit"},
-    "`lora_rank: 16`": {"lora_rank": 16},
+    "`lora: {rank: 16}`": {"lora": {"rank": 16}},
 }
 
 

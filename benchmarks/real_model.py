@@ -1,6 +1,6 @@
 """GRPO on a pretrained model, on sums of two numbers: seconds a step, memory, and what it learns.
 
-    python benchmarks/real_model.py [FOLDER] [--steps 3] [--option microbatch_tokens=1024 ...]
+    python benchmarks/real_model.py [FOLDER] [--steps 3] [--option "memory={check: false}" ...]
 
 FOLDER is a model with a chat template; without it, it is SmolLM2, see `agl model get`. A step has
 64 rollouts of at most 16 sampled tokens. Prints the metrics of the steps and the largest resident
@@ -95,8 +95,8 @@ def main() -> None:
                 "group_size": 8,
                 "max_tokens": 16,
                 "learning_rate": 5e-6,
-                "eval_every": given.eval_every or None,
-                "checkpoint_every": given.steps,
+                "evaluation": {"every": given.eval_every or None},
+                "checkpoints": {"every": given.steps},
                 **more,
             },
         )

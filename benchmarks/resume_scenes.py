@@ -144,24 +144,29 @@ class Scene:
 
 SCENES = {
     **{
-        name: Scene({"steps": 4, "checkpoint_every": 2, **options})
+        name: Scene({"steps": 4, "checkpoints": {"every": 2}, **options})
         for name, options in {
             "cispo": {},
-            "distillation": {"kl_coef": 1e-3},
+            "distillation": {"kl": {"coefficient": 1e-3}},
             "grpo": {},
-            "gspo": {"clip_range": 0.2},
-            "ppo": {"critic_lr": 1e-3, "kl_coef": 1e-3},
-            "reinforce++": {"kl_coef": 1e-3, "schedule": "linear"},
-            "rloo": {"kl_coef": 1e-3, "kl_target": 0.01, "max_refills": 2},
+            "gspo": {"clip": {"low": 0.2, "high": 0.2}},
+            "ppo": {"critic_learning_rate": 1e-3, "kl": {"coefficient": 1e-3}},
+            "reinforce++": {"kl": {"coefficient": 1e-3}, "schedule": "linear"},
+            "rloo": {"kl": {"coefficient": 1e-3, "target": 0.01}, "max_refills": 2},
         }.items()
     },
     "grpo adapter": Scene(
-        {"algorithm": "grpo", "steps": 4, "checkpoint_every": 1, "keep_last": 1, "eval_every": 1}
-        | {"lora_rank": 2, "kl_coef": 1e-3}
+        {
+            "algorithm": "grpo",
+            "steps": 4,
+            "checkpoints": {"every": 1, "keep_last": 1},
+            "evaluation": {"every": 1},
+        }
+        | {"lora": {"rank": 2}, "kl": {"coefficient": 1e-3}}
     ),
     # Its algorithm is an option: rollouts of two more steps are under way when it is killed.
     "grpo ahead": Scene(
-        {"algorithm": "grpo", "steps": 6, "checkpoint_every": 2}
+        {"algorithm": "grpo", "steps": 6, "checkpoints": {"every": 2}}
         | {"max_staleness": 2, "deterministic": False},
         result=number_of_steps,
     ),

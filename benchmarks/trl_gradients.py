@@ -48,9 +48,9 @@ from agl_learning.advantages.weighing import weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_learning.selection import select_best
 from agl_records.ledger.ledger import Ledger
-from agl_records.options import pick_options
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
+from agl_runs.options import pick_options
 from agl_testing.models import smollm2
 from agl_torch.batch import logprob_differences, token_logprobs
 from agl_torch.learner import Learner, LearnerOptions, Sample
@@ -85,38 +85,48 @@ class Option:
     """Of one group after the other, again and again; without them they are drawn."""
 
 
-CLIP = {"clip_low": 0.2, "clip_high": 0.2, "ratio_cap": None}
+CLIP = {"clip": {"low": 0.2, "high": 0.2, "ratio_cap": None}}
 """Of ours. TRL's ``epsilon`` is 0.2, and it has no cap."""
-PLAIN = {**CLIP, "normalise_std": False}
+PLAIN = {**CLIP, "estimator": {"normalise_std": False}}
 NONE = {"scale_rewards": "none"}
 OPTIONS = [
-    Option("mean of tokens", "grpo", {**PLAIN, "loss_type": "dapo"}, {**NONE, "loss_type": "dapo"}),
+    Option("mean of tokens", "grpo", {**PLAIN, "loss": "dapo"}, {**NONE, "loss_type": "dapo"}),
     Option(
-        "mean of rollouts", "grpo", {**PLAIN, "loss_type": "grpo"}, {**NONE, "loss_type": "grpo"}
+        "mean of rollouts",
+        "grpo",
+        {**PLAIN, "loss": "grpo"},
+        {**NONE, "loss_type": "grpo"},
     ),
     Option(
         "sum over a constant",
         "grpo",
-        {**PLAIN, "loss_type": "dr_grpo", "loss_constant": MAX_TOKENS},
+        {**PLAIN, "loss": {"type": "dr_grpo", "constant": MAX_TOKENS}},
         {**NONE, "loss_type": "dr_grpo", "max_completion_length": MAX_TOKENS},
     ),
-    Option("clip high", "grpo", {**PLAIN, "clip_high": 0.28}, {**NONE, "epsilon_high": 0.28}),
-    Option("microbatches", "grpo", {**PLAIN, "microbatch_tokens": 200}, {**NONE, "in": 4}),
+    Option(
+        "clip high",
+        "grpo",
+        {**PLAIN, "clip": {"low": 0.2, "high": 0.28, "ratio_cap": None}},
+        {**NONE, "epsilon_high": 0.28},
+    ),
+    Option(
+        "microbatches", "grpo", {**PLAIN, "memory": {"microbatch_tokens": 200}}, {**NONE, "in": 4}
+    ),
     Option(
         "entropy bonus", "grpo", {**PLAIN, "entropy_bonus": 0.05}, {**NONE, "entropy_coef": 0.05}
     ),
-    Option("KL, corrected", "grpo", {**PLAIN, "kl_coefficient": 0.1}, {**NONE, "beta": 0.1}),
+    Option("KL, corrected", "grpo", {**PLAIN, "kl": {"coefficient": 0.1}}, {**NONE, "beta": 0.1}),
     Option(
         "KL, rollouts at the mean",
         "grpo",
-        {**PLAIN, "kl_coefficient": 0.1},
+        {**PLAIN, "kl": {"coefficient": 0.1}},
         {**NONE, "beta": 0.1},
         rewards=(0.0, 0.5, 0.5, 1.0),
     ),
     Option(
         "KL, a task with equal rewards",
         "grpo",
-        {**PLAIN, "kl_coefficient": 0.1},
+        {**PLAIN, "kl": {"coefficient": 0.1}},
         {**NONE, "beta": 0.1},
         "agl leaves such a task out of the step and its means, and TRL counts its rollouts",
         rewards=(0.0, 0.5, 0.5, 1.0) * (GROUPS - 1) + (1.0,) * SIZE,
@@ -124,7 +134,7 @@ OPTIONS = [
     Option(
         "KL, plain",
         "grpo",
-        {**PLAIN, "kl_coefficient": 0.1},
+        {**PLAIN, "kl": {"coefficient": 0.1}},
         {**NONE, "beta": 0.1, "use_bias_correction_kl": False},
         "agl has the corrected one alone, which is also TRL's default",
     ),
@@ -138,14 +148,17 @@ OPTIONS = [
     Option(
         "ratio cap, delta",
         "grpo",
-        {**PLAIN, "ratio_cap": 1.2},
+        {**PLAIN, "clip": {"low": 0.2, "high": 0.2, "ratio_cap": 1.2}},
         {**NONE, "delta": 1.2},
         "beyond the cap agl keeps the gradient of the log-probability, and TRL has none",
     ),
     Option(
         "GSPO",
         "gspo",
-        {"clip_low": 0.03, "clip_high": 0.04, "ratio_cap": None, "normalise_std": False},
+        {
+            "clip": {"low": 0.03, "high": 0.04, "ratio_cap": None},
+            "estimator": {"normalise_std": False},
+        },
         {
             **NONE,
             "loss_type": "grpo",
@@ -158,11 +171,9 @@ OPTIONS = [
         "GSPO, KL",
         "gspo",
         {
-            "clip_low": 0.03,
-            "clip_high": 0.04,
-            "ratio_cap": None,
-            "normalise_std": False,
-            "kl_coefficient": 0.1,
+            "clip": {"low": 0.03, "high": 0.04, "ratio_cap": None},
+            "estimator": {"normalise_std": False},
+            "kl": {"coefficient": 0.1},
         },
         {
             **NONE,
@@ -178,14 +189,14 @@ OPTIONS = [
     Option(
         "CISPO",
         "cispo",
-        {"ratio_cap": 1.1, "normalise_std": False},
+        {"ratio_cap": 1.1, "estimator": {"normalise_std": False}},
         {**NONE, "loss_type": "cispo", "epsilon_high": 1.1},
     ),
     Option("RLOO", "rloo", CLIP, {"beta": 0.0}),
     Option(
         "RLOO, KL in rewards",
         "rloo",
-        {**CLIP, "kl_coefficient": 0.1},
+        {**CLIP, "kl": {"coefficient": 0.1}},
         {"beta": 0.1},
         "rewards have log-probabilities in them, each with the rounding of a pass of its own",
         is_on_policy=True,
@@ -319,7 +330,7 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
     algorithm: Any = ALGORITHMS[option.algorithm](
         model="none",
         learning_rate=0.0,
-        max_grad_norm=1e9,
+        optimizer={"max_grad_norm": 1e9},
         sampling_correction="none",  # TRL has one beside vLLM alone
         dtype="float32",
         **option.ours,
@@ -327,14 +338,14 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
     model = load(TRAINED)
     rows = scored(batch.rows, model) if option.is_on_policy else batch.rows
     options = pick_options(LearnerOptions, algorithm)
-    reference = load() if algorithm.kl_coefficient else None
+    reference = load() if algorithm.kl.coefficient else None
     learner = Learner(model, options, algorithm.objective(), reference=reference)
 
     def foresee(some: list[TrainingRow]) -> Foreseen | None:
-        if algorithm.penalises_loss or not algorithm.kl_coefficient:
+        if algorithm.penalises_loss or not algorithm.kl.coefficient:
             return None
         costs = logprob_differences(reference, some, options)
-        return Foreseen([[-algorithm.kl_coefficient * one for one in row] for row in costs])
+        return Foreseen([[-algorithm.kl.coefficient * one for one in row] for row in costs])
 
     weighed = weigh(collect(rows, batch.size), algorithm, foresee)
     measured = learner.update(

@@ -79,7 +79,7 @@ def run_agl(
         max_tokens=MAX_TOKENS,
         learning_rate=learning_rate,
         dtype="float32",
-        checkpoint_every=steps,
+        checkpoints={"every": steps},
     )
     ends: list[float] = []
     update = algorithm.update

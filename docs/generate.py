@@ -80,7 +80,7 @@ def public_names() -> str:
 def components() -> str:
     """The options of every component that the core ships."""
     from agl.plugins.registry import components as installed, load_component
-    from agl.plugins.schema import NO_DEFAULT, schema_of
+    from agl.plugins.schema import NO_DEFAULT, schema_of, with_inner
 
     lines = [
         NOTE,
@@ -95,7 +95,7 @@ def components() -> str:
         target = load_component(component)
         lines.append(f"## {component.kind} `{component.name}` ({component.distribution})\n")
         lines.append(first_sentence(inspect.getdoc(target)) + "\n")
-        options = schema_of(target).options
+        options = [*with_inner(schema_of(target).options)]
         if options:
             lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
         for option in options:

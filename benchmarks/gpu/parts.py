@@ -84,10 +84,15 @@ def smollm2(place: Path, small: bool, tell: Tell, **options: Any) -> dict[str, A
     from agl_torch.memory_estimate import Size
     from agl_torch.models import load_shape
 
-    given = {"max_tokens": 16, "learning_rate": 5e-6, "steps": STEPS["learn"], "eval_every": 5}
+    given = {
+        "max_tokens": 16,
+        "learning_rate": 5e-6,
+        "steps": STEPS["learn"],
+        "evaluation": {"every": 5},
+    }
     given |= {"groups_per_step": 8, "group_size": 8, **options}
     if small:
-        given |= {"steps": 3, "eval_every": 1, "groups_per_step": 4, "group_size": 4}
+        given |= {"steps": 3, "evaluation": {"every": 1}, "groups_per_step": 4, "group_size": 4}
     data = {"train": tasks(256, 1), "val": tasks(4 if small else 48, 2)}
     folder = str(fetch(place.parent / "models"))
     return train(place, tell, folder, Size.of(load_shape(folder)), agent, data, given)
@@ -107,7 +112,7 @@ def random_weights(
         tokenizer = fetch(place.parent / "models")
     sizes = (49_152, 64, 128, 2, 4, 2, True) if small else SHAPES[shape]
     given = {"max_tokens": 512, "steps": STEPS["random"], "groups_per_step": 8, "group_size": 8}
-    given |= {"learning_rate": 1e-6, "max_model_tokens": 1024, **options}
+    given |= {"learning_rate": 1e-6, "server": {"max_model_tokens": 1024}, **options}
     if small:
         given |= {"max_tokens": 8, "steps": 2, "groups_per_step": 2, "group_size": 2}
 
@@ -115,7 +120,7 @@ def random_weights(
         torch.manual_seed(0)
         where = "cuda" if torch.cuda.is_available() else "cpu"
         # As it is loaded: narrow under an adapter on a GPU.
-        narrow = where == "cuda" and "lora_rank" in options
+        narrow = where == "cuda" and "lora" in options
         with torch.device(where):
             model = AutoModelForCausalLM.from_config(config_of(*sizes))
         return model.to(torch.bfloat16 if narrow else torch.float32)
@@ -151,7 +156,7 @@ def train(
     import agl
 
     algorithm = agl.GRPO(
-        model=model, run_dir=str(place), checkpoint_every=options["steps"], **options
+        model=model, run_dir=str(place), checkpoints={"every": options["steps"]}, **options
     )
     trainer = agl.Trainer(algorithm=algorithm, n_runners=1, concurrency=64, strategy="shm")
     begin, ended = time.perf_counter(), threading.Event()
@@ -210,7 +215,7 @@ def _speed(metrics: list[dict[str, Any]], size: Any, options: Any) -> dict[str, 
     rollouts = options["groups_per_step"] * options["group_size"]
     row = (sampled + middle["tokens/given"]) / rollouts
     operations = 6 * size.weights + 12 * size.layers * size.hidden * row
-    if "lora_rank" in options:
+    if "lora" in options:
         operations *= 2 / 3
     speed = sampled * part / middle["time/update"]  # what taught nothing was not trained
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""

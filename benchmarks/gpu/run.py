@@ -28,15 +28,27 @@ from typing import Any
 TREE = Path(__file__).resolve().parents[2]
 PACKAGES = [TREE / "core", *(TREE / "libs").glob("agl-*")]
 PACKAGES += [TREE / "plugins" / f"agl-{name}" for name in ("adapters", "gateway", "torch")]
-LORA = {"lora_rank": 16}
+LORA = {"lora": {"rank": 16}}
 NARROW = {"optimizer": "adamw_8bit"}
 PARTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "machine": (60, "machine", {}),
     "0.5B": (150, "random_weights", {"shape": "0.5B"}),
-    "0.5B-wide": (150, "random_weights", {"shape": "0.5B", "microbatch_tokens": 16_384}),
-    "1.5B": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384}),
-    "1.5B-8bit": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384, **NARROW}),
-    "1.5B-lora": (200, "random_weights", {"shape": "1.5B", "microbatch_tokens": 16_384, **LORA}),
+    "0.5B-wide": (
+        150,
+        "random_weights",
+        {"shape": "0.5B", "memory": {"microbatch_tokens": 16_384}},
+    ),
+    "1.5B": (200, "random_weights", {"shape": "1.5B", "memory": {"microbatch_tokens": 16_384}}),
+    "1.5B-8bit": (
+        200,
+        "random_weights",
+        {"shape": "1.5B", "memory": {"microbatch_tokens": 16_384}, **NARROW},
+    ),
+    "1.5B-lora": (
+        200,
+        "random_weights",
+        {"shape": "1.5B", "memory": {"microbatch_tokens": 16_384}, **LORA},
+    ),
     "convert": (180, "convert", {}),
     "smollm2": (240, "smollm2", {}),
     "smollm2-lora": (240, "smollm2", {"learning_rate": 5e-5, **LORA}),

@@ -65,11 +65,10 @@ def train(seed: int, steps: int, out: Path, runners: int, deterministic: bool) -
             learning_rate=1e-3,
             entropy_bonus=0.06,  # without it, the model gives up on some rooms
             max_tokens=1,  # a room is one word
-            target_reward=0.97,  # end early when three steps in a row reach it
-            eval_every=10,
-            eval_temperature=0.5,  # less adventurous than in training, before and after
-            eval_copies=4,  # rollouts per held-out task
-            checkpoint_every=5,  # from where a run that was killed goes on
+            stopping={"target_reward": 0.97},  # end early when three steps in a row reach it
+            # On the held-out tasks, less adventurous than in training.
+            evaluation={"every": 10, "temperature": 0.5, "copies": 4},
+            checkpoints={"every": 5},  # from where a run that was killed goes on
             seed=seed,
             deterministic=deterministic,
             device="cpu",

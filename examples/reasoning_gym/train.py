@@ -69,7 +69,7 @@ def train(
         "iterations": 1,
         "rollouts_per_task": 4,
         "keep_fraction": 0.1,  # the best tenth of the answers
-        "lora_rank": 0,  # all weights
+        "lora": None,  # all weights
         "learning_rate": 2e-5,
         "epochs": 2,
         "max_length": 384,  # tokens of prompt and answer
@@ -84,10 +84,9 @@ def train(
         "groups_per_step": 8,  # tasks of a step
         "group_size": 8,  # rollouts of a task
         "learning_rate": 1e-5,
-        "max_model_tokens": 384,
-        "eval_every": 10,
-        "checkpoint_every": 5,  # from where a run that was killed goes on
-        "keep_last": 1,
+        "server": {"max_model_tokens": 384},
+        "evaluation": {"every": 10},
+        "checkpoints": {"every": 5, "keep_last": 1},  # from where a run that was killed goes on
         **common,
     }
     _, of_grpo = fit(grpo, out / "grpo", tasks)

@@ -36,12 +36,12 @@ def sft(options: argparse.Namespace) -> Generator[tuple[dict[str, Any], list[Mat
             "model": options.model,
             "engine": options.engine,
             "load_in_4bit": True,
-            "lora_rank": 32,
+            "lora": {"rank": 32},
             "learning_rate": 2e-4,
             "keep_fraction": 0.5,
             "rollouts_per_task": 4,
             # The agent calls tools, and vLLM has to find the calls in what the model writes.
-            "server_arguments": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
+            "server": {"arguments": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]},
         }
         yield settings, load_problems(options.data)
         return
@@ -55,9 +55,11 @@ def sft(options: argparse.Namespace) -> Generator[tuple[dict[str, Any], list[Mat
             **common,
             "model": str(model),
             "engine": "trl",
-            "server": url,
-            "reload_command": [sys.executable, str(TINY_SERVER), "load", url, "{model}"],
-            "lora_rank": 0,
+            "server": {
+                "type": url,
+                "reload_command": [sys.executable, str(TINY_SERVER), "load", url, "{model}"],
+            },
+            "lora": None,
             "learning_rate": 1e-3,
             "epochs": 8,
             "batch_size": 8,
@@ -67,8 +69,7 @@ def sft(options: argparse.Namespace) -> Generator[tuple[dict[str, Any], list[Mat
             # With half as many, too few are right at first, and chance decides what is learned.
             "rollouts_per_task": 8,
             "max_tokens": 16,
-            "eval_temperature": 1.0,
-            "eval_copies": 2,
+            "evaluation": {"temperature": 1.0, "copies": 2},
             "torch_threads": 1,
         }
         yield settings, tiny_problems()

@@ -179,7 +179,7 @@ def test_commit_is_that_of_the_repository_of_the_folder(
 
 
 class Base(agl.Algorithm):
-    safe_options = frozenset({"progress"})
+    safe_options = frozenset({"progress", "checks.every"})
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         """Nothing is learned."""
@@ -202,6 +202,9 @@ class Steps(Base):
         ("algorithm.max_trained_tokens", None, 100, False),
         ("algorithm.epochs", 1, 2, False),
         ("algorithm.progress", "bar", "lines", True),
+        ("algorithm.checks.every", 1, 2, True),
+        ("algorithm.checks", 1, 2, True),
+        ("algorithm.checks.copies", 1, 2, False),
         ("algorithm.base_url", "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", True),
         ("gateway.port", 8000, 8001, True),
         ("gateway.run_budget.calls", 7, 100, True),

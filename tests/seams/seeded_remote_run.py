@@ -147,7 +147,7 @@ def tinker(kind: str, url: str, out: Path) -> dict[str, Any]:
         "epochs": 2,
         "batch_size": 16,
         "max_tokens": 2,
-        "eval_every": 2,
+        "evaluation": 2,
         "show_progress": False,
     }
     return {"algorithm": {"type": kind, **options}}

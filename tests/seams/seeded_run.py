@@ -97,7 +97,7 @@ if __name__ == "__main__":
         endpoint=f"{judge_url}/v1", model="judge", api_key=os.environ.get("AGL_GATEWAY_TOKEN")
     )
     given = fine_tuning(out) if kind in ("sft", "dpo") else in_place(out)
-    common = {"learning_rate": 1e-3, "max_tokens": 1, "eval_temperature": 0.5}
+    common = {"learning_rate": 1e-3, "max_tokens": 1, "evaluation": {"temperature": 0.5}}
     common |= {"show_progress": False}
     if kind == "distillation":
         given["teacher"] = functools.partial(build_model, 1)

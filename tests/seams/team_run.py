@@ -21,7 +21,7 @@ def trainer_of(folder: Path, store: agl.LightningStore, **options) -> agl.Traine
     """A trainer of two models, one of which is compared with its start."""
     common = {"model": build_model, "tokenizer": build_tokenizer, "max_tokens": 1}
     common |= {"device": "cpu", "torch_threads": 1, "learning_rate": 1e-3}
-    penalised = {"type": "grpo", "kl_coefficient": 0.01, **common}
+    penalised = {"type": "grpo", "kl": 0.01, **common}
     team = {
         "type": "team",
         "models": {"one": penalised, "other": {"type": "reinforce++", **common}},

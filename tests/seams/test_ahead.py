@@ -165,7 +165,7 @@ def test_an_adapter_is_trained_while_another_one_over_the_same_weights_answers(t
             return measured
 
     # Copies that answer alike cancel each other's gradient; so many hardly all do.
-    options = {"model": build_deeper_model, "lora_rank": 2, "kl_coefficient": 0.01}
+    options = {"model": build_deeper_model, "lora": 2, "kl": 0.01}
     options["group_size"] = 8
     algorithm, store = train(Slow, reward, steps=3, **options)
     assert len(behind) == 3
@@ -183,7 +183,7 @@ def test_an_adapter_is_trained_while_another_one_over_the_same_weights_answers(t
 
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_no_call_is_older_than_allowed_and_each_step_has_its_own(train, staleness) -> None:
-    algorithm, store = train(max_staleness=staleness, eval_every=2)
+    algorithm, store = train(max_staleness=staleness, evaluation=2)
     lines = lines_of(algorithm)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert all(line["version_lag/max"] <= staleness for line in lines)
@@ -193,7 +193,9 @@ def test_no_call_is_older_than_allowed_and_each_step_has_its_own(train, stalenes
 
 
 def test_what_is_under_way_as_a_run_ends_early_is_accounted_for(train) -> None:
-    algorithm, store = train(target_reward=-1.0, steps=9, max_staleness=2)  # after three steps
+    algorithm, store = train(
+        stopping={"target_reward": -1.0}, steps=9, max_staleness=2
+    )  # after three steps
     assert len(lines_of(algorithm)) == 3
     asyncio.run(check_books(store, algorithm.summary))
     assert algorithm.summary["rollouts"] == 5 * OF_A_STEP + 2
@@ -209,7 +211,7 @@ def test_what_is_under_way_as_a_run_ends_early_is_accounted_for(train) -> None:
 
 @pytest.mark.parametrize("kill_at", [9])
 def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, kill_at) -> None:
-    options = {"max_staleness": 2, "checkpoint_every": 2}
+    options = {"max_staleness": 2, "checkpoints": 2}
 
     def run(**more: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SCRIPT), str(tmp_path), json.dumps({**options, **more})]
@@ -236,7 +238,7 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, k
     [
         ({"deterministic": True}, "deterministic cannot be had with max_staleness=1"),
         ({"max_refills": 2}, "max_refills cannot be had with max_staleness=1"),
-        ({"ratio_cap": None, "sampling_correction": "none"}, "ratio_cap is None"),
+        ({"clip": {"ratio_cap": None}, "sampling_correction": "none"}, "ratio_cap is None"),
         ({"max_staleness": -1}, "max_staleness"),
     ],
 )

@@ -45,31 +45,28 @@ ADAPTERS = st.fixed_dictionaries(
     },
 )
 VALUES: dict[str, list[Any]] = {
-    "checkpoint_every": [1],
+    "checkpoints": [{"every": 1}],
     "deterministic": [True],
     "dtype": ["bfloat16"],
     "entropy_bonus": [0.01],
     "epochs": [2],
-    "estimator": ["grpo", "rloo", "reinforce++"],
-    "eval_copies": [2],
-    "eval_every": [1],
-    "gradient_checkpointing": [True],
+    "estimator": ["grpo", "rloo", {"normalise_std": False}],
+    "evaluation": [{"copies": 2, "temperature": 1.0}, {"every": 1}],
+    "memory": [{"gradient_checkpointing": True}, {"microbatch_tokens": 8}],
     "group_size": [1, 2],
     "groups_per_step": [2, 3],
     "infrastructure_failures": ["keep", "drop_group"],
-    "kl_coefficient": [0.1],
-    "lora_rank": [2],
-    "loss_type": ["grpo"],
+    "kl": [0.1],
+    "lora": [{"rank": 2}],
+    "loss": ["grpo"],
     "max_refills": [1],
     "max_staleness": [1],
     "max_tokens": [1, 3],
-    "microbatch_tokens": [8],
     "minibatch_rows": [1],
-    "normalise_std": [False],
-    "overlong_buffer": [1],
+    "overlong": [1],
     "schedule": ["linear", "cosine"],
 }
-TOGETHER = {"eval_copies": {"eval_temperature": 1.0}, "overlong_buffer": {"max_tokens": 3}}
+TOGETHER = {"overlong": {"max_tokens": 3}}
 """What an option needs beside it, as a person would know."""
 
 
@@ -130,7 +127,6 @@ def train(folder: Path, kind: str, cases: list[str], adapter: Any, options: Any)
         update={"retry_condition": ["unresponsive", "failed"]}
     )
     tasks = [{"case": case, "words": "one two"} for case in cases]
-    evaluates = {"eval_every", "eval_copies"} & set(options)
     with judge() as server:
         trainer = agl.Trainer(
             algorithm=algorithm,
@@ -142,7 +138,9 @@ def train(folder: Path, kind: str, cases: list[str], adapter: Any, options: Any)
         )
         is_whole = True
         try:
-            trainer.fit(agent_of(script), tasks, val_dataset=tasks[:1] if evaluates else None)
+            trainer.fit(
+                agent_of(script), tasks, val_dataset=tasks[:1] if "evaluation" in options else None
+            )
         except AlgorithmError as error:
             [ended] = [name for name in ENDS if name in str(error)]
             event(ended)

@@ -75,7 +75,7 @@ def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(
 
 def test_early_stopping_ends_a_run_whose_rewards_get_no_better(starts: Starts) -> None:
     starts.hooks = [EarlyStopping(patience=2, min_delta=0.5)]
-    starts.start(steps=20, val=["held out"], eval_every=1)
+    starts.start(steps=20, val=["held out"], evaluation=1)
     assert starts.steps() == [1, 2]
 
 

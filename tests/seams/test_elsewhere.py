@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("grpo_run.py")
 def test_run_stays_where_it_began(tmp_path: Path, run_dir: str | None) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    options = {"run_dir": run_dir, "elsewhere": str(elsewhere), "steps": 1, "checkpoint_every": 1}
+    options = {"run_dir": run_dir, "elsewhere": str(elsewhere), "steps": 1, "checkpoints": 1}
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path), json.dumps(options)],
         cwd=tmp_path,

@@ -61,7 +61,7 @@ def test_extreme_numbers_leave_metrics_and_weights_finite(tmp_path, normalise_st
         group_size=3,
         max_tokens=1,
         learning_rate=1e-3,
-        normalise_std=normalise_std,
+        estimator={"normalise_std": normalise_std},
         device="cpu",
         torch_threads=1,
         show_progress=False,

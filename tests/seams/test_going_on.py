@@ -153,9 +153,9 @@ async def offline(llm: agl.LLM, task: str) -> float:
     raise ConnectionError("the network is gone")
 
 
-@pytest.mark.parametrize(("checkpoint_every", "is_stopped"), [(1, False), (None, False), (1, True)])
+@pytest.mark.parametrize(("every", "is_stopped"), [(1, False), (None, False), (1, True)])
 def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
-    starts: Starts, checkpoint_every: int | None, is_stopped: bool
+    starts: Starts, every: int | None, is_stopped: bool
 ) -> None:
     class Stop(agl.Hook):
         def on_step_end(self, step: int, algorithm: Any) -> None:
@@ -163,8 +163,8 @@ def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
                 algorithm.ask_to_stop()
 
     starts.hooks = [Stop()]
-    options = {"steps": 4, "max_idle_steps": 2, "checkpoint_every": checkpoint_every}
-    starts.start(**options, target_reward=0.0)  # three steps
+    options = {"steps": 4, "stopping": {"max_idle_steps": 2}, "checkpoints": every}
+    starts.start(**options, stopping={"target_reward": 0.0})  # three steps
     starts.asks = offline
     if is_stopped:
         with pytest.raises(StoppedError, match="after step 4"):
@@ -233,7 +233,7 @@ def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Star
         return 1.0 if number > COPIES else float(number % 2)
 
     starts.asks = always_right
-    options = {"steps": 20, "max_idle_steps": 2}
+    options = {"steps": 20, "stopping": {"max_idle_steps": 2}}
     first = starts.start(**options)
     assert first.summary["steps"] < 20
     again = starts.start(**options)
@@ -264,27 +264,27 @@ def test_no_group_has_rollouts_of_two_agents(
 ) -> None:
     starts.dies_at_version = 2  # in the update of step 3
     with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(checkpoint_every=1)
+        starts.start(checkpoints=1)
     starts.dies_at_version = None
     starts.agent_source = f"# mended\n{AGENT}"
     with pytest.raises(ConfigError, match="the agent's source file"):
-        starts.start(checkpoint_every=1)
-    starts.start(checkpoint_every=1, force=True)
+        starts.start(checkpoints=1)
+    starts.start(checkpoints=1, force=True)
     assert starts.ran == COPIES  # of step 3, whose rollouts the other agent had done
     assert starts.redrawn() == [("val", 2)]
     assert "goes on after step 2 as what it was not: the agent's source file is" in caplog.text
-    starts.start(checkpoint_every=1, steps=4, show_progress=True)
+    starts.start(checkpoints=1, steps=4, show_progress=True)
     assert starts.ran == COPIES
     assert len(starts.redrawn()) == 1  # more steps, and what is shown, change nothing
 
 
 def test_metrics_that_a_machine_took_along_come_back_from_the_store(starts: Starts) -> None:
-    starts.start(val=["me"], checkpoint_every=1)
+    starts.start(val=["me"], checkpoints=1)
     path = starts.folder / "run/metrics.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     assert len(whole) == 5
     path.write_bytes(whole[1] + b"\xff\xfe\n" + whole[3][:20])
-    starts.start(val=["me"], checkpoint_every=1, steps=4)
+    starts.start(val=["me"], checkpoints=1, steps=4)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     places = [(line["step"], "val/reward/mean" in line) for line in lines]
     trained = [(step, False) for step in (1, 2, 3)]
@@ -315,7 +315,7 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
 def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(
     starts: Starts, monkeypatch: pytest.MonkeyPatch, killed_in: str
 ) -> None:
-    starts.start(steps=4, checkpoint_every=2)
+    starts.start(steps=4, checkpoints=2)
     starts.agent_source = f"# mended\n{AGENT}"
     back = {"force": True, "resume_from": str(starts.folder / "run/checkpoints/step-000002")}
 
@@ -327,7 +327,7 @@ def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(
         with pytest.raises(AlgorithmError, match="killed"):
             starts.start(steps=4, **back)
     again = back if killed_in == "write_generation" else {"force": True}
-    done = starts.start(steps=5, checkpoint_every=2, **again)
+    done = starts.start(steps=5, checkpoints=2, **again)
     starts.check_books(done)
     after = 4 if killed_in == "set_aside" else 2
     assert {*starts.redrawn()} == {("val", after)}
@@ -341,13 +341,13 @@ def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(
 def test_the_file_with_the_run_s_id_is_written_again_from_its_checkpoint(
     starts: Starts, caplog: pytest.LogCaptureFixture, left: str | None
 ) -> None:
-    starts.start(checkpoint_every=1)
+    starts.start(checkpoints=1)
     path = starts.folder / "run/run.json"
     before = json.loads(path.read_text())
     path.unlink()
     if left is not None:
         path.write_text(left)
-    starts.start(checkpoint_every=1, steps=4)
+    starts.start(checkpoints=1, steps=4)
     assert "run.json is " in caplog.text
     after = json.loads(path.read_text())
     assert after["run"] == before["run"]
@@ -356,11 +356,11 @@ def test_the_file_with_the_run_s_id_is_written_again_from_its_checkpoint(
 
 
 def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(starts: Starts) -> None:
-    starts.start(checkpoint_every=1)
+    starts.start(checkpoints=1)
     before = (starts.folder / "run/metrics.jsonl").read_bytes()
     starts.run_dir = "other"
     origin = str(starts.folder / "run/checkpoints/step-000002")
-    options = {"checkpoint_every": 1, "resume_from": origin}
+    options = {"checkpoints": 1, "resume_from": origin}
     starts.dies_at_version = 2  # before it has a checkpoint, or a line of metrics
     with pytest.raises(AlgorithmError, match="machine dies"):
         starts.start(**options, steps=4)
@@ -379,7 +379,7 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_says_how_it_can_go_on(starts: Starts) -> None:
-    starts.start(checkpoint_every=2)
+    starts.start(checkpoints=2)
     checkpoints = starts.folder / "run/checkpoints"
     for manifest in checkpoints.glob("*/checkpoint.json"):
         manifest.write_text("{")
@@ -401,7 +401,7 @@ def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginn
     starts.run_dir = "other"
     other = starts.start(resume_from=str(starts.folder / "run"))
     starts.run_dir = "run"
-    starts.start(checkpoint_every=1)
+    starts.start(checkpoints=1)
     begun = read_generation(starts.folder / "other")
     assert checkpoint_before(other, starts.folder / "other", 2, begun) is None
 

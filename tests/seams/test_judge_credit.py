@@ -245,7 +245,7 @@ def test_a_task_with_one_rollout_cannot_be_judged(tmp_path):
         train(tmp_path, honest, copies=1, estimator="reinforce_plus_plus")
 
 
-AGAIN = {"deterministic": True, "steps": 2, "checkpoint_every": 2}
+AGAIN = {"deterministic": True, "steps": 2, "checkpoints": 2}
 
 
 def test_a_judged_step_is_trained_again_with_what_the_judge_said_then(tmp_path):

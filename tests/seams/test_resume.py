@@ -64,7 +64,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     # Evaluations after 0 and 2: 2 calls. The second call of step 4.
     kill_at = 3 * CALLS_PER_STEP + 2 + 2
-    options = {"checkpoint_every": 2, "eval_every": 2}
+    options = {"checkpoints": 2, "evaluation": 2}
     first = run(folder, kill_at=kill_at, **options)
     assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
     finished(folder, resume_from=str(folder / "run"), **options)
@@ -146,11 +146,9 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
 
 @pytest.mark.nightly
 def test_a_run_that_goes_on_elsewhere_finds_the_start_it_is_compared_with(tmp_path: Path) -> None:
-    first = finished(tmp_path, steps=1, kl_coefficient=0.1)
+    first = finished(tmp_path, steps=1, kl=0.1)
     other = str(tmp_path / "other")
-    done = run(
-        tmp_path, steps=2, kl_coefficient=0.1, resume_from=str(tmp_path / "run"), run_dir=other
-    )
+    done = run(tmp_path, steps=2, kl=0.1, resume_from=str(tmp_path / "run"), run_dir=other)
     assert done.returncode == 0, done.stderr[-3000:]
     second = json.loads((tmp_path / "other/summary.json").read_text())
     assert second["rewards"][:1] == first["rewards"]
@@ -164,7 +162,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing
     first_home, second_home = tmp_path / "first", tmp_path / "second"
     first_home.mkdir()
     second_home.mkdir()
-    options = {"checkpoint_every": 1, "wait_at": 2 * CALLS_PER_STEP + 3}
+    options = {"checkpoints": 1, "wait_at": 2 * CALLS_PER_STEP + 3}
     with subprocess.Popen(
         [sys.executable, str(SCRIPT), str(first_home), json.dumps(options)],
         stdout=subprocess.PIPE,
@@ -190,7 +188,7 @@ def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing
 
 @pytest.mark.nightly
 def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> None:
-    finished(tmp_path, steps=4, checkpoint_every=2)
+    finished(tmp_path, steps=4, checkpoints=2)
     folder = tmp_path / "run"
     second = folder / "checkpoints/step-000002"
     # Its evaluation, step 3, and the second call of step 4.
@@ -210,7 +208,7 @@ def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> N
 
 
 def test_a_killed_run_that_keeps_few_checkpoints_goes_on_and_names_the_best(tmp_path: Path) -> None:
-    options = {"checkpoint_every": 1, "keep_last": 1, "eval_every": 2, "steps": 6}
+    options = {"checkpoints": {"every": 1, "keep_last": 1}, "evaluation": 2, "steps": 6}
     # Evaluations after 0, 2 and 4: 3 calls. The second call of step 5.
     first = run(tmp_path, kill_at=4 * CALLS_PER_STEP + 3 + 2, **options)
     assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
@@ -226,7 +224,7 @@ def test_a_killed_run_that_keeps_few_checkpoints_goes_on_and_names_the_best(tmp_
     assert rewards[best] == max(rewards.values())
 
 
-FIRST = {"steps": 3, "checkpoint_every": 3}
+FIRST = {"steps": 3, "checkpoints": 3}
 
 
 @pytest.fixture(
@@ -288,7 +286,7 @@ async def test_a_run_without_a_checkpoint_can_begin_again_elsewhere(killed_early
 async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkpoint(
     tmp_path: Path,
 ) -> None:
-    first = run(tmp_path, kill_at=2 * CALLS_PER_STEP + 3, checkpoint_every=1)
+    first = run(tmp_path, kill_at=2 * CALLS_PER_STEP + 3, checkpoints=1)
     assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
     other = str(tmp_path / "other")
     done = run(tmp_path, steps=3, resume_from=str(tmp_path / "run"), run_dir=other)
@@ -306,9 +304,9 @@ async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkp
 async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_with_none(
     tmp_path: Path,
 ) -> None:
-    finished(tmp_path, steps=2, checkpoint_every=1)
+    finished(tmp_path, steps=2, checkpoints=1)
     there, other = str(tmp_path / "run"), tmp_path / "other"
-    options = {"steps": 4, "run_dir": str(other), "checkpoint_every": 1}
+    options = {"steps": 4, "run_dir": str(other), "checkpoints": 1}
     # The third call of step 4: step 3 and its checkpoint are there.
     killed = run(tmp_path, kill_at=CALLS_PER_STEP + 3, resume_from=there, **options)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]

@@ -93,7 +93,7 @@ async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(
     tmp_path: Path, small_disk: SmallDisk
 ) -> None:
     folder = small_disk.path / "run"
-    options = {"steps": 3, "checkpoint_every": 2, "run_dir": str(folder)}
+    options = {"steps": 3, "checkpoints": 2, "run_dir": str(folder)}
     command = (sys.executable, SCRIPT, tmp_path, json.dumps(options))
     full = small_disk.run(*command)
     assert full.returncode == 1
@@ -121,7 +121,7 @@ async def test_a_store_that_finds_no_space_ends_the_run_which_goes_on(
     tmp_path: Path, small_disk: SmallDisk
 ) -> None:
     home = small_disk.path
-    options = {"steps": 3, "checkpoint_every": 1, "run_dir": str(tmp_path / "run")}
+    options = {"steps": 3, "checkpoints": 1, "run_dir": str(tmp_path / "run")}
     command = (sys.executable, SCRIPT, home, json.dumps(options))
     full = small_disk.run(*command)
     assert full.returncode == 1

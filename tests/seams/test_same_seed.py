@@ -80,10 +80,10 @@ def _at_night(**options: object) -> Any:
     "options",
     [
         {"steps": 2},
-        {"steps": 2, "algorithm": "ppo", "kl_coef": 1e-3},
+        {"steps": 2, "algorithm": "ppo", "kl": 1e-3},
         *(_at_night(steps=2, algorithm=name) for name in KIN),
         _at_night(steps=40, groups_per_step=8, epochs=4),
-        _at_night(steps=4, max_batch_size=1),
+        _at_night(steps=4, server={"max_batch_size": 1}),
         _at_night(algorithm="sft", iterations=2),
         _at_night(algorithm="dpo", iterations=2),
     ],
@@ -122,7 +122,7 @@ def test_runs_of_one_seed_have_the_same_tasks_seeds_and_order(tmp_path: Path) ->
     "options",
     [
         {"steps": 2},
-        _at_night(steps=2, algorithm="ppo", kl_coef=1e-3),
+        _at_night(steps=2, algorithm="ppo", kl=1e-3),
         *(_at_night(steps=2, algorithm=name) for name in KIN),
         _at_night(algorithm="sft", iterations=2),
         _at_night(algorithm="dpo", iterations=2),

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).with_name("grpo_run.py")
 CALLS_PER_STEP = 4
-OPTIONS = {"steps": 3, "checkpoint_every": 3}
+OPTIONS = {"steps": 3, "checkpoints": 3}
 AT = CALLS_PER_STEP + 3
 """The second call of step 2: the evaluation before the first step has one call."""
 BOTH = [signal.SIGINT, signal.SIGTERM]

@@ -260,10 +260,9 @@ class Services(dict[str, dict[str, Any]]):
 
 LOCAL = {
     "engine": "trl",
-    "server": "torch",
-    "server_arguments": ["--threads", "1"],
+    "server": {"type": "torch", "arguments": ["--threads", "1"]},
     "torch_threads": 1,
-    "lora_rank": 0,
+    "lora": None,
     "rollouts_per_task": COPIES,
 }
 
@@ -308,7 +307,7 @@ def run_of(
 ) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
     """The one run of an algorithm on all cases."""
     if name not in RUNS:
-        import agl_learning.trainer.learning as session
+        import agl_learning.trainer.base as session
 
         options = complete(name, services[name], folder)
         store, whole = agl.InMemoryLightningStore(), session.RolloutConfig

@@ -39,7 +39,7 @@ def ended(tmp_path_factory):
     """The folder of a run of two models, one of which is compared with its start."""
     folder = tmp_path_factory.mktemp("team") / "run"
     store = agl.SqliteLightningStore(folder.parent / "store.db")
-    train(folder, store, steps=2, checkpoint_every=1, deterministic=True)
+    train(folder, store, steps=2, checkpoints=1, deterministic=True)
     asyncio.run(store.close())
     return folder
 
@@ -74,7 +74,7 @@ def test_a_model_that_is_never_asked_is_named_and_the_other_learns(tmp_path):
 @pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 1)])
 def test_a_step_of_all_models_trained_again_is_equal_bit_for_bit(ended, step, begun_at):
     store = agl.SqliteLightningStore(ended.parent / "store.db")
-    trainer = trainer_of(ended, store, steps=2, checkpoint_every=1, deterministic=True)
+    trainer = trainer_of(ended, store, steps=2, checkpoints=1, deterministic=True)
     found = replay(trainer, agent_of(), step)
     asyncio.run(store.close())
     assert (found.begun_at, found.is_exact, found.first_difference) == (begun_at, True, None)
@@ -87,7 +87,7 @@ def test_a_step_of_all_models_trained_again_is_equal_bit_for_bit(ended, step, be
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
-    options = {"steps": 4, "checkpoint_every": 2, "deterministic": True}
+    options = {"steps": 4, "checkpoints": 2, "deterministic": True}
 
     def run(folder, **more):
         folder.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
 ) -> None:
     row_weights = pytest.importorskip("agl_torch.loss", exc_type=ImportError).row_weights
     store = agl.SqliteLightningStore(tmp_path / "store.db", durability="process")
-    given = {"type": estimator, "estimator": estimator, "loss_type": "grpo"}
+    given = {"type": estimator, "estimator": {"type": estimator}, "loss": {"type": "grpo"}}
     await begin_run(store, RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
     ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), False)
     ended, rollouts = [], []

@@ -1,16 +1,9 @@
 """What answers near the limit of tokens cost, by hand."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from agl_learning.advantages.overlong_penalty import punished, punishment
 from agl_learning.advantages.weighing import WeighingOptions, weigh
-
-
-@dataclass(kw_only=True)
-class Options(WeighingOptions):
-    max_tokens: int | None = None
 
 
 @pytest.mark.parametrize(
@@ -22,7 +15,8 @@ def test_the_cost_rises_in_a_line_over_the_buffer(tokens, expected):
 
 def test_the_longest_answer_of_a_rollout_costs_it_reward(collected, ended):
     # Limit 4, buffer 2: answers of 1, 3 and 4 tokens cost 0, 1/2 and 1; times 0.5.
-    options = Options(max_tokens=4, overlong_buffer=2, overlong_penalty=0.5, normalise_std=False)
+    overlong, plain = {"buffer": 2, "penalty": 0.5}, {"normalise_std": False}
+    options = WeighingOptions(max_tokens=4, overlong=overlong, estimator=plain)
     batch = collected(
         ended("short", 0, [([1], [7], 1.0)]),
         ended("near", 0, [([1], [7], 1.0), ([1], [7] * 3, 1.0)]),
@@ -44,7 +38,7 @@ def test_the_longest_answer_of_a_rollout_costs_it_reward(collected, ended):
 def test_an_answer_that_the_adapter_left_out_as_it_was_cut_off_costs_as_one_at_the_limit(
     collected, ended
 ):
-    options = Options(max_tokens=4, overlong_buffer=2, overlong_penalty=1.0, normalise_std=False)
+    options = WeighingOptions(max_tokens=4, overlong=2, estimator={"normalise_std": False})
     batch = collected(
         ended("cut", 0, [([1], [7] * 4, 1.0), ([1], [7], 1.0)]),
         ended("short", 0, [([1], [7], 1.0)]),

@@ -145,7 +145,7 @@ def test_an_answer_that_was_cut_off_costs_the_rows_of_its_own_model_alone(of_mod
     batch.ledger.add_call(ModelCall(**call, sequence_id=2))
     batch.ledger.exclude(Exclusion(**call, reason="truncated"))
     batch.ledger.models["ro-0", "at", "0-two-cut"] = "two"
-    limits = {**GRPO, "max_tokens": 4, "overlong_buffer": 2, "normalise_std": False}
+    limits = {**GRPO, "max_tokens": 4, "overlong": 2, "estimator": {"normalise_std": False}}
     weighed = Team(models={"one": limits, "two": limits}).weigh(batch)
     batch.ledger.check()
     # One's rewards are 1 and 1, and two's 1 - 1 and 0: nothing is trained. Were one's less, too,

@@ -51,7 +51,7 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
         ended("c", 0, make_row("c", 7, 1.0), status="failed"),
         ended("d", 1, make_row("d", 7, 1.0)),
     )
-    result = weigh(batch, WeighingOptions(normalise_std=False))
+    result = weigh(batch, WeighingOptions(estimator={"normalise_std": False}))
     batch.ledger.check()
     # Of group 0 two rollouts count: mean 0.5. Group 1 has one rollout and so no advantage.
     assert {one.row.rollout_id: [a.value for a in one.advantages] for one in result} == {
@@ -75,7 +75,7 @@ def test_calls_of_one_row_train_with_advantages_of_their_own():
     batch = collected(
         ended("a", 0, two_calls("a", 1.0, 3.0)), ended("b", 0, two_calls("b", 1.0, 1.0))
     )
-    result = weigh(batch, WeighingOptions(normalise_std=False))
+    result = weigh(batch, WeighingOptions(estimator={"normalise_std": False}))
     batch.ledger.check()
     # Both first calls got 1, so they are left out; the second ones got 3 and 1 against mean 2.
     assert batch.ledger.reasons() == {"zero_advantage": 2}

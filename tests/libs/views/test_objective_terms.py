@@ -39,11 +39,11 @@ WHY = Why(
     step=STEP,
 )
 GRPO: dict[str, Any] = {
-    "estimator": "grpo",
-    "loss_type": "grpo",
-    "clip_low": 0.2,
-    "clip_high": 0.28,
-    "ratio_cap": 3.0,
+    "estimator.type": "grpo",
+    "loss.type": "grpo",
+    "clip.low": 0.2,
+    "clip.high": 0.28,
+    "clip.ratio_cap": 3.0,
     "epochs": 1,
     "max_tokens": 100,
 }
@@ -86,7 +86,7 @@ def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
 
 
 def test_without_a_deviation_the_advantage_is_the_distance() -> None:
-    found = values(of_call(advantage=0.6), normalise_std=False)
+    found = values(of_call(advantage=0.6), **{"estimator.normalise_std": False})
     assert "scale" not in found
     assert found["length"] == pytest.approx(0.6 * (1 / 20 - 1))
 
@@ -94,11 +94,10 @@ def test_without_a_deviation_the_advantage_is_the_distance() -> None:
 def test_a_long_answer_costs_what_the_ledger_says() -> None:
     because = f"{CALL.because}; -0.5 for an answer of 90 tokens"
     long = of_call(because=because, reward=0.5)
-    found = values(long, overlong_buffer=20, overlong_penalty=1.0)
+    found = values(long, **{"overlong.buffer": 20, "overlong.penalty": 1.0})
     assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
-    assert values(of_call(because=because, reward=0.0), overlong_buffer=20, overlong_penalty=2.0)[
-        "overlong"
-    ] == pytest.approx(-1.0)
+    given = {"overlong.buffer": 20, "overlong.penalty": 2.0}
+    assert values(of_call(because=because, reward=0.0), **given)["overlong"] == pytest.approx(-1.0)
 
 
 def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
@@ -108,10 +107,10 @@ def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("options", "weight"),
     [
-        ({"loss_type": "grpo"}, 1 / (5 * 4)),
-        ({"loss_type": "dr_grpo", "loss_constant": 50}, 1 / (50 * 4)),
-        ({"loss_type": "dapo"}, None),  # the tokens of the other rollouts are not read
-        ({"loss_type": None}, None),  # of an engine that has no such option
+        ({"loss.type": "grpo"}, 1 / (5 * 4)),
+        ({"loss.type": "dr_grpo", "loss.constant": 50}, 1 / (50 * 4)),
+        ({"loss.type": "dapo"}, None),  # the tokens of the other rollouts are not read
+        ({"loss.type": None}, None),  # of an engine that has no such option
         ({"minibatch_rows": 2}, None),  # which rows were beside it is not kept
     ],
 )
@@ -150,7 +149,7 @@ def test_what_is_not_trained_loses_all_of_it() -> None:
 
 def test_another_estimator_stands_in_the_place_of_mean_and_deviation() -> None:
     why = of_call(advantage=0.7, advantage_because="rloo (leave one out): 1 less 0.3")
-    found = values(why, estimator="rloo")
+    found = values(why, **{"estimator.type": "rloo"})
     assert found["estimator"] == pytest.approx(-0.3)
     assert not {"baseline", "scale"} & found.keys()
 

@@ -116,7 +116,7 @@ def test_returns_of_calls_against_the_same_call_of_others_are_unbiased(credit, s
     rloo = expected(credit, size, mean, estimator="rloo")
     assert rloo == pytest.approx(size * gradient, abs=1e-9)
     # With its own reward in the mean, all of it is smaller by the same part.
-    grpo = expected(credit, size, mean, normalise_std=False)
+    grpo = expected(credit, size, mean, estimator={"normalise_std": False})
     assert grpo == pytest.approx((size - 1) * gradient, abs=1e-9)
 
 
@@ -127,7 +127,7 @@ def test_the_reward_of_each_turn_alone_goes_the_wrong_way():
 
 
 def test_returns_against_those_of_all_turns_are_biased():
-    found = expected(OfAnyTurn(gamma=1.0), 2, normalise_std=False)
+    found = expected(OfAnyTurn(gamma=1.0), 2, estimator={"normalise_std": False})
     gradient = exact()
     # Right for the second word; the first has too little, as its own later return is in the mean.
     assert found[1:] == pytest.approx(gradient[1:], abs=1e-9)

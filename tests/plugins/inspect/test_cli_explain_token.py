@@ -32,7 +32,8 @@ from .test_cli_explain import (
 )
 
 FAILED = [call_span(9, [10, 11], [4])]
-OPTIONS = {"epochs": 1, "clip_low": 0.2, "clip_high": 0.28, "loss_type": "grpo"}
+CLIP = {"low": 0.2, "high": 0.28}
+OPTIONS = {"epochs": 1, "clip": CLIP, "loss": {"type": "grpo"}}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -97,7 +98,7 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
 
 
 async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
-    options: dict[str, Any] = {"max_tokens": 10, "overlong_buffer": 5, "overlong_penalty": 0.5}
+    options: dict[str, Any] = {"max_tokens": 10, "overlong": {"buffer": 5, "penalty": 0.5}}
     adapter = {"truncated": "mask"}
     store = InMemoryLightningStore()
     given = {"algorithm": options, "adapter": adapter}
@@ -116,15 +117,15 @@ async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None
     assert advantage[0] is not None
 
 
-UNCLIPPED = {"clip_low": None, "clip_high": None}
+UNCLIPPED = {"clip": {"low": None, "high": None}}
 
 
 @pytest.mark.parametrize(
     ("options", "above", "below"),
     [
-        ({"ratio_cap": 3.0}, "up to 1.28, as", "from 0.8 up to 3, as"),
-        ({"ratio_cap": None}, "up to 1.28, as", "from 0.8, as"),
-        ({"clip_low": 3e-4, "clip_high": 4e-4}, "up to 1.0004, as", "from 0.9997, as"),
+        ({"clip": {**CLIP, "ratio_cap": 3.0}}, "up to 1.28, as", "from 0.8 up to 3, as"),
+        ({"clip": {**CLIP, "ratio_cap": None}}, "up to 1.28, as", "from 0.8, as"),
+        ({"clip": {"low": 3e-4, "high": 4e-4}}, "up to 1.0004, as", "from 0.9997, as"),
         ({**UNCLIPPED, "ratio_cap": 5.0}, "a ratio counts up to 5;", "a ratio counts up to 5;"),
         (UNCLIPPED, "no bound is among", "no bound is among"),
     ],

@@ -51,7 +51,7 @@ def cut_before(algorithm, event, **values):
 
 
 async def test_reward_rises_and_every_call_is_accounted_for(service, tinker, run, tmp_path):
-    algorithm = await run(tinker(iterations=6, eval_every=6, seed=1), val=["two"])
+    algorithm = await run(tinker(iterations=6, evaluation=6, seed=1), val=["two"])
     summary = algorithm.summary
     assert summary["rewards"][0] < 0.4
     assert summary["rewards"][-1] > 0.6

@@ -14,7 +14,7 @@ import agl
 import agl_torch
 from agl.errors import ConfigError
 from agl_learning.run.checkpoint import find_checkpoint
-from agl_torch import adapter
+from agl_torch import options as torch_options
 from agl_torch.adapter import add_adapter, copy_trained, load_merged, merge, refresh, share_weights
 from agl_torch.generate import Sampler
 from agl_torch.learner import Learner, Sample
@@ -28,7 +28,7 @@ from .test_learner import RULE, make_row
 peft = pytest.importorskip("peft")
 
 IDS = torch.tensor([[1, 4, 3, 2]])
-OPTIONS = LearnerOptions(lora_rank=2, lora_alpha=6.0, learning_rate=0.05)
+OPTIONS = LearnerOptions(lora={"rank": 2, "alpha": 6.0}, learning_rate=0.05)
 
 
 def logits(model):
@@ -56,7 +56,7 @@ def samples():
 
 def adapted(options=OPTIONS):
     model = build_model()
-    add_adapter(model, options, "base")
+    add_adapter(model, options.lora, "base")
     return model
 
 
@@ -75,15 +75,15 @@ def test_an_adapter_begins_as_the_model_and_adds_what_its_formula_says():
 
 
 def test_all_linear_layers_get_one_but_the_output_layer_or_those_that_are_named():
-    named = adapted(LearnerOptions(lora_rank=2, lora_modules=["q_proj", "v_proj"]))
+    named = adapted(LearnerOptions(lora={"rank": 2, "modules": ["q_proj", "v_proj"]}))
     of = [name for name, one in named.named_parameters() if one.requires_grad]
     assert len(of) == 2 * 2 * 2
     assert all(".q_proj." in name or ".v_proj." in name for name in of)
     everywhere = [name for name, one in adapted().named_parameters() if one.requires_grad]
     assert len(everywhere) == 2 * 7 * 2
     assert not any("lm_head" in name for name in everywhere)
-    with pytest.raises(ConfigError, match=r"lora_modules: .*attention"):
-        adapted(LearnerOptions(lora_rank=2, lora_modules=["attention"]))
+    with pytest.raises(ConfigError, match=r"lora.modules: .*attention"):
+        adapted(LearnerOptions(lora={"rank": 2, "modules": ["attention"]}))
 
 
 def test_only_the_adapter_is_trained_and_has_a_state():
@@ -100,7 +100,7 @@ def test_only_the_adapter_is_trained_and_has_a_state():
 def test_the_model_without_its_adapter_shares_all_of_its_weights():
     model = build_model()
     start = share_weights(model)
-    add_adapter(model, OPTIONS, "base")
+    add_adapter(model, OPTIONS.lora, "base")
     Learner(model, OPTIONS, RULE, reference=start).update(samples())
     assert torch.equal(logits(start), logits(build_model()))
     assert not torch.equal(logits(start), logits(model))
@@ -114,8 +114,8 @@ def test_the_model_without_its_adapter_shares_all_of_its_weights():
 
 def test_an_adapter_is_float32_over_weights_in_16_bits():
     model = build_model().to(torch.bfloat16)
-    add_adapter(model, OPTIONS, "base")
-    options = LearnerOptions(lora_rank=2, dtype="bfloat16", learning_rate=0.05)
+    add_adapter(model, OPTIONS.lora, "base")
+    options = LearnerOptions(lora=2, dtype="bfloat16", learning_rate=0.05)
     measured = Learner(model, options, RULE).update(samples())
     assert measured["grad_norm"] > 0
     types = {one.dtype for one in model.parameters() if one.requires_grad}
@@ -125,23 +125,23 @@ def test_an_adapter_is_float32_over_weights_in_16_bits():
 
 @pytest.mark.parametrize(
     ("package", "extra", "option"),
-    [("peft", "lora", {"lora_rank": 8}), ("torchao", "8bit", {"optimizer": "adamw_8bit"})],
+    [("peft", "lora", {"lora": 8}), ("torchao", "8bit", {"optimizer": "adamw_8bit"})],
 )
 def test_without_a_package_it_says_what_to_install(monkeypatch, package, extra, option):
-    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_options, "find_spec", lambda name: None)
     words = rf"needs '{package}', which is not installed.*\[{extra}\]"
     with pytest.raises(ConfigError, match=words):
         agl.GRPO(model="none", **option)
 
 
 async def trained(line, grpo, **options):
-    defaults = {"lora_rank": 4, "checkpoint_every": 1, "epochs": 2, "learning_rate": 0.05}
+    defaults = {"lora": 4, "checkpoints": 1, "epochs": 2, "learning_rate": 0.05}
     return await line(says_red, grpo(**{**defaults, **options}), ["one", "two", "three"])
 
 
 @pytest.mark.parametrize("made", [agl.GRPO, agl_torch.PPO])
 async def test_a_run_with_an_adapter_learns_keeps_it_small_and_goes_on(line, grpo, tmp_path, made):
-    penalty = {"kl_coefficient": 0.001, "made": made}
+    penalty = {"kl": 0.001, "made": made}
     await trained(line, grpo, steps=2, **penalty)
     first = find_checkpoint(tmp_path / "run")
     assert not (first / "model.safetensors").exists()
@@ -161,7 +161,7 @@ async def test_a_run_with_an_adapter_learns_keeps_it_small_and_goes_on(line, grp
 def test_answers_over_an_adapter_do_not_depend_on_others(tokenizer, lora_rank):
     torch.use_deterministic_algorithms(True)
     try:
-        model = adapted(LearnerOptions(lora_rank=lora_rank))
+        model = adapted(LearnerOptions(lora=lora_rank))
         for name, one in model.named_parameters():
             if "lora_B" in name:
                 one.data.normal_(std=0.1)
@@ -260,9 +260,9 @@ def fill_disk(model, folder, dtype):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lora_rank": 2}, "an adapter of another form"),
-        ({"lora_alpha": 1.0}, "an adapter of another form"),
-        ({"lora_modules": ["q_proj"]}, "an adapter of another form"),
+        ({"lora": 2}, "an adapter of another form"),
+        ({"lora": {"rank": 4, "alpha": 1.0}}, "an adapter of another form"),
+        ({"lora": {"rank": 4, "modules": ["q_proj"]}}, "an adapter of another form"),
         ({"model": lambda: build_model(seed=5)}, None),  # it has what it began with
     ],
 )
@@ -306,7 +306,7 @@ async def test_an_adapter_on_a_named_model_is_never_put_on_another(line, grpo, t
 async def test_what_is_damaged_at_its_right_size_is_named(line, grpo, tmp_path, content):
     for options, names in (
         ({}, ("learner.pt", "adapter_model.safetensors", "adapter_config.json")),
-        ({"lora_rank": None}, ("learner.pt", "model.safetensors", "tokenizer.json")),
+        ({"lora": None}, ("learner.pt", "model.safetensors", "tokenizer.json")),
     ):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         await trained(line, grpo, steps=1, **options)
@@ -323,10 +323,10 @@ async def test_what_is_damaged_at_its_right_size_is_named(line, grpo, tmp_path, 
 
 def test_an_adapter_may_be_built_on_another(tokenizer, tmp_path, recwarn):
     build_model().save_pretrained(tmp_path / "base")
-    model, options = build_model(), LearnerOptions(lora_rank=2)
+    model, options = build_model(), LearnerOptions(lora=2)
     for name, below in (("first", "base"), ("second", "first")):
         torch.manual_seed(len(name))
-        add_adapter(model, options, tmp_path / below)
+        add_adapter(model, options.lora, tmp_path / below)
         for part, one in model.named_parameters():
             if "lora_B" in part:
                 one.data.normal_(std=0.1)
@@ -364,11 +364,11 @@ async def test_a_run_goes_on_whose_model_is_an_adapter(line, grpo, tmp_path):
 
 
 async def test_a_whole_checkpoint_and_an_adapter_do_not_go_on_as_each_other(line, grpo, tmp_path):
-    await trained(line, grpo, steps=1, lora_rank=None, kl_coefficient=0.1)
+    await trained(line, grpo, steps=1, lora=None, kl=0.1)
     options = {"steps": 2, "resume_from": str(tmp_path / "run")}
     with pytest.raises(ConfigError, match="has a whole model and no adapter"):
         await trained(line, grpo, **options)
     shutil.rmtree(tmp_path / "run")
     await trained(line, grpo, steps=1)
-    with pytest.raises(ConfigError, match="has an adapter; give lora_rank"):
-        await trained(line, grpo, lora_rank=None, **options)
+    with pytest.raises(ConfigError, match="has an adapter; give lora"):
+        await trained(line, grpo, lora=None, **options)

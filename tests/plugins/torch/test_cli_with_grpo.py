@@ -75,7 +75,8 @@ def agl(
 
 
 @pytest.mark.parametrize(
-    "evaluates", [[], ["val=tasks.jsonl", "algorithm.eval_every=1", "algorithm.eval_copies=2"]]
+    "evaluates",
+    [[], ["val=tasks.jsonl", "algorithm.evaluation.every=1", "algorithm.evaluation.copies=2"]],
 )
 def test_the_doctor_sees_the_model_that_grpo_serves(
     agl: Agl, tmp_path: Path, evaluates: list[str]
@@ -153,7 +154,7 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path:
 
 
 def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl: Agl, tmp_path: Path) -> None:
-    given = ("val=tasks.jsonl", "algorithm.eval_temperature=1", "algorithm.seed=1")
+    given = ("val=tasks.jsonl", "algorithm.evaluation.temperature=1", "algorithm.seed=1")
     assert agl("run", "agl.yaml", *given, "algorithm.run_dir=null")[0] == 0
     metrics = (tmp_path / "out/metrics.jsonl").read_bytes()
     checkpoint = "out/checkpoints/step-000002"

@@ -86,11 +86,12 @@ async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
     line, grpo, tmp_path, installed, server
 ):
     installed(server)
-    options = {"max_model_tokens": 48, "max_batch_size": 7, "server_arguments": ["--more", "1"]}
+    of_server = {"type": server, "max_batch_size": 7, "arguments": ["--more", "1"]}
+    options = {"server": {**of_server, "max_model_tokens": 48}}
     dtype, gap = ("float32", 1e-4) if server == "sglang" else ("bfloat16", 0.05)
     if dtype == "float32":
         options["dtype"] = dtype  # servers have 16 bits unless told
-    algorithm = grpo(steps=4, epochs=2, server=server, **options)
+    algorithm = grpo(steps=4, epochs=2, **options)
     await line(says_red, algorithm, ["one", "two", "three"])
     steps = metrics(tmp_path, "loss/policy")
     assert len(steps) > 1
@@ -123,7 +124,7 @@ async def test_on_the_gpu_of_the_trainer_it_gives_its_memory_back_for_an_update(
 
 async def test_vllm_gets_the_adapter_alone(line, grpo, tmp_path, installed):
     installed("vllm")
-    algorithm = grpo(steps=3, server="vllm", lora_rank=2, dtype="float32", learning_rate=0.05)
+    algorithm = grpo(steps=3, server="vllm", lora=2, dtype="float32", learning_rate=0.05)
     await line(says_red, algorithm, ["one", "two", "three"])
     assert max(step["logprob_gap"] for step in metrics(tmp_path, "loss/policy")) < 1e-4
     files = (tmp_path / "run" / "serving").glob("*.safetensors")
@@ -172,12 +173,12 @@ async def test_an_error_of_training_is_seen_first_and_never_replaced(
 def test_what_a_server_takes_of_the_same_card_counts(grpo, installed, monkeypatch):
     installed("vllm")
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda where: (8e8, 1e9))
-    options = {"server": "vllm", "server_arguments": ["--gpu-memory-utilization", "0.4"]}
+    options = {"server": {"type": "vllm", "arguments": ["--gpu-memory-utilization", "0.4"]}}
     check_memory(grpo(**options), build_model(), "cuda")
-    options["server_arguments"] = ["--gpu-memory-utilization=0.85"]
-    with pytest.raises(ConfigError, match=r"sampling 0\.79\b.*server_arguments"):
+    options["server"]["arguments"] = ["--gpu-memory-utilization=0.85"]
+    with pytest.raises(ConfigError, match=r"sampling 0\.79\b.*server.arguments"):
         check_memory(grpo(**options), build_model(), "cuda")
-    options["server_arguments"] = ["--gpu-memory-utilization=high"]
+    options["server"]["arguments"] = ["--gpu-memory-utilization=high"]
     with pytest.raises(ConfigError, match="utilization is 'high'; expected the part of a card's"):
         check_memory(grpo(**options), build_model(), "cuda")
     with pytest.raises(ConfigError, match=r"sampling 0\.84\b"):  # its default is 0.9

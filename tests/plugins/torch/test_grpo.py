@@ -95,12 +95,12 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
     ("made", "options"),
     [
         ("CISPO", {}),
-        ("GSPO", {"clip_range": 0.2}),
-        ("PPO", {"critic_lr": 1e-2}),
-        ("PPO", {"critic": "head", "critic_lr": 1e-2, "kl_coef": 1e-3}),
-        ("RLOO", {"kl_coef": 1e-3}),
+        ("GSPO", {"clip": {"low": 0.2, "high": 0.2}}),
+        ("PPO", {"critic_learning_rate": 1e-2}),
+        ("PPO", {"critic": "head", "critic_learning_rate": 1e-2, "kl": 1e-3}),
+        ("RLOO", {"kl": 1e-3}),
         ("ReinforcePlusPlus", {"group_size": 1, "groups_per_step": 16, "learning_rate": 5e-3}),
-        ("GRPO", {"loss_type": "dr_grpo", "loss_constant": 1, "schedule": "linear"}),
+        ("GRPO", {"loss": {"type": "dr_grpo", "constant": 1}, "schedule": "linear"}),
     ],
 )
 async def test_each_algorithm_learns_and_accounts_for_every_call(line, grpo, made, options):
@@ -162,11 +162,11 @@ async def says_long_words(task: str, llm: agl.LLM) -> None:
     ("name", "options"),
     [
         ("reinforce_plus_plus", {"groups_per_step": 16, "group_size": 1}),
-        ("gdpo", {"reward_keys": ["said", "length"]}),
+        ("gdpo", {"estimator": {"type": "gdpo", "rewards": {"said": 1, "length": 1}}}),
     ],
 )
 async def test_single_rollouts_and_dimensions_are_compared_where_asked(line, grpo, name, options):
-    await line(says_long_words, grpo(estimator=name, **options), ["one", "two"])
+    await line(says_long_words, grpo(**{"estimator": name, **options}), ["one", "two"])
     await check_weighed_by(name, line.store)
 
 
@@ -239,7 +239,7 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
         return claimed[0].rollout_id
 
     vanishing = asyncio.create_task(vanish())
-    await line(says_red, grpo(steps=1, unresponsive_seconds=1.5), ["one", "two"])
+    await line(says_red, grpo(steps=1, rollouts={"unresponsive_seconds": 1.5}), ["one", "two"])
     attempts = await line.store.query_attempts(await vanishing)
     assert [attempt.status for attempt in attempts] == ["unresponsive", "succeeded"]
     (step,) = metrics(tmp_path, "rows")
@@ -251,10 +251,18 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another(line, grpo,
 @pytest.mark.parametrize(
     ("does", "options", "message"),
     [
-        ("nothing", {"max_idle_steps": 2}, r"2 steps in a row.*no model call was recorded"),
-        ("asks", {"max_idle_steps": 1}, r"zero_advantage \(16\); mean reward 0.250"),
+        (
+            "nothing",
+            {"stopping": {"max_idle_steps": 2}},
+            r"2 steps in a row.*no model call was recorded",
+        ),
+        ("asks", {"stopping": {"max_idle_steps": 1}}, r"zero_advantage \(16\); mean reward 0.250"),
         ("fails", {}, r"2 steps in a row, up to step 2\..*agent: .*Key"),
-        ("fails", {"max_idle_steps": 1}, r"16 rollouts, 0 succeeded; failed with agent: .*Key"),
+        (
+            "fails",
+            {"stopping": {"max_idle_steps": 1}},
+            r"16 rollouts, 0 succeeded; failed with agent: .*Key",
+        ),
     ],
 )
 async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, options, message):
@@ -324,7 +332,7 @@ async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(li
 
 
 async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, tmp_path):
-    await line(says_long_words, grpo(steps=4, kl_coefficient=0.1), ["one"])
+    await line(says_long_words, grpo(steps=4, kl=0.1), ["one"])
     divergences = [step["kl"] for step in metrics(tmp_path, "kl")]
     assert divergences[0] == pytest.approx(0, abs=1e-6)
     assert divergences[-1] > 1e-5
@@ -339,7 +347,7 @@ async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr("agl_torch.checkpoint.save_model", fail)
         with pytest.raises(agl.errors.AglError, match="no space left"):
-            await line(says_long_words, grpo(steps=1, kl_coefficient=0.1), ["one"])
+            await line(says_long_words, grpo(steps=1, kl=0.1), ["one"])
     assert not (tmp_path / "run/reference").exists()
 
 
@@ -359,7 +367,7 @@ async def test_target_reward_ends_the_run_early(line, grpo):
     async def nearly_always(task: str, llm: agl.LLM) -> float:
         return 0.9 + 0.1 * (await ask(llm, task) in COLOURS)
 
-    algorithm = await line(nearly_always, grpo(steps=50, target_reward=0.85), ["one"])
+    algorithm = await line(nearly_always, grpo(steps=50, stopping={"target_reward": 0.85}), ["one"])
     assert len(algorithm.summary["rewards"]) == 3
 
 
@@ -399,16 +407,16 @@ async def test_resources_keep_what_the_trainer_was_given(line, grpo):
         ({"group_size": 1}, "group_size must be at least 2; got 1"),
         ({"estimator": "rloo", "group_size": 1}, "at least 2; got 1: estimator 'rloo' compares"),
         ({"estimator": "gae"}, "GRPO: estimator 'gae' gives each token .* 'ppo' has"),
-        ({"estimator": "gdpo"}, "GRPO: estimator 'gdpo' needs reward_keys"),
+        ({"estimator": "gdpo"}, "GRPO: estimator.rewards is needed by 'gdpo'"),
         ({"temperature": 0}, "temperature must be above 0; got 0"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"steps": "5"}, "steps must be a whole number; got '5'"),
         ({"steps": None}, "steps must be a whole number; got None"),
         ({"group_size": 2.5}, "group_size must be a whole number; got 2.5"),
         ({"entropy_bonus": -5.0}, "entropy_bonus must be at least 0"),
-        ({"weight_decay": -5.0}, "weight_decay must be at least 0"),
-        ({"clip_low": 1.0}, "clip_low must be at least 0 and below 1; got 1.0"),
-        ({"max_model_tokens": -2}, "max_model_tokens must be at least 2"),
+        ({"optimizer": {"weight_decay": -5.0}}, "optimizer.weight_decay must be at least 0"),
+        ({"clip": {"low": 1.0}}, "clip.low must be at least 0 and below 1; got 1.0"),
+        ({"server": {"max_model_tokens": -2}}, "server.max_model_tokens must be at least 2"),
         ({"resource_name": ""}, "resource_name must be a name; got ''"),
     ],
 )
@@ -451,30 +459,29 @@ async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(g
         await algorithm.run(["one"])
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("eval_every", 1), ("eval_copies", 2), ("eval_temperature", 1.0)]
-)
+@pytest.mark.parametrize(("option", "value"), [("every", 1), ("copies", 2), ("temperature", 1.0)])
 async def test_options_of_evaluations_without_tasks_for_them_are_refused(
     line, grpo, tmp_path, option, value
 ):
-    message = f"GRPO: {option} is {value}, and there are no validation tasks"
+    given = {"evaluation": {option: value}}
+    message = f"GRPO: evaluation.{option} is {value}, and there are no validation tasks"
     for val in (None, []):
         with pytest.raises(ConfigError, match=message):
-            await line(says_red, grpo(**{option: value}), ["one"], val)
-    trainer = agl.Trainer(algorithm=grpo(**{option: value}), run_dir=str(tmp_path / "of-trainer"))
+            await line(says_red, grpo(**given), ["one"], val)
+    trainer = agl.Trainer(algorithm=grpo(**given), run_dir=str(tmp_path / "of-trainer"))
     with pytest.raises(ConfigError, match=message):
         trainer.fit(agl.rollout(says_red), ["one"])
     assert not [*tmp_path.iterdir()]  # nothing was begun
-    done = await line(says_red, grpo(steps=1, **{option: value}), ["one"], ["one"])
+    done = await line(says_red, grpo(steps=1, **given), ["one"], ["one"])
     assert len(done.summary["val_rewards"]) == 2
 
 
 async def test_intervals_that_no_step_ends_are_told(line, grpo, caplog):
-    given = {"eval_every": 2, "checkpoint_every": 3}
+    given = {"evaluation": 2, "checkpoints": 3}
     await line(says_red, grpo(steps=2, **given), ["one"], ["one"])
     told = [one for one in caplog.messages if "does nothing" in one]
     assert len(told) == 1
-    assert "GRPO: checkpoint_every is 3, and the run has 2 steps" in told[0]
+    assert "GRPO: checkpoints.every is 3, and the run has 2 steps" in told[0]
 
 
 async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
@@ -512,7 +519,7 @@ def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo
         def on_resources_published(self, resources):
             told.append(("resources", *resources.resources))
 
-    algorithm = grpo(group_size=2, checkpoint_every=1)
+    algorithm = grpo(group_size=2, checkpoints=1)
     strategy = {"type": "shm", "main_thread": "algorithm"}
     agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=[Watch()]).fit(
         never_says_as_much_twice, ["one", "two"], val_dataset=["three"]
@@ -578,7 +585,7 @@ async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, t
         await ask(llm, task)
         return 0.5
 
-    algorithm = grpo(steps=9, max_idle_steps=2)
+    algorithm = grpo(steps=9, stopping={"max_idle_steps": 2})
     with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
         await line(bored, algorithm, ["one"])
     algorithm.run_dir = str(tmp_path / "other")

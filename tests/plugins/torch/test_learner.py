@@ -20,11 +20,10 @@ OPTIONS = LearnerOptions(
     learning_rate=1e-2,
     epochs=2,
     minibatch_rows=2,
-    microbatch_tokens=None,
+    memory=None,
     entropy_bonus=0.0,
-    kl_coefficient=0.0,
-    max_grad_norm=1.0,
-    weight_decay=0.0,
+    kl=0.0,
+    optimizer={"max_grad_norm": 1.0, "weight_decay": 0.0},
     temperature=1.0,
 )
 # Wide bounds, as the recorded log-probabilities are made up.
@@ -58,7 +57,7 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
 
 
 def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
-    options = dataclasses.replace(OPTIONS, kl_coefficient=0.1, epochs=1, minibatch_rows=None)
+    options = dataclasses.replace(OPTIONS, kl=0.1, epochs=1, minibatch_rows=None)
     objective = dataclasses.replace(RULE, mean="dr_grpo", constant=1)
     made = []
     for start in (4, 5):  # sampled with probability 1, or given
@@ -125,11 +124,12 @@ def test_minibatches_make_as_many_steps_as_they_are(model):
     assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6
 
 
-@pytest.mark.parametrize("betas", [{}, {"adam_beta1": 0.5, "adam_beta2": 0.75}])
+@pytest.mark.parametrize("betas", [{}, {"beta1": 0.5, "beta2": 0.75}])
 @pytest.mark.parametrize(("name", "decay"), [("self_attn.q_proj", 0.5), ("input_layernorm", 0.0)])
 def test_a_weight_moves_by_adam_and_only_matrices_decay(model, betas, name, decay):
-    beta1, beta2 = betas.get("adam_beta1", 0.9), betas.get("adam_beta2", 0.999)
-    options = LearnerOptions(learning_rate=0.01, weight_decay=0.5, max_grad_norm=1e9, **betas)
+    beta1, beta2 = betas.get("beta1", 0.9), betas.get("beta2", 0.999)
+    optimizer = {"weight_decay": 0.5, "max_grad_norm": 1e9, **betas}
+    options = LearnerOptions(learning_rate=0.01, optimizer=optimizer)
     learner = Learner(model, options, RULE)
     weight = model.get_parameter(f"model.layers.0.{name}.weight")
     expected, mean, square = weight.detach().clone(), 0.0, 0.0

@@ -232,7 +232,7 @@ def test_ids_beyond_the_vocabulary_are_named_before_they_reach_the_model(model):
 
 @pytest.mark.parametrize("name", ["GSPO", "RLOO"])
 def test_calls_of_a_row_share_its_ratio_and_keep_their_advantages(name):
-    algorithm = getattr(agl_torch, name)(model="none", clip_high=9.0, clip_low=0.9)
+    algorithm = getattr(agl_torch, name)(model="none", clip={"high": 9.0, "low": 0.9})
     new = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     old = torch.tensor([-1.2, -2.0, -0.4])
     # Log ratios 0.2, 0 and -0.1, of one row: 0.1 in all, and a third of it in the mean.

@@ -15,6 +15,7 @@ from agl_torch.critic import Critic
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory, return_free_memory
 from agl_torch.models import checkpoint_layers
+from agl_torch.options import Memory, Optimizer
 
 from .conftest import build_model
 from .test_learner import OPTIONS, RULE, samples
@@ -61,21 +62,21 @@ def test_layers_that_are_computed_again_keep_less_and_have_the_same_gradients():
     assert not any("forward" in vars(one) for one in model.modules())
 
 
-@pytest.mark.parametrize("lora_rank", [None, 2])
+@pytest.mark.parametrize("rank", [None, 2])
 @pytest.mark.parametrize("with_critic", [False, True])
-def test_an_update_that_computes_again_is_the_same_update(lora_rank, with_critic):
+def test_an_update_that_computes_again_is_the_same_update(rank, with_critic):
     made = []
     for sparing in (False, True):
         model = build_model()
         options = dataclasses.replace(
-            OPTIONS, gradient_checkpointing=sparing, lora_rank=lora_rank, entropy_bonus=0.1
+            OPTIONS, memory={"gradient_checkpointing": sparing}, lora=rank, entropy_bonus=0.1
         )
-        if lora_rank:
+        if rank:
             pytest.importorskip("peft")
             from agl_torch.adapter import add_adapter
 
             torch.manual_seed(0)
-            add_adapter(model, options, "base")
+            add_adapter(model, options.lora, "base")
         before = [one.clone() for one in model.parameters()]
         critic = Critic(build_model(seed=1), is_apart=True) if with_critic else None
         objective = dataclasses.replace(RULE, critic_learning_rate=1e-2)
@@ -98,7 +99,7 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused():
             super().__init__()
             self.layer = torch.nn.Linear(2, 2)
 
-    options = dataclasses.replace(OPTIONS, gradient_checkpointing=True)
+    options = dataclasses.replace(OPTIONS, memory={"gradient_checkpointing": True})
     with pytest.raises(ConfigError, match="gradient_checkpointing: Plain has no layers"):
         Learner(Plain(), options, RULE)
 
@@ -140,15 +141,13 @@ def test_an_estimate_by_hand():
         "sampling": 1 * 64 * 2 * 2 * 2 * 8 * 4,
     }
     narrow = agl.GRPO(**common)
-    narrow.optimizer = "adamw_8bit"  # not by its constructor, which asks for torchao
+    narrow.optimizer = Optimizer(type="adamw_8bit")  # its constructor asks for torchao
     assert estimate(narrow, model) == {**plain, "gradients and optimiser": 6 * weights}
     options = {
-        "kl_coefficient": 0.1,
-        "microbatch_tokens": 100,
-        "max_model_tokens": 32,
-        "max_batch_size": 3,
+        "kl": 0.1,
+        "memory": {"microbatch_tokens": 100, "gradient_checkpointing": True},
+        "server": {"max_batch_size": 3, "max_model_tokens": 32},
         "dtype": "bfloat16",
-        "gradient_checkpointing": True,
     }
     less = estimate(agl_torch.PPO(**common, **options), model)
     assert less == {
@@ -159,22 +158,22 @@ def test_an_estimate_by_hand():
         "logits": 12 * 100 * 15,
         "sampling": 3 * 32 * 2 * 2 * 2 * 8 * 2,
     }
-    slim = estimate(agl.GRPO(**common, **options, lora_rank=2), model)
+    slim = estimate(agl.GRPO(**common, **options, lora=2), model)
     assert slim["weights"] == 2 * weights
     assert slim["copies"] == 0
     adapter = 2 * 2 * (11 * 32 + 3 * 64)
     assert slim["gradients and optimiser"] == 12 * adapter
     # A critic that is a copy is one of the adapter; another model is trained as a whole.
-    slim = estimate(agl_torch.PPO(**common, **options, lora_rank=2), model)
+    slim = estimate(agl_torch.PPO(**common, **options, lora=2), model)
     assert slim["gradients and optimiser"] == 12 * 2 * adapter
     assert slim["copies"] == 4 * adapter
-    other = agl_torch.PPO(**common, **options, lora_rank=2, critic="other")
+    other = agl_torch.PPO(**common, **options, lora=2, critic="other")
     slim = estimate(other, model, build_model())
     assert slim["gradients and optimiser"] == 12 * (adapter + weights)
     assert slim["copies"] == 4 * weights
     # Over an adapter the start is no copy, and what is sampled from is one of the adapter.
     options["max_staleness"] = 1
-    slim = estimate(agl.GRPO(**common, **options, lora_rank=2), model)
+    slim = estimate(agl.GRPO(**common, **options, lora=2), model)
     assert slim["copies"] == 4 * adapter
     decided = estimate(agl.GRPO(**common, entropy_bonus=0.1), model)
     assert decided == {**plain, "logits": 20 * 512 * 15}
@@ -190,7 +189,8 @@ def test_activations_are_estimated_about_as_large_as_they_are(sparing):
     tokens = LONG.shape[1]
     contexts = [checkpoint_layers(model)] if sparing else []
     _, kept = kept_bytes(model, *contexts)
-    options = agl.GRPO(model="none", microbatch_tokens=tokens, gradient_checkpointing=sparing)
+    memory = {"microbatch_tokens": tokens, "gradient_checkpointing": sparing}
+    options = agl.GRPO(model="none", memory=memory)
     parts = estimate(options, model)
     said = parts["activations"]
     if sparing:  # one layer is computed again when the pass has ended
@@ -200,14 +200,14 @@ def test_activations_are_estimated_about_as_large_as_they_are(sparing):
 
 def test_what_does_not_fit_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
     build_model().save_pretrained(tmp_path)
-    options = agl.GRPO(model=str(tmp_path), kl_coefficient=0.1)
+    options = agl.GRPO(model=str(tmp_path), kl=0.1)
     check_memory(options, str(tmp_path), "cpu")
     needed = estimate(options, build_model())
     sum_of = sum(needed.values()) - needed["sampling"]
     monkeypatch.setattr("agl_torch.memory.free_memory", lambda: int(sum_of) + 1)
     check_memory(options, str(tmp_path), "cpu")
     monkeypatch.setattr("agl_torch.memory.free_memory", lambda: int(sum_of) - 1)
-    words = r"needs about 0\.\d\d GiB of cpu \(weights 0\.\d\d.*Lower microbatch_tokens.*lora_rank"
+    words = r"needs about 0\.\d\d GiB of cpu \(weights 0\.\d\d.*Lower memory.*lora"
     with pytest.raises(ConfigError, match=words):
         check_memory(options, str(tmp_path), "cpu")
     check_memory(options, build_model(), "cpu")  # it is there already
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused_before_it_is_loaded(tmp_path, monkeypatch)
     (tmp_path / "model.safetensors").unlink()  # nothing reads it
     with pytest.raises(ConfigError, match="this run needs about"):
         options.load(None, tmp_path / "run")
-    options.check_memory = False
+    options.memory = Memory(check=False)
     with pytest.raises(ConfigError, match="cannot load the model"):
         options.load(None, tmp_path / "run")
 
@@ -254,7 +254,7 @@ def test_what_must_be_free_is_what_is_not_there_yet(tmp_path, monkeypatch):
     own = needed(agl_torch.PPO, critic=name)
     assert own == plain + 16 * weights + parts["activations"]
     assert needed(agl_torch.PPO, critic=build_model()) == own - 4 * weights
-    small = {"lora_rank": 2}
+    small = {"lora": 2}
     assert needed(agl_torch.PPO, critic=name, **small) > 16 * weights + needed(agl.GRPO, **small)
     assert needed(agl_torch.Distillation, teacher=name) == plain + 4 * weights
     assert needed(agl_torch.Distillation, teacher=build_model()) == plain

@@ -7,34 +7,38 @@ from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError, UnknownArgumentError
 from agl.plugins import registry
 from agl.plugins.build import plan_component
-from agl.plugins.schema import schema_of
+from agl.plugins.schema import schema_of, with_inner
 from agl_torch.option_names import INSTEAD, OURS, OWNERS
 
 
 def options_of(name):
     component = registry.find("agl.algorithms", name)
-    return {one.name for one in schema_of(registry.load_component(component)).options}
+    return {one.name for one in with_inner(schema_of(registry.load_component(component)).options)}
 
 
 @pytest.mark.parametrize(
     ("name", "option", "hint"),
     [
-        ("grpo", "beta", "Here it is 'kl_coefficient'"),
+        ("grpo", "beta", "Here it is 'kl.coefficient'"),
         ("grpo", "num_generations", "Here it is 'group_size'"),
-        ("grpo", "epsilon", "Here it is 'clip_range'"),
+        ("grpo", "epsilon", "Here it is 'clip'"),
         ("grpo", "lr", "Here it is 'learning_rate'"),
         ("grpo", "max_completion_length", "Here it is 'max_tokens'"),
-        ("grpo", "scale_rewards", "Here it is 'normalise_std'"),
+        ("grpo", "scale_rewards", "Here it is 'estimator.normalise_std'"),
         ("grpo", "per_device_train_batch_size", "'groups_per_step' times 'group_size'"),
         ("grpo", "vf_coef", "Here it is 'value_coefficient', an option of 'ppo', and none of 'gr"),
         ("ppo", "vf_coef", "Here it is 'value_coefficient'"),
         ("grpo", "gae_lambda", "It is an option of 'ppo', and none of 'grpo'"),
-        ("rloo", "scale_rewards", "Here it is 'normalise_std', an option of 'grpo', and none of"),
-        ("cispo", "clip_range", "It is an option of 'grpo', and none of 'cispo'"),
+        (
+            "rloo",
+            "scale_rewards",
+            "'estimator.normalise_std', an option of 'grpo', and none of",
+        ),
+        ("cispo", "clip_range", "Here it is 'clip', an option of 'grpo', and none of 'cispo'"),
         ("grpo", "vllm_importance_sampling_mode", "Here it is 'sampling_correction'"),
         ("grpo", "vllm_importance_sampling_correction", "'none' turns it off"),
         ("grpo", "learner_processes", "one process trains; for several GPUs take"),
-        ("grpo", "lora_rnk", "Did you mean 'lora_rank'"),
+        ("grpo", "lorra", "Did you mean .lora"),
     ],
 )
 def test_another_trainers_name_is_refused_with_ours(name, option, hint):
@@ -44,7 +48,7 @@ def test_another_trainers_name_is_refused_with_ours(name, option, hint):
 
 
 def test_so_it_is_in_python():
-    with pytest.raises(UnknownArgumentError, match=r"GRPO.*'beta'.*'kl_coefficient'"):
+    with pytest.raises(UnknownArgumentError, match=r"GRPO.*'beta'.*'kl.coefficient'"):
         agl_torch.GRPO(model="none", beta=0.1)
     with pytest.raises(TypeError, match="lora_rnk"):
         agl_torch.GRPO(model="none", lora_rnk=1)

@@ -43,7 +43,7 @@ algorithm:
   type: grpo
   model: model
   steps: 5
-  checkpoint_every: 2
+  checkpoints: {every: 2}
   seed: 1
   deterministic: true
   groups_per_step: 2

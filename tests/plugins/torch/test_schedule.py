@@ -11,10 +11,9 @@ import torch
 
 import agl_torch
 from agl.errors import ConfigError
-from agl.plugins.build import plan_component
 from agl_torch.learner import Learner, Sample
 from agl_torch.loss import next_coefficient
-from agl_torch.options import LearnerOptions
+from agl_torch.options import KL, LearnerOptions, Schedule
 from agl_torch.schedule import learning_factor
 
 from .conftest import build_model
@@ -35,17 +34,16 @@ ALGORITHMS = [
     [
         ({}, [1, 1, 1, 1, 1, 1]),
         ({"warmup_steps": 2}, [1 / 2, 1, 1, 1, 1, 1]),
-        ({"schedule": "linear"}, [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-        ({"schedule": "linear", "warmup_steps": 2}, [1 / 2, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
+        ({"type": "linear"}, [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+        ({"type": "linear", "warmup_steps": 2}, [1 / 2, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
         # (1 + cos(pi * k / 4)) / 2: 1, 0.853553, 0.5, 0.146447.
-        ({"schedule": "cosine", "warmup_steps": 2}, [1 / 2, 1, 1, 0.853553, 0.5, 0.146447]),
+        ({"type": "cosine", "warmup_steps": 2}, [1 / 2, 1, 1, 0.853553, 0.5, 0.146447]),
     ],
 )
 def test_factors_of_the_learning_rate_by_hand(options, expected):
-    given = {"schedule": "constant", "warmup_steps": 0, **options, "steps": 6}
-    found = [learning_factor(**given, done=n) for n in range(6)]
+    found = [learning_factor(Schedule(**options), n, 6) for n in range(6)]
     assert found == pytest.approx(expected, abs=1e-6)
-    assert learning_factor(**given, done=7) in (0.0, 1.0)
+    assert learning_factor(Schedule(**options), 7, 6) in (0.0, 1.0)
 
 
 def test_the_coefficient_follows_its_target_by_hand():
@@ -59,8 +57,7 @@ def test_an_update_has_the_rate_and_the_coefficient_mades_time():
     options = LearnerOptions(
         learning_rate=0.01,
         schedule="linear",
-        kl_coefficient=0.5,
-        kl_target=1e-9,
+        kl={"coefficient": 0.5, "target": 1e-9},
         sampling_correction="none",
     )
     learner = Learner(build_model(), options, RULE)
@@ -74,45 +71,25 @@ def test_an_update_has_the_rate_and_the_coefficient_mades_time():
     assert learner.kl_coefficient == pytest.approx(0.49 * 1.02)
 
 
-@pytest.mark.parametrize("made", ALGORITHMS)
-def test_names_of_other_trainers_are_understood(made):
-    algorithm = made(model="none", kl_coef=0.125, entropy_coef=0.0625)
-    assert (algorithm.kl_coefficient, algorithm.entropy_bonus) == (0.125, 0.0625)
-    assert algorithm.kl_coef is None  # a run is described by our names alone
-    if made is not agl_torch.CISPO:
-        algorithm = made(model="none", clip_range=0.1)
-        assert (algorithm.clip_low, algorithm.clip_high) == (0.1, 0.1)
-    for ours in (0.2, 0.1, 0.0):  # 0.0 is its default, and was meant
-        with pytest.raises(ConfigError, match="kl_coef is another name of kl_coefficient; got"):
-            made(model="none", kl_coef=0.1, kl_coefficient=ours)
-    assert made(model="none", kl_coef=None, kl_coefficient=0.2).kl_coefficient == 0.2
-
-
-def test_the_options_of_the_seeds_are_those_of_ppo():
-    algorithm = agl_torch.PPO("none", critic_lr=1e-4, actor_lr=5e-7, gae_lambda=0.9, value_clip=0.3)
-    assert (algorithm.learning_rate, algorithm.critic_learning_rate) == (5e-7, 1e-4)
-
-
 EVERY = [*ALGORITHMS, functools.partial(agl_torch.Distillation, teacher="none")]
 DO_NOTHING = [
-    ({"kl_target": 0.1}, "kl_target changes kl_coefficient, and that is 0"),
-    ({"warmup_steps": 5, "steps": 5}, "warmup_steps is 5, and the run has 5"),
-    ({"keep_last": 2}, "without checkpoint_every there is one, at the end"),
-    ({"loss_constant": 9}, "loss_constant goes with loss_type='dr_grpo'"),
-    ({"loss_type": "dr_grpo"}, "loss_constant goes with loss_type='dr_g"),
-    ({"overlong_penalty": 0.5}, "without overlong_buffer no answer is pun"),
-    ({"overlong_buffer": 5}, "Give max_tokens, and fewer tokens than that"),
-    ({"overlong_buffer": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
-    ({"lora_alpha": 4.0}, "lora_alpha is of an adapter; give lora_rank"),
-    ({"lora_modules": ["q_proj"]}, "lora_modules is of an adapter; give lora_rank"),
-    ({"server_arguments": ["--more"]}, "server_arguments is for a server of its own"),
-    ({"server_timeout_seconds": 9.0}, "server_timeout_seconds is for a server of its own"),
+    ({"kl": {"target": 0.1}}, "kl.target changes kl.coefficient, and that is 0"),
+    ({"schedule": {"warmup_steps": 5}, "steps": 5}, "warmup_steps is 5, and the run has 5"),
+    ({"checkpoints": {"keep_last": 2}}, "without checkpoints.every there is one, at the end"),
+    ({"loss": {"constant": 9}}, "loss.constant goes with loss.type 'dr_grpo'"),
+    ({"loss": "dr_grpo"}, "loss.constant goes with loss.type 'dr_g"),
+    ({"overlong": {"penalty": 0.5}}, "without overlong.buffer no answer is pun"),
+    ({"overlong": 5}, "Give max_tokens, and fewer tokens than that"),
+    ({"overlong": 5, "max_tokens": 5}, "Give max_tokens, and fewer"),
+    ({"server": {"arguments": ["--more"]}}, "server.arguments is for a server of its own"),
+    ({"server": {"timeout_seconds": 9.0}}, "server.timeout_seconds is for a server of its own"),
     ({"max_staleness": 1, "deterministic": True}, "deterministic cannot be had with max_stal"),
-    ({"max_staleness": 1, "ratio_cap": None, "sampling_correction": "none"}, "ratio_cap"),
-    ({"sampling_correction": "none", "sampling_correction_cap": 2.0}, "sampling_correction_cap is"),
-    ({"reward_keys": ["a"]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
-    ({"reward_weights": [1.0]}, "reward_keys and reward_weights are for the estimator 'gdpo'"),
-    ({"estimator": "gpg", "normalise_std": False}, "normalise_std=False is for the estimators"),
+    ({"max_staleness": 1, "clip": {"ratio_cap": None}, "sampling_correction": "none"}, "ratio_cap"),
+    ({"sampling_correction": {"type": "none", "cap": 2.0}}, "sampling_correction.cap is"),
+    (
+        {"estimator": {"type": "gpg", "normalise_std": False}},
+        "estimator.normalise_std",
+    ),
     ({"value_coefficient": 0.5}, "critic 'copy' shares no weights with it"),
     ({"gamma": 0.9, "estimator": "reinforce_plus_plus_baseline"}, "gamma is 0.9, and the estim"),
 ]
@@ -145,27 +122,6 @@ def test_every_option_that_can_do_nothing_is_refused_by_an_algorithm():
     assert [row for row in DO_NOTHING if not any(has(one, row[0]) for one in EVERY)] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        *(("rloo", option) for option in ("estimator", "normalise_std", "loss_type")),
-        *(("ppo", option) for option in ("estimator", "normalise_std")),
-        *(("gspo", option) for option in ("loss_type", "loss_constant")),
-        *(("cispo", option) for option in ("clip_low", "clip_high", "clip_range")),
-        *((name, "critic_lr") for name in ("grpo", "rloo", "reinforce++", "gspo", "cispo")),
-    ],
-)
-def test_options_of_other_algorithms_are_unknown(name, option):
-    from agl.algorithm.base import Algorithm
-
-    with pytest.raises(ConfigError, match=f"{option}: unknown key"):
-        plan_component(
-            {"type": name, "model": "none", option: 1},
-            group="agl.algorithms",
-            expected_type=Algorithm,
-        )
-
-
 def test_single_rollouts_are_enough_where_no_siblings_are_compared():
     for made in (agl_torch.PPO, agl_torch.ReinforcePlusPlus):
         assert made(model="none", group_size=1).group_size == 1
@@ -176,13 +132,17 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     import random
 
     from agl_learning.run.checkpoint import Progress, making
-    from agl_records.options import pick_options
+    from agl_runs.options import pick_options
     from agl_torch.checkpoint import restore, save
     from agl_torch.critic import Critic
     from agl_torch.fingerprint import fingerprint
 
     algorithm = agl_torch.PPO(
-        model="none", critic=critic, critic_lr=0.01, learning_rate=0.01, kl_coef=0.1, kl_target=0.01
+        model="none",
+        critic=critic,
+        critic_learning_rate=0.01,
+        learning_rate=0.01,
+        kl={"coefficient": 0.1, "target": 0.01},
     )
 
     def build(model):
@@ -206,7 +166,7 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
         assert torch.equal(one, expected[name])
     assert expected["head.weight"].any()
     # Another run, begun from there with another coefficient, keeps its own.
-    algorithm.kl_coefficient = 0.9
+    algorithm.kl = KL(coefficient=0.9)
     other = build(type(first.model).from_pretrained(folder))
     restore(folder, other, random.Random(0))
     assert other.kl_coefficient == 0.9

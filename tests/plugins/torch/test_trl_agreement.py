@@ -12,9 +12,9 @@ import torch
 
 import agl_torch
 from agl_learning.advantages.weighing import weigh
-from agl_records.options import pick_options
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
+from agl_runs.options import pick_options
 from agl_torch.learner import Learner, LearnerOptions, Sample
 
 from .conftest import build_model
@@ -66,10 +66,10 @@ THEIRS = {
     "cispo": {"loss_type": "cispo", "epsilon_high": 1.2},
 }
 OURS = {
-    "grpo": (agl_torch.GRPO, {"loss_type": "grpo"}),
-    "grpo of tokens": (agl_torch.GRPO, {"loss_type": "dapo"}),
-    "grpo of a constant": (agl_torch.GRPO, {"loss_type": "dr_grpo", "loss_constant": 7}),
-    "gspo": (agl_torch.GSPO, {"clip_low": 0.05, "clip_high": 0.06}),
+    "grpo": (agl_torch.GRPO, {"loss": "grpo"}),
+    "grpo of tokens": (agl_torch.GRPO, {"loss": "dapo"}),
+    "grpo of a constant": (agl_torch.GRPO, {"loss": {"type": "dr_grpo", "constant": 7}}),
+    "gspo": (agl_torch.GSPO, {"clip": {"low": 0.05, "high": 0.06}}),
     "cispo": (agl_torch.CISPO, {"ratio_cap": 1.2}),
 }
 
@@ -79,10 +79,10 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     algorithm = made(
         model="none",
         learning_rate=0.0,
-        microbatch_tokens=microbatch_tokens,
+        memory=microbatch_tokens,
         entropy_bonus=entropy_bonus,
-        kl_coefficient=kl_coefficient,
-        max_grad_norm=1e9,
+        kl=kl_coefficient,
+        optimizer={"max_grad_norm": 1e9},
         sampling_correction="none",
         **options,
     )

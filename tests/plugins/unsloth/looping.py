@@ -107,7 +107,7 @@ async def main(folder, url):
         url,
         iterations=1,
         rollouts_per_task=1,
-        unresponsive_seconds=3.0,
+        rollouts={"unresponsive_seconds": 3.0},
         run_dir=str(folder / "run"),
     )
     await fit(algorithm, store, [f"task {number}" for number in range(8)])

@@ -20,7 +20,7 @@ from agl_unsloth.engines import LIBRARIES, choose_engine
 from agl_unsloth.local import adapter_of, begin_from
 from agl_unsloth.models import Size, check_folder, size_of
 from agl_unsloth.options import TrainingOptions
-from agl_unsloth.servers import ServerOptions, choose_server, serve
+from agl_unsloth.servers import Server, ServerOptions, choose_server, serve
 
 
 @pytest.fixture
@@ -103,10 +103,10 @@ def sft(model, tmp_path, **given):
     ("kind", "given", "rate"),
     [
         (agl_unsloth.SFT, {}, 2e-4),
-        (agl_unsloth.SFT, {"lora_rank": 0}, 2e-5),
+        (agl_unsloth.SFT, {"lora": None}, 2e-5),
         (agl_unsloth.DPO, {}, 5e-5),
-        (agl_unsloth.DPO, {"lora_rank": 0}, 5e-6),
-        (agl_unsloth.DPO, {"lora_rank": 0, "learning_rate": 1e-3}, 1e-3),
+        (agl_unsloth.DPO, {"lora": None}, 5e-6),
+        (agl_unsloth.DPO, {"lora": None, "learning_rate": 1e-3}, 1e-3),
     ],
 )
 def test_an_adapter_learns_ten_times_as_fast_as_all_weights(model, kind, given, rate):
@@ -136,14 +136,14 @@ def test_a_training_begins_from_the_state_only_where_its_adapter_is_the_same(tmp
         ({"learning_rate": math.nan}, "learning_rate must be a finite number; got nan"),
         ({"learning_rate": -1}, "learning_rate must be at least 0; got -1"),
         ({"batch_size": "2"}, "batch_size must be a whole number; got '2'"),
-        ({"rollout_timeout_seconds": math.nan}, "rollout_timeout_seconds must be a finite number"),
+        ({"rollouts": math.nan}, "rollouts.timeout_seconds must be a finite number"),
         ({"resource_name": ""}, "resource_name must be a name"),
         ({"engine": "jax"}, "expected auto, unsloth or trl"),
         ({"weights": "float32"}, "expected bfloat16 or float16"),
-        ({"lora_targets": "q_proj"}, "lora_targets must be a list of strings; got 'q_proj'"),
-        ({"server": 3}, "server must be a string; got 3"),
+        ({"lora": {"modules": "q_proj"}}, "lora.modules must be a list of strings; got 'q_proj'"),
+        ({"server": 3}, "server.type must be a string; got 3"),
         ({"check_memory": "no"}, "check_memory must be true or false; got 'no'"),
-        ({"load_in_4bit": True, "lora_rank": 0}, "load_in_4bit needs an adapter"),
+        ({"load_in_4bit": True, "lora": None}, "load_in_4bit needs an adapter"),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(model, tmp_path, given, message):
@@ -169,10 +169,10 @@ def test_pairs_that_cannot_be_are_refused_at_once(given, message):
         ),
         (
             {"server": "http://127.0.0.1:1/v1"},
-            "will not know of new versions. Give a reload_command",
+            "will not know of new versions. Give a server.reload_command",
         ),
         ({"server": "tgi"}, "expected auto, vllm, torch, or an address"),
-        ({"reload_command": ["x"]}, "is started anew for every version"),
+        ({"server": {"reload_command": ["x"]}}, "is started anew for every version"),
         ({"python": "/no/such/python"}, "cannot be run"),
         ({"python": sys.base_prefix + "/bin/python3"}, "agl-unsloth itself is not installed in"),
     ],
@@ -194,7 +194,7 @@ async def test_a_model_without_tokenizer_too_little_memory_and_a_port_in_use(
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use"):
-            await sft(model, tmp_path, port=port).run(["task"])
+            await sft(model, tmp_path, server={"type": "torch", "port": port}).run(["task"])
     small = memory.Machine("this machine", 1000, False)
     monkeypatch.setattr("agl_unsloth.local.find_machine", lambda: small)
     with pytest.raises(ConfigError, match=r"this machine has 0\.00 GiB"):
@@ -241,7 +241,7 @@ def test_vllm_is_refused_where_it_is_not_installed():
 
 async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_path):
     pytest.importorskip("agl_torch")
-    given = ServerOptions("torch", 0, ("--no-such-option",), 60.0, (), 0, False)
+    given = ServerOptions(Server(type="torch", arguments=["--no-such-option"]), 0, False)
     with pytest.raises(AlgorithmError, match=r"(?s)ended with exit code 2.*no-such-option"):
         async with serve(Version(0, str(model)), given, tmp_path / "logs"):
             pass

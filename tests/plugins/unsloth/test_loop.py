@@ -255,7 +255,7 @@ async def test_a_whole_collection_of_other_tasks_is_given_up_and_one_of_more_cop
     killed.fails = True  # all are collected and noted
     with pytest.raises(OSError, match="disk is full"):
         await fit(killed, store, ["one", "two"], ["four"])
-    options = {**had, "eval_copies": 3}
+    options = {**had, "evaluation": {"copies": 3}}
     algorithm = await fit(counting(**options), store, ["mended", "two"], ["four"])
     assert await redrawn(store) == [("train", 0)]
     rollouts = await store.query_rollouts()

@@ -90,7 +90,9 @@ def test_other_trainers_weigh_calls_as_verl_does(name: str) -> None:
             batch.append((f"u{task}_{session}_{index}", row, one))
         ended.append(one)
     options = {"reward_keys": ["a", "b"], "reward_weights": [1.0, 0.5]} if name == "gdpo" else {}
-    weighed = weigh(Collected(ended, ledger, 0.0), WeighingOptions(estimator=name, **options))
+    rewards = dict(zip(*options.values(), strict=True)) if options else None
+    chosen = WeighingOptions(estimator={"type": name, "rewards": rewards})
+    weighed = weigh(Collected(ended, ledger, 0.0), chosen)
     got = {
         call_id: advantage.value
         for one in weighed

@@ -5,7 +5,10 @@ from typing import NoReturn
 
 import click
 
-from agl import __version__
+from agl import __version__, errors
+from agl.plugins import registry
+from agl.utils.secrets import hide
+from agl.utils.text import did_you_mean
 
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
 """Exit codes."""
@@ -16,36 +19,30 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All that are installed."""
-        from agl.plugins import registry
-
         return registry.names_in(registry.GROUPS["command"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
-        from agl.errors import PluginError
-        from agl.plugins import registry
-
         if cmd_name not in self.list_commands(ctx):
             return None
         component = registry.find(registry.GROUPS["command"], cmd_name)
         command = registry.load_component(component)
         if not isinstance(command, click.Command):
             got = type(command).__qualname__
-            raise PluginError(f"{component}: expected a click.Command, got {got}")
+            raise errors.PluginError(f"{component}: expected a click.Command, got {got}")
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest."""
-        from agl.errors import install_line
         from agl.utils.catalogue import offered
-        from agl.utils.text import did_you_mean
 
         name = args[0]
         known, ours = self.list_commands(ctx), offered("agl.commands")
         if name in ours and name not in known:
-            raise click.UsageError(f"{name!r} is not installed. Run: {install_line(ours[name])}")
+            line = errors.install_line(ours[name])
+            raise click.UsageError(f"{name!r} is not installed. Run: {line}")
         if not name.startswith("-") and name not in known:
             hint = did_you_mean(name, {*known, *ours}) or f" There are {', '.join(known)}"
             raise click.UsageError(f"unknown command {name!r}.{hint}")
@@ -55,7 +52,6 @@ class Verbs(click.Group):
         """List verbs with a line each, by what they are for; a star marks what is not installed."""
         from importlib.metadata import metadata
 
-        from agl.plugins import registry
         from agl.utils.catalogue import commands
 
         installed = registry.components(registry.GROUPS["command"])
@@ -101,8 +97,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # It may stand anywhere, also after the verb.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    from agl.utils.secrets import hide
-
     try:
         code = cli.main(arguments, prog_name="agl", standalone_mode=False)
     except BaseException as error:
@@ -116,21 +110,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _report(error: BaseException) -> int:
     """Say in one sentence what went wrong; the exit code."""
-    from agl.errors import (
-        AglError,
-        ConfigError,
-        InvalidQueryError,
-        PluginError,
-        StoppedError,
-        StoreUnavailableError,
-    )
-    from agl.utils.secrets import hide
-    from agl.utils.text import did_you_mean
-
     match error:
         case click.exceptions.Exit():
             return error.exit_code
-        case StoppedError():
+        case errors.StoppedError():
             return RUN_FAILED  # `agl run` has said why, and how to go on
         case click.Abort() | KeyboardInterrupt():
             message, code = "interrupted", RUN_FAILED
@@ -142,9 +125,11 @@ def _report(error: BaseException) -> int:
             code = REQUEST_WRONG
         case click.ClickException():
             message, code = error.format_message(), REQUEST_WRONG
-        case ConfigError() | InvalidQueryError() | PluginError() | StoreUnavailableError():
+        case errors.ConfigError() | errors.InvalidQueryError():
             message, code = str(error), REQUEST_WRONG
-        case AglError():
+        case errors.PluginError() | errors.StoreUnavailableError():
+            message, code = str(error), REQUEST_WRONG
+        case errors.AglError():
             message, code = str(error), RUN_FAILED
         case Exception():
             message = f"{type(error).__name__}: {error} (--debug shows the traceback)"

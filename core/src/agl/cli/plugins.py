@@ -18,7 +18,7 @@ from agl.plugins.build import wrong_type
 from agl.plugins.hooks import HookManager, load_plugin
 from agl.plugins.parts import PARTS
 from agl.plugins.registry import Component
-from agl.plugins.schema import schema_of
+from agl.plugins.schema import schema_of, with_inner
 from agl.store.base import LightningStore
 from agl.utils.catalogue import offered
 from agl.utils.text import did_you_mean
@@ -183,6 +183,6 @@ def _describe(component: Component, target: Any) -> dict[str, Any]:
         "options": [
             {name: getattr(option, name) for name in ("name", "type", "required", "doc")}
             | {"default": None if option.required else option.default}
-            for option in (schema.options if schema else ())
+            for option in with_inner(schema.options if schema else ())
         ],
     }

@@ -10,7 +10,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -41,7 +41,7 @@ class Option:
     @property
     def doc(self) -> str:
         """What the docstring says of it."""
-        return _docs(self.target).get(self.name, "")
+        return _docs(self.target).get(self.name.rpartition(".")[2], "")
 
     @property
     def required(self) -> bool:
@@ -78,6 +78,18 @@ def schema_of(target: Callable[..., Any]) -> Schema:
         options.sort(key=lambda option: (not option.required, _depth(target, option.name)))
     is_open = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     return Schema(tuple(options), open=is_open)
+
+
+def with_inner(options: Iterable[Option]) -> Iterator[Option]:
+    """Options, and after a group of them, as ``lora``, what is in it, as ``lora.rank``."""
+    for option in options:
+        yield option
+        parts = (option.annotation, *get_args(option.annotation))
+        for group in filter(inspect.isclass, parts):
+            for one in schema_of(group).options if dataclasses.is_dataclass(group) else ():
+                default = getattr(option.default, one.name, one.default)
+                name = f"{option.name}.{one.name}"
+                yield dataclasses.replace(one, name=name, default=default)
 
 
 def _depth(target: type, name: str) -> int:

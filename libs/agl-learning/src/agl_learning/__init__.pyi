@@ -1,10 +1,11 @@
-from .advantages.estimates import Foreseen as Foreseen, OneEstimator as OneEstimator
+from .advantages.estimates import Foreseen as Foreseen
 from .advantages.estimators import ESTIMATORS as ESTIMATORS
 from .advantages.group_advantages import (
     group_advantages as group_advantages,
     sibling_advantages as sibling_advantages,
 )
 from .advantages.weighing import (
+    Estimator as Estimator,
     Weighed as Weighed,
     WeighingOptions as WeighingOptions,
     weigh as weigh,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from agl.plugins.hooks import Hook
-from agl_records.options import Count, NotNegative, check_options
+from agl_runs.options import Count, NotNegative, check_options
 
 if TYPE_CHECKING:
     from agl_learning.trainer.base import Training

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl.plugins.build import build_component
-from agl_learning.advantages.weighing import WeighingOptions
+from agl_learning.advantages.overlong_penalty import Overlong
+from agl_learning.advantages.weighing import Estimator, WeighingOptions
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.run.start import Origin
-from agl_learning.trainer.learning import ServedModel
+from agl_learning.trainer.base import ServedModel
 from agl_learning.trainer.online import OnlineTraining
 from agl_models.versions import MODEL_NAME
 from agl_records.training_data import TrainedModel
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_models.versions import Served, Version
 
-OF_A_MODEL = ("temperature", "max_tokens", *(one.name for one in fields(WeighingOptions)))
+OF_A_MODEL = ("temperature", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""
 OF_THE_RUN = (
     *("steps", "group_size", "max_refills", "seed", "deterministic", "show_progress"),
-    "eval_temperature",
+    "evaluation",
 )
 """Those that each algorithm gets from the run."""
 VERSIONS = "versions.json"
@@ -66,12 +67,8 @@ class Team(OnlineTraining):
     max_tokens: int | None = field(default=None, init=False)
     resource_name: str = field(default=MODEL_NAME, init=False)
     max_staleness: int = field(default=0, init=False)
-    estimator: str = field(default="grpo", init=False)
-    normalise_std: bool = field(default=True, init=False)
-    reward_keys: list[str] | None = field(default=None, init=False)
-    reward_weights: list[float] | None = field(default=None, init=False)
-    overlong_buffer: int | None = field(default=None, init=False)
-    overlong_penalty: float = field(default=1.0, init=False)
+    estimator: Estimator = field(default=Estimator(), init=False)
+    overlong: Overlong = field(default=Overlong(), init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

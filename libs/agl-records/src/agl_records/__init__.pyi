@@ -8,7 +8,6 @@ from .ledger.ledger import (
     load_parts as load_parts,
     save_ledger as save_ledger,
 )
-from .options import check_options as check_options
 from .row_builder import RowsAdapter as RowsAdapter
 from .seeds import seed_of as seed_of
 from .training_data import (

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import AdapterError
+from agl.plugins.build import plan_component
 from agl.types import Span
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit
@@ -132,3 +133,24 @@ class GroupRule(CreditRule):
         Raises:
             AdapterError: What the judge answers cannot be read.
         """
+
+
+def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
+    """Refuse a credit rule that is not installed, or options that it does not take.
+
+    Args:
+        owner: The algorithm that was given it.
+        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
+
+    Raises:
+        ConfigError: Its options are wrong.
+        PluginError: There is no such rule, or it does not load.
+    """
+    if credit is not None:
+        plan_component(
+            credit,
+            group="agl.credits",
+            expected_type=CreditRule,
+            default="final",
+            where=f"{owner}: credit",
+        )

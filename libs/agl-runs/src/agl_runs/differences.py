@@ -57,8 +57,8 @@ def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
         grows = _is_told(name, algorithm, "growing_options")
         return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
 
-    given = options_of(algorithm).items()
-    return {name: value for name, value in given if shapes(f"algorithm.{name}")}
+    given = flat({"algorithm": options_of(algorithm)}).items()
+    return {n.removeprefix("algorithm."): value for n, value in given if shapes(n)}
 
 
 def _is_safe(name: str, algorithm: Algorithm) -> bool:
@@ -66,9 +66,10 @@ def _is_safe(name: str, algorithm: Algorithm) -> bool:
 
 
 def _is_told(name: str, algorithm: Algorithm, kind: str) -> bool:
-    block, *_, option = name.split(".")
-    told = (option in vars(one).get(kind, ()) for one in type(algorithm).__mro__)
-    return block == "algorithm" and any(told)
+    block, _, option = name.partition(".")
+    told = {each for one in type(algorithm).__mro__ for each in vars(one).get(kind, ())}
+    bare = f"{option}.every"  # as ``evaluation: 5``
+    return block == "algorithm" and not told.isdisjoint({option, option.partition(".")[0], bare})
 
 
 def what_shapes(start: RunStart) -> dict[str, Any]:

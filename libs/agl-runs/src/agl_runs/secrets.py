@@ -7,6 +7,7 @@ itself.
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -52,6 +53,8 @@ def redact(value: Any, name: str = "") -> Any:
             return HIDDEN
         named = _NAMED.sub(lambda one: one[1] + HIDDEN if is_secret(one[2]) else one[0], value)
         return hide(named)
+    if is_dataclass(value) and not isinstance(value, type):  # a group of options
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {k: redact(v, name if is_secret(name) else str(k)) for k, v in items}

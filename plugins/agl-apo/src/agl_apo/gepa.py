@@ -24,7 +24,7 @@ from agl_apo.optimizer import PromptOptimizer
 from agl_apo.proposals import experiment
 from agl_apo.session import SearchSession
 from agl_learning.collect.task_order import digest
-from agl_records.options import Count, NotNegative
+from agl_runs.options import Count, NotNegative
 
 logger = logging.getLogger("agl.apo")
 

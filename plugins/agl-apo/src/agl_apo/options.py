@@ -7,8 +7,8 @@ from annotated_types import Ge, Gt, Lt
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
-from agl_records.options import AboveZero, Count, NotNegative, absolute, check_options
 from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.options import AboveZero, Count, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

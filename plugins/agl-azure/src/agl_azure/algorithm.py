@@ -30,7 +30,7 @@ from agl_learning.selection import select_best
 from agl_learning.trainer.billing import PaidTraining
 from agl_models.provider_errors import not_installed
 from agl_models.versions import Served, Version
-from agl_records.options import Count, Share
+from agl_runs.options import Count, Share
 
 if TYPE_CHECKING:
     from agl_azure.asking import Keys

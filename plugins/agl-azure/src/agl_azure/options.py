@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge
 
 from agl.errors import ConfigError
-from agl_records.options import AboveZero, Count, Name, NotNegative
+from agl_runs.options import AboveZero, Count, Name, NotNegative
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{1,18}")

@@ -40,10 +40,11 @@ from agl_learning.advantages.weighing import (
 from agl_learning.reports.report import warn_of_gap
 from agl_learning.selection import select_best
 from agl_learning.trainer.billing import Bill, PaidTraining
+from agl_learning.trainer.options import Evaluation
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.provider_errors import not_installed
 from agl_models.versions import MODEL_NAME, Served, Version
-from agl_records.options import Count, Name, NotNegative, Share
+from agl_runs.options import Count, Name, NotNegative, Share
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
@@ -107,15 +108,15 @@ class Tinker(PaidTraining, WeighingOptions):
     base_url: str | None = None
     iterations: Count = 10
     rollouts_per_task: Count = 8
-    eval_every: Count = 5
+    evaluation: Evaluation = Evaluation(every=5)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss != "cross_entropy":
             self._check_reinforcement()
-        elif self.estimator != DEFAULT:
+        elif self.estimator.type != DEFAULT:
             raise ConfigError(
-                f"{self.title}: estimator {self.estimator!r} is for the other losses; "
+                f"{self.title}: estimator {self.estimator.type!r} is for the other losses; "
                 "cross_entropy trains the best rows, whatever advantage they have. Leave it out"
             )
         check_weighing(self.title, self)
@@ -145,7 +146,7 @@ class Tinker(PaidTraining, WeighingOptions):
             **super().identity(),
             "base_model": self.base_model,
             # What was weighed before a kill is trained after it.
-            "estimator": self.estimator,
+            "estimator": self.estimator.type,
             "loss": self.loss,
             "lora_rank": self.lora_rank,
         }

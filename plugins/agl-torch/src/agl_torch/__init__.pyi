@@ -5,7 +5,7 @@ from .distillation import Distillation as Distillation
 from .grpo import GRPO as GRPO
 from .gspo import GSPO as GSPO
 from .loss import Gain as Gain, Tokens as Tokens
-from .policy import ClippedTraining as ClippedTraining, PolicyTraining as PolicyTraining
+from .policy import PolicyTraining as PolicyTraining
 from .ppo import PPO as PPO
 from .reinforce import ReinforcePlusPlus as ReinforcePlusPlus
 from .rloo import RLOO as RLOO

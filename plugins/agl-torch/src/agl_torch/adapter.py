@@ -12,12 +12,12 @@ as others may sample from it meanwhile.
 
 import copy
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agl.errors import ConfigError, install_line
+from agl.errors import ConfigError
 from agl_learning.run.checkpoint import home_of
+from agl_torch.options import Lora, need
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -25,17 +25,6 @@ PREFIX = "base_model.model."
 """Of the names of tensors in such a file."""
 BASE = "base.sha256"
 """Beside an adapter of ours: the ``fingerprint`` of the weights that it is for, in bfloat16."""
-
-
-def need(who: str, package: str, extra: str) -> None:
-    """Refuse to go on without a package.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
-    if find_spec(package) is None:
-        line = install_line(f"agl-torch[{extra}]")
-        raise ConfigError(f"{who} needs {package!r}, which is not installed. Run: {line}")
 
 
 def share_weights(model: Any) -> Any:
@@ -92,12 +81,12 @@ def copy_on_cpu(model: Any) -> Any:
     return copy.deepcopy(model, {key: torch.nn.Parameter(one) for key, one in weights.items()})
 
 
-def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | None = None) -> None:
+def add_adapter(model: Any, lora: Lora, base: str | Path, checkpoint: Path | None = None) -> None:
     """Put one on a model, in place; from then on it is all that is trained and saved.
 
     Args:
         model: Of ``transformers``.
-        options: ``lora_rank``, ``lora_alpha`` and ``lora_modules``.
+        lora: Its form.
         base: Where the model can be loaded again; stands in checkpoints.
         checkpoint: Has the adapter's weights; None begins anew.
 
@@ -107,14 +96,14 @@ def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | N
     import torch
     from peft import LoraConfig
 
-    alpha = options.lora_alpha or 2 * options.lora_rank
-    modules = options.lora_modules or "all-linear"
-    config = LoraConfig(r=options.lora_rank, lora_alpha=alpha, target_modules=modules)
+    alpha: Any = lora.alpha or 2 * lora.rank
+    modules = lora.modules or "all-linear"
+    config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=modules)
     model.requires_grad_(False)
     try:
         model.add_adapter(config)
     except ValueError as error:
-        raise ConfigError(f"lora_modules: {error}") from error
+        raise ConfigError(f"lora.modules: {error}") from error
     model.peft_config["default"].base_model_name_or_path = str(base)
     for one in model.parameters():
         if one.requires_grad:  # made in the type of the layer; small steps get lost in 16 bits
@@ -124,7 +113,7 @@ def add_adapter(model: Any, options: Any, base: str | Path, checkpoint: Path | N
         return
     if not (checkpoint / ADAPTER).exists():
         raise ConfigError(
-            f"the checkpoint {str(checkpoint)!r} has a whole model and no adapter; leave lora_rank "
+            f"the checkpoint {str(checkpoint)!r} has a whole model and no adapter; leave lora "
             "out to go on, or give it as model to train an adapter on it"
         )
     now = {"r": config.r, "lora_alpha": alpha}

@@ -82,13 +82,13 @@ def logprob_differences(
 
     Args:
         model: The frozen start, say, or a teacher.
-        options: ``temperature``, ``dtype`` and ``microbatch_tokens``.
+        options: ``temperature``, ``dtype`` and ``memory``.
 
     Returns:
         Differences of log-probabilities, in nats.
     """
     gaps: dict[int, list[float]] = {}
-    for chunk in microbatches(rows, model, options.microbatch_tokens):
+    for chunk in microbatches(rows, model, options.memory.microbatch_tokens):
         with autocast(options.dtype, model.device):
             scores = token_logprobs(model, chunk, options.temperature, entropy_gradient=False)
         counts = [row.num_sampled for row in chunk]

@@ -29,13 +29,13 @@ def save(folder: Path, learner: "Learner", tokenizer: Any, sampler_random: rando
         (folder / BASE).write_text(learner.base, "utf-8")
     record = {
         "optimizer": learner.optimizer.state_dict()["state"],
-        "optimizer_kind": learner.options.optimizer,
+        "optimizer_kind": learner.options.optimizer.type,
         "critic": {name: one.data for name, one in _of_critic(learner).items()},
         "torch_random": torch.get_rng_state(),
         "learner_random": learner.random.getstate(),
         "sampler_random": sampler_random.getstate(),
         "kl_coefficient": learner.kl_coefficient,
-        "kl_began_with": learner.options.kl_coefficient,
+        "kl_began_with": learner.options.kl.coefficient,
     }
     torch.save(record, folder / STATE)
 
@@ -73,7 +73,7 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     Raises:
         ConfigError: The checkpoint is of another model or optimiser.
     """
-    this, optimizer = f"the checkpoint {str(folder)!r}", learner.options.optimizer
+    this, optimizer = f"the checkpoint {str(folder)!r}", learner.options.optimizer.type
     try:
         record = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:  # of a damaged file or without torchao they have no common base
@@ -84,7 +84,7 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
     if (kind := record.get("optimizer_kind", "adamw")) != optimizer:
         raise ConfigError(f"{this} was made with optimizer={kind!r}; give that, not {optimizer!r}")
     if not learner.base and (folder / BASE).exists():
-        raise ConfigError(f"{this} has an adapter; give lora_rank, as its run had it")
+        raise ConfigError(f"{this} has an adapter; give lora, as its run had it")
     check_base(folder, learner.base)
     parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     shapes = dict(enumerate(tuple(one.shape) for one in parameters))
@@ -105,7 +105,7 @@ def restore(folder: Path, learner: "Learner", sampler_random: random.Random) -> 
         )
     for name, values in record["critic"].items():
         critic[name].data.copy_(values)
-    if learner.options.kl_coefficient == record["kl_began_with"]:  # else it begins anew
+    if learner.options.kl.coefficient == record["kl_began_with"]:  # else it begins anew
         learner.kl_coefficient = record["kl_coefficient"]
     torch.set_rng_state(record["torch_random"])
     learner.random.setstate(record["learner_random"])

@@ -13,12 +13,12 @@ Source: CISPO of MiniMax-M1 (arXiv:2506.13585), with a bound above only, as ther
 Where we differ, see ``loss`` and ``grpo``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Gt
 
-from agl_torch.options import MeanOptions
+from agl_torch.options import Clip
 from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CISPO(PolicyTraining, MeanOptions):
+class CISPO(PolicyTraining):
     """Clipped importance weights for all tokens (arXiv:2506.13585) in plain PyTorch.
 
     Args:
@@ -35,6 +35,7 @@ class CISPO(PolicyTraining, MeanOptions):
 
     name = "cispo"
 
+    clip: Clip = field(default=Clip(), init=False)
     ratio_cap: Annotated[float, Gt(0)] = 5.0
 
     def gain(self, tokens: "Tokens") -> "Gain":

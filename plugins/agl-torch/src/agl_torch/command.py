@@ -75,7 +75,7 @@ def command(
     from agl.utils.logs import setup_logging
     from agl_http.commands import stop_signal
     from agl_http.server import bind
-    from agl_records.options import check_place
+    from agl_runs.options import check_place
     from agl_torch.garbage import without_collections
     from agl_torch.models import (
         load_model,

@@ -27,11 +27,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen, OneEstimator
-from agl_learning.trainer.learning import Credit
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.overlong_penalty import Overlong
+from agl_learning.advantages.weighing import Estimator
+from agl_learning.trainer.base import Credit
+from agl_runs.options import pick_options
 from agl_torch.models import load_model, resolve_dtype
-from agl_torch.options import MeanOptions
-from agl_torch.policy import ClippedTraining
+from agl_torch.options import LearnerOptions
+from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
     from agl_learning.advantages.weighing import Weighed
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Distillation(OneEstimator, ClippedTraining, MeanOptions):
+class Distillation(PolicyTraining):
     """On-policy distillation (arXiv:2306.13649) in plain PyTorch: a teacher instead of rewards.
 
     The agent returns a reward all the same, if only 0: it is what is measured.
@@ -52,10 +55,9 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
     name = "distillation"
     models = ("model", "teacher")
 
-    estimator: str = field(default="reverse_kl", init=False)
+    estimator: Estimator = field(default=Estimator(type="reverse_kl"), init=False)
     credit: Credit = field(default=None, init=False)
-    overlong_buffer: int | None = field(default=None, init=False)
-    overlong_penalty: float = field(default=1.0, init=False)
+    overlong: Overlong = field(default=Overlong(), init=False)
     teacher: Any
     gamma: Annotated[float, Ge(0), Le(1)] = 0.0
 
@@ -83,7 +85,8 @@ class Distillation(OneEstimator, ClippedTraining, MeanOptions):
         """How much likelier the teacher finds each token."""
         from agl_torch.batch import logprob_differences
 
-        gaps = logprob_differences(self._teacher, rows, self)
+        options = pick_options(LearnerOptions, self)
+        gaps = logprob_differences(self._teacher, rows, options)
         self._gaps = [gap for of_row in gaps for gap in of_row]
         return Foreseen([[-gap for gap in of_row] for of_row in gaps], gamma=self.gamma)
 

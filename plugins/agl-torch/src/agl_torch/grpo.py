@@ -6,9 +6,10 @@ r_t = exp(new_t - old_t) what it gains is
 
     g_t = min(r_t * A, clip(r_t, 1 - low, 1 + high) * A); where A < 0, with r_t of at most cap
 
-Its kin are options of it: with its mean (``loss_type``) and its higher ``clip_high``, which are the
-defaults, DAPO is ``max_refills`` and ``overlong_buffer``; Dr. GRPO is ``loss_type: dr_grpo`` and
-``normalise_std: false``; GRPO as it was published is ``loss_type: grpo`` and ``clip_high: 0.2``.
+Its kin are options of it: with its mean (``loss``) and its higher ``clip.high``, which are the
+defaults, DAPO is ``max_refills`` and ``overlong``; Dr. GRPO is ``loss: dr_grpo`` and
+``estimator: {normalise_std: false}``; GRPO as it was published is ``loss: grpo`` and
+``clip: {high: 0.2}``.
 
 Advantages come from ``agl_learning.advantages.weighing``, by the option ``estimator``.
 
@@ -25,15 +26,14 @@ Where we differ, besides what ``loss`` says:
 
 from dataclasses import dataclass
 
-from agl_torch.options import MeanOptions
-from agl_torch.policy import ClippedTraining
+from agl_torch.policy import PolicyTraining
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GRPO(ClippedTraining, MeanOptions):
+class GRPO(PolicyTraining):
     """Group-relative policy optimisation (arXiv:2402.03300) in plain PyTorch.
 
-    DAPO and Dr. GRPO are options of it: see ``loss_type``.
+    DAPO and Dr. GRPO are options of it: see ``loss``.
     """
 
     name = "grpo"

@@ -22,30 +22,29 @@ Where we differ, besides what ``loss`` and ``grpo`` say:
    of the difference.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from annotated_types import Ge, Lt
-
-from agl_records.options import NotNegative
-from agl_torch.policy import ClippedTraining
+from agl_torch.options import Clip, Loss
+from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
     from agl_torch.loss import Gain, Tokens
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GSPO(ClippedTraining):
+class GSPO(PolicyTraining):
     """Group sequence policy optimisation (arXiv:2507.18071) in plain PyTorch."""
 
     name = "gspo"
 
-    clip_low: Annotated[float, Ge(0), Lt(1)] = 3e-4
-    clip_high: NotNegative = 4e-4
+    clip: Clip = Clip(low=3e-4, high=4e-4)
+    loss: Loss = field(default=Loss(type="grpo"), init=False)
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, at each of its tokens."""
         own_N = tokens.log_ratio_N
         sum_N, size_N = tokens.over_rows(own_N.detach())
         # Its value is the row's, and its gradient that of the token alone.
-        return self.clipped(sum_N / size_N + own_N - own_N.detach(), tokens.advantages_N)
+        log_ratio_N = sum_N / size_N + own_N - own_N.detach()
+        return self.clipped(log_ratio_N, tokens.advantages_N)

@@ -32,7 +32,7 @@ from agl_torch.loss import (
 )
 from agl_torch.memory import return_free_memory
 from agl_torch.models import autocast, checkpoint_layers
-from agl_torch.options import LearnerOptions
+from agl_torch.options import LearnerOptions, Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,7 +128,7 @@ class Learner:
         self.critic = critic
         self.base = base
         self.random = random.Random(seed)
-        self.kl_coefficient = options.kl_coefficient
+        self.kl_coefficient = options.kl.coefficient
         """As it is by now."""
         self._parts = {"model": trained(model), "critic": trained(critic) if critic else []}
         """Gradients are shortened in each by itself: errors of a critic leave the policy's."""
@@ -136,17 +136,17 @@ class Learner:
         groups = [
             {"params": some, "lr": rates[part], "weight_decay": decay}
             for part, parameters in self._parts.items()
-            for is_matrix, decay in ((True, options.weight_decay), (False, 0.0))
+            for is_matrix, decay in ((True, options.optimizer.weight_decay), (False, 0.0))
             if (some := [one for one in parameters if (one.dim() > 1) is is_matrix])
         ]
         self._rates = [group["lr"] for group in groups]
-        betas = (options.adam_beta1, options.adam_beta2)
+        betas = (options.optimizer.beta1, options.optimizer.beta2)
         made: Any = partial(torch.optim.AdamW, fused=True)  # one pass over each weight
-        if options.optimizer == "adamw_8bit":
+        if options.optimizer.type == "adamw_8bit":
             made = import_module("torchao.optim").AdamW8bit
         self.optimizer = made(groups, betas=betas)
         self.reference = reference
-        if options.kl_coefficient and reference is None:
+        if options.kl.coefficient and reference is None:
             self.reference = copy.deepcopy(model)
         if self.reference is not None:
             self.reference.requires_grad_(False).eval()
@@ -201,12 +201,12 @@ class Learner:
             before["loss_tokens"] = 1 / samples[0].weight.token
         if self.critic is not None:
             before["explained_variance"] = _explained(samples)
-        if self.options.schedule != "constant" or self.options.warmup_steps:
+        if self.options.schedule != Schedule():
             before["learning_rate"] = self._rates[0] * factor
-        if self.options.kl_target is not None:
+        if self.options.kl.target is not None:
             before["kl_coefficient"] = self.kl_coefficient
             self.kl_coefficient = next_coefficient(
-                self.kl_coefficient, means["kl"], self.options.kl_target
+                self.kl_coefficient, means["kl"], self.options.kl.target
             )
         return {**means, **before}
 
@@ -221,7 +221,7 @@ class Learner:
         assert self.critic is not None
         values: dict[int, list[float]] = {}
         for chunk in microbatches(
-            rows, self.critic.trunk or self.model, self.options.microbatch_tokens
+            rows, self.critic.trunk or self.model, self.options.memory.microbatch_tokens
         ):
             hidden_N_H = None
             if self.critic.trunk is None:
@@ -250,7 +250,7 @@ class Learner:
             sample.gap = (
                 float(gap_N.abs().sum() / free_N.sum().clamp(min=1)) * sample.weight.step_share
             )
-            sample.old_N = then_N if self.options.sampling_correction == "none" else now_N
+            sample.old_N = then_N if self.options.sampling_correction.type == "none" else now_N
             sample.correction_N = self._correction(gap_N, sample.is_current)
         if self.reference is not None:
             rows = [sample.row for sample in chunk]
@@ -260,10 +260,10 @@ class Learner:
 
     def _correction(self, gap_N: "Tensor", is_current: bool) -> "Tensor":
         """See ``sampling_correction``; of one row."""
-        cap = self.options.sampling_correction_cap
-        if self.options.sampling_correction == "none":
+        kind, cap = self.options.sampling_correction.type, self.options.sampling_correction.cap
+        if kind == "none":
             return torch.ones_like(gap_N)
-        if self.options.sampling_correction == "token_truncate" or not is_current:
+        if kind == "token_truncate" or not is_current:
             return gap_N.clamp(max=math.log(cap)).exp()
         total = gap_N.sum().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)  # never 0, but where it is masked
         return ((total <= math.log(cap)) * total.exp()).expand_as(gap_N)
@@ -314,7 +314,7 @@ class Learner:
             sums["clip_fraction"] += loss.clip_fraction.item() * trained_N.sum().item()
             num_trained += trained_N.sum().item()
         norms = [
-            torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
+            torch.nn.utils.clip_grad_norm_(parameters, self.options.optimizer.max_grad_norm)
             for parameters in self._parts.values()
         ]
         if not all(math.isfinite(norm) for norm in norms):
@@ -349,7 +349,11 @@ class Learner:
         )
 
     def _checkpointing(self, *models: Any) -> AbstractContextManager[None]:
-        return checkpoint_layers(*models) if self.options.gradient_checkpointing else nullcontext()
+        return (
+            checkpoint_layers(*models)
+            if self.options.memory.gradient_checkpointing
+            else nullcontext()
+        )
 
     def _score(self, model: Any, rows: "list[TrainingRow]") -> Any:
         with autocast(self.options.dtype, model.device):
@@ -361,7 +365,7 @@ class Learner:
     def _chunks(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         by_row = {id(sample.row): sample for sample in samples}
         rows = [sample.row for sample in samples]
-        chunks = microbatches(rows, self.model, self.options.microbatch_tokens)
+        chunks = microbatches(rows, self.model, self.options.memory.microbatch_tokens)
         return [[by_row[id(row)] for row in chunk] for chunk in chunks]
 
     def _per_token(self, samples: Sequence[Sample], logprobs_N: "Tensor") -> Tokens:

@@ -2,12 +2,12 @@
 
 With g_t what an algorithm gains from token t (see its module), the loss is
 
-    L = sum_t w_t * c_t * (kl_coefficient * r_t * k3_t - g_t)
+    L = sum_t w_t * c_t * (kl.coefficient * r_t * k3_t - g_t)
         - entropy_bonus * sum_t w_t * H_t / sum_t w_t
 
     k3_t = exp(d_t) - d_t - 1,  d_t = min(ref_t - new_t, 20),  r_t = exp(min(new_t - old_t, 20))
 
-c_t is as ``sampling_correction`` says; and w_t depends on ``loss_type``, with N rollouts:
+c_t is as ``sampling_correction`` says; and w_t depends on ``loss.type``, with N rollouts:
 
     grpo       1 / (sampled tokens of its rollout * N)
     dapo       1 / (sampled tokens of the batch)
@@ -64,7 +64,7 @@ def row_weights(
     Args:
         rollout_ids: Per row, the rollout that it belongs to.
         num_sampled: Per row, how many of its tokens the model sampled.
-        mean: A ``loss_type``; see above.
+        mean: A ``loss.type``; see above.
         constant: For ``dr_grpo``.
         left_out: Rollout -> sampled tokens that count in the means, and are in no row.
     """

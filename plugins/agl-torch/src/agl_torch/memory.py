@@ -46,8 +46,9 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
         return  # nobody knows how much is free
     parts = _needed(options, model, resolve_dtype(options.dtype, where))
     free, total = torch.cuda.mem_get_info(where) if where.type == "cuda" else (free_memory(), 0)
-    if options.server != "torch" and not where.index:  # they take the first card
-        parts["sampling"] = memory_share(options.server, options.server_arguments or ()) * total
+    if options.server.type != "torch" and not where.index:  # they take the first card
+        share = memory_share(options.server.type, options.server.arguments or ())
+        parts["sampling"] = share * total
     passing = (parts["activations"] + parts["logits"], parts["sampling"])
     lasting = parts["weights"] + parts["gradients and optimiser"] + parts["copies"]
     needed = lasting + (sum(passing) if options.max_staleness else max(passing))
@@ -55,10 +56,10 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items() if value)
         raise ConfigError(
             f"{options.title}: this run needs about {needed / GIB:.2f} GiB of {where} ({listed}), "
-            f"and {free / GIB:.2f} GiB are free. Lower microbatch_tokens; set "
-            "gradient_checkpointing; lower max_model_tokens or max_batch_size, or what vLLM takes "
-            "(server_arguments); train an adapter (lora_rank); or say check_memory=False if you "
-            "know better"
+            f"and {free / GIB:.2f} GiB are free. Lower memory.microbatch_tokens; "
+            "set memory.gradient_checkpointing; lower server.max_model_tokens or "
+            "server.max_batch_size, or what vLLM takes (server.arguments); train an adapter "
+            "(lora); or set memory.check to false if you know better"
         )
 
 

@@ -74,47 +74,47 @@ def estimate(
         dtype: In which the model computes; None takes that of the options.
     """
     number = 2.0 if (dtype or options.dtype) == "bfloat16" else 4.0
-    is_adapter = options.lora_rank is not None
+    is_adapter = options.lora is not None
     per_weight, trained = 4.0, model.weights
     if is_adapter:
         # Two slim matrices for each four layers of hidden x hidden, and three of hidden x inner.
         rows = 11 * model.hidden + 3 * model.inner
-        per_weight, trained = number, float(options.lora_rank * model.layers * rows)
+        per_weight, trained = number, float(options.lora.rank * model.layers * rows)
     of_critic = 0.0 if critic is None else critic.weights
     if getattr(options, "critic", "head") == "copy":
         critic, of_critic = model, trained
     copies = 4.0 * of_critic
-    if options.kl_coefficient and not is_adapter:
+    if options.kl.coefficient and not is_adapter:
         copies += 4.0 * model.weights
-    if options.server == "torch" and number == 2.0 and not is_adapter:
+    if options.server.type == "torch" and number == 2.0 and not is_adapter:
         copies += 2.0 * trained
     elif options.max_staleness:
         copies += 4.0 * trained
     if teacher is not None:
         copies += number * teacher.weights
-    longest = options.max_model_tokens or model.positions
+    longest = options.server.max_model_tokens or model.positions
     rows = options.groups_per_step * options.group_size
-    asked = options.microbatch_tokens
+    asked = options.memory.microbatch_tokens
     microbatch = AUTO_TOKENS if asked == "auto" else asked or rows * longest
     tokens = float(min(microbatch, rows * longest))
     kept = 0.0
     for one in filter(None, (model, critic)):
         layer = tokens * (12 * one.hidden + 4 * one.inner) * number
         inputs = tokens * one.hidden * one.layers * number
-        kept += layer + inputs if options.gradient_checkpointing else one.layers * layer
+        kept += layer + inputs if options.memory.gradient_checkpointing else one.layers * layer
         if number == 2.0 and not is_adapter:
             kept += 2.0 * one.weights
     # Where nobody says how long they get, one of the longest must fit.
-    at_once = min(options.max_batch_size, rows) if options.max_model_tokens else 1
+    at_once = min(options.server.max_batch_size, rows) if options.server.max_model_tokens else 1
     sampled = at_once * longest * model.layers * model.cached * number
     return {
         "weights": per_weight * model.weights,
-        "gradients and optimiser": (6.0 if options.optimizer == "adamw_8bit" else 12.0)
+        "gradients and optimiser": (6.0 if options.optimizer.type == "adamw_8bit" else 12.0)
         * (trained + of_critic),
         "copies": copies,
         "activations": kept,
         "logits": (20.0 if options.entropy_bonus else 12.0)
         * min(tokens, LOGITS_TOKENS)
         * model.vocabulary,
-        "sampling": sampled if options.server == "torch" else 0.0,
+        "sampling": sampled if options.server.type == "torch" else 0.0,
     }

@@ -16,7 +16,7 @@ import click
 def command(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     """Write to FOLDER the model whose adapter CHECKPOINT has, with the adapter added to it.
 
-    CHECKPOINT is one of a run with lora_rank. What reads whole models alone can then load FOLDER;
+    CHECKPOINT is one of a run with lora. What reads whole models alone can then load FOLDER;
     agl serve and the option model take CHECKPOINT as it is. A checkpoint without an adapter is
     whole already: without --dtype, nothing is written.
     """

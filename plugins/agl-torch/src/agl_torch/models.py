@@ -144,7 +144,7 @@ def checkpoint_layers(*models: Any) -> Generator[None]:
         found = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
         if not found:
             raise ConfigError(
-                f"gradient_checkpointing: {type(model).__name__} has no layers that can be "
+                f"memory.gradient_checkpointing: {type(model).__name__} has no layers that can be "
                 "computed again; leave it out"
             )
         layers += found

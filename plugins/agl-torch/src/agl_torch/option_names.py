@@ -3,89 +3,107 @@
 The others are refused with ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agl.errors import ConfigError, UnknownArgumentError
+from agl.errors import UnknownArgumentError
 from agl.plugins.schema import schema_of
 
 OURS: dict[str, str] = {
+    "actor_lr": "learning_rate",
+    "adam_beta1": "optimizer.beta1",
+    "adam_beta2": "optimizer.beta2",
     "adv_estimator": "estimator",
-    "beta": "kl_coefficient",
+    "beta": "kl.coefficient",
     "bf16": "dtype",
-    "clip_ratio": "clip_range",
-    "clip_ratio_c": "ratio_cap",
-    "clip_ratio_high": "clip_high",
-    "clip_ratio_low": "clip_low",
-    "cliprange": "clip_range",
+    "clip_high": "clip.high",
+    "clip_low": "clip.low",
+    "clip_range": "clip",
+    "clip_ratio": "clip",
+    "clip_ratio_c": "clip.ratio_cap",
+    "clip_ratio_high": "clip.high",
+    "clip_ratio_low": "clip.low",
+    "cliprange": "clip",
     "cliprange_value": "value_clip",
-    "delta": "ratio_cap",
+    "critic_lr": "critic_learning_rate",
+    "delta": "clip.ratio_cap",
+    "entropy_coef": "entropy_bonus",
     "entropy_coeff": "entropy_bonus",
-    "epsilon": "clip_range",
-    "epsilon_high": "clip_high",
-    "epsilon_low": "clip_low",
-    "eval_steps": "eval_every",
-    "grad_clip": "max_grad_norm",
-    "init_kl_coef": "kl_coefficient",
-    "kl_loss_coef": "kl_coefficient",
+    "epsilon": "clip",
+    "epsilon_high": "clip.high",
+    "epsilon_low": "clip.low",
+    "eval_steps": "evaluation.every",
+    "grad_clip": "optimizer.max_grad_norm",
+    "init_kl_coef": "kl.coefficient",
+    "kl_coef": "kl.coefficient",
+    "kl_loss_coef": "kl.coefficient",
     "lam": "gae_lambda",
-    "lora_r": "lora_rank",
-    "lora_target_modules": "lora_modules",
-    "loss_agg_mode": "loss_type",
-    "loss_mean": "loss_type",
+    "lora_alpha": "lora.alpha",
+    "lora_r": "lora.rank",
+    "lora_rank": "lora.rank",
+    "lora_target_modules": "lora.modules",
+    "loss_agg_mode": "loss",
+    "loss_mean": "loss",
     "lr": "learning_rate",
     "lr_scheduler_type": "schedule",
-    "lr_warmup_steps": "warmup_steps",
+    "lr_warmup_steps": "schedule.warmup_steps",
     "max_completion_length": "max_tokens",
     "max_completion_tokens": "max_tokens",
-    "max_model_len": "max_model_tokens",
+    "check_memory": "memory.check",
+    "max_model_len": "server.max_model_tokens",
     "max_new_tokens": "max_tokens",
     "max_response_length": "max_tokens",
-    "max_seq_length": "max_model_tokens",
+    "max_seq_length": "server.max_model_tokens",
     "max_steps": "steps",
-    "norm_adv_by_std_in_grpo": "normalise_std",
+    "norm_adv_by_std_in_grpo": "estimator.normalise_std",
+    "normalise_std": "estimator.normalise_std",
     "num_generations": "group_size",
     "num_iterations": "epochs",
     "num_ppo_epochs": "epochs",
+    "overlong_buffer": "overlong.buffer",
+    "overlong_penalty": "overlong.penalty",
     "output_dir": "run_dir",
     "ppo_epochs": "epochs",
-    "ppo_max_token_len_per_gpu": "microbatch_tokens",
+    "ppo_max_token_len_per_gpu": "memory.microbatch_tokens",
     "ppo_mini_batch_size": "minibatch_rows",
     "resume_from_checkpoint": "resume_from",
-    "save_freq": "checkpoint_every",
-    "save_steps": "checkpoint_every",
-    "save_total_limit": "keep_last",
-    "scale_rewards": "normalise_std",
-    "target_kl": "kl_target",
-    "target_modules": "lora_modules",
-    "test_freq": "eval_every",
+    "save_freq": "checkpoints.every",
+    "save_steps": "checkpoints.every",
+    "save_total_limit": "checkpoints.keep_last",
+    "scale_rewards": "estimator.normalise_std",
+    "target_kl": "kl.target",
+    "target_modules": "lora.modules",
+    "test_freq": "evaluation.every",
     "total_training_steps": "steps",
     "train_batch_size": "groups_per_step",
     "vf_coef": "value_coefficient",
-    "vllm_importance_sampling_cap": "sampling_correction_cap",
+    "vllm_importance_sampling_cap": "sampling_correction.cap",
     "vllm_importance_sampling_mode": "sampling_correction",
+    "weight_decay": "optimizer.weight_decay",
 }
 """Another trainer's name of an option -> ours."""
 
 OWNERS: dict[str, str] = {
     **dict.fromkeys(("critic", "critic_learning_rate", "gae_lambda"), "ppo"),
     **dict.fromkeys(("value_clip", "value_coefficient"), "ppo"),
-    **dict.fromkeys(("clip_range", "clip_low", "clip_high", "ratio_cap", "loss_type"), "grpo"),
-    **dict.fromkeys(("estimator", "normalise_std", "reward_keys", "reward_weights"), "grpo"),
+    **dict.fromkeys(("clip", "loss"), "grpo"),
+    "estimator": "grpo",
     "gamma": "reinforce++",
     "teacher": "distillation",
 }
 """An option that not all algorithms have -> one that has it."""
 
 INSTEAD: dict[str, str] = {
-    "gradient_accumulation_steps": "gradients of a whole step add up, 'microbatch_tokens' at once",
+    "gradient_accumulation_steps": (
+        "gradients of a whole step add up, 'memory.microbatch_tokens' at once"
+    ),
     "importance_sampling_level": "it is an algorithm of its own, 'gspo'",
     "learner_processes": "one process trains; for several GPUs take the algorithm 'verl'",
     "mask_truncated_completions": "give the adapter, as {type: rows, truncated: mask}",
     "num_train_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
     "per_device_train_batch_size": (
         "a step has 'groups_per_step' times 'group_size' rollouts, and one pass takes "
-        "'microbatch_tokens'"
+        "'memory.microbatch_tokens'"
     ),
     "reward_funcs": "the agent returns the reward, or emits it",
     "total_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
@@ -95,68 +113,29 @@ INSTEAD: dict[str, str] = {
 """Another trainer's name -> what to do here, where no one option is the same."""
 
 
-UNDERSTOOD = {
-    "kl_coef": ("kl_coefficient",),
-    "entropy_coef": ("entropy_bonus",),
-    "clip_range": ("clip_low", "clip_high"),
-    "actor_lr": ("learning_rate",),
-    "critic_lr": ("critic_learning_rate",),
-}
-"""Another trainer's name that is an option here -> ours, which get what it is given."""
+def refuse_other_names(algorithm: Any, options: Iterable[str]) -> None:
+    """Look at the names of options in Python, before the constructor does.
 
-
-class OptionNames:
-    """A trainer that refuses other trainers' names of its options with its own, or takes them.
-
-    For names in a file (``explain_option``, which ``agl.plugins.schema`` asks) and in Python.
+    Raises:
+        UnknownArgumentError: One is another trainer's.
     """
-
-    name: Any
-    """Of the algorithm."""
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        """Look at the names, before the constructor does.
-
-        Raises:
-            ConfigError: One was given under ours, too.
-            UnknownArgumentError: One is another trainer's.
-        """
-        for name, ours in UNDERSTOOD.items():
-            twice = [one for one in ours if one in options]
-            if twice and options.get(name) is not None:
-                given = {one: options[one] for one in (name, *twice)}
-                raise ConfigError(
-                    f"{cls.__name__}: {name} is another name of {' and '.join(ours)}; got "
-                    f"{', '.join(f'{one}={value}' for one, value in given.items())}. Leave one of "
-                    "the names out"
-                )
-        for option in options:
-            if hint := cls.explain_option(option):
-                raise UnknownArgumentError(f"{cls.__name__}: unknown option {option!r}.{hint}")
-        return super().__new__(cls)
-
-    @classmethod
-    def explain_option(cls, option: str) -> str:
-        """What to say of an option that another trainer has; empty where it is one here."""
-        if option not in INSTEAD and option not in OURS and option not in OWNERS:
-            return ""
-        known: Sequence[str] = [one.name for one in schema_of(cls).options]
-        if option in known:
-            return ""
-        if option in INSTEAD:
-            return f" Here {INSTEAD[option]}"
-        ours = OURS.get(option, option)
-        here = "" if ours == option else f" Here it is {ours!r}"
-        if ours in known:
-            return here
-        owner = f"an option of {OWNERS[ours]!r}, and none of {cls.name!r}"
-        return f"{here}, {owner}" if here else f" It is {owner}"
+    for option in options:
+        if hint := explain(algorithm, option):
+            raise UnknownArgumentError(f"{algorithm.__name__}: unknown option {option!r}.{hint}")
 
 
-def take_other_names(options: Any) -> None:
-    """Have what was given under another name under ours, so that a run is described by these."""
-    for name, ours in UNDERSTOOD.items():
-        if (value := getattr(options, name, None)) is not None:
-            for one in ours:
-                setattr(options, one, value)
-            setattr(options, name, None)
+def explain(algorithm: Any, option: str) -> str:
+    """What to say of an option that another trainer has; empty where it is one here."""
+    if option not in INSTEAD and option not in OURS and option not in OWNERS:
+        return ""
+    known: Sequence[str] = [one.name for one in schema_of(algorithm).options]
+    if option in known:
+        return ""
+    if option in INSTEAD:
+        return f" Here {INSTEAD[option]}"
+    ours = OURS.get(option, option)
+    here = "" if ours == option else f" Here it is {ours!r}"
+    if (group := ours.partition(".")[0]) in known:
+        return here
+    owner = f"an option of {OWNERS[group]!r}, and none of {algorithm.name!r}"
+    return f"{here}, {owner}" if here else f" It is {owner}"

@@ -11,19 +11,13 @@ they share of the mathematics is in ``loss`` and ``agl_learning.advantages.weigh
 ``kl/teacher``, see ``distillation``.
 """
 
-import asyncio
 import contextlib
 import random
-from abc import abstractmethod
-from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from annotated_types import Ge
-
-from agl.errors import ConfigError
 from agl_learning.advantages.estimates import Foreseen
 from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
@@ -33,11 +27,25 @@ from agl_learning.run.start import name_of
 from agl_learning.trainer.online import OnlineTraining
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
-from agl_records.options import AboveZero, Count, check_place, pick_options
 from agl_records.training_data import TrainedModel
+from agl_runs.options import AboveZero, Count, NotNegative, check_place, pick_options
 from agl_torch.garbage import without_collections
-from agl_torch.option_names import OptionNames, take_other_names
-from agl_torch.options import ClipOptions, LearnerOptions, check_learner
+from agl_torch.option_names import explain, refuse_other_names
+from agl_torch.options import (
+    KL,
+    Clip,
+    Dtype,
+    LearnerOptions,
+    Lora,
+    Loss,
+    Memory,
+    Optimizer,
+    SamplingCorrection,
+    Schedule,
+    Server,
+    check_learner,
+)
+from agl_torch.reference import REFERENCE, find_reference
 from agl_torch.schedule import learning_factor
 
 if TYPE_CHECKING:
@@ -49,14 +57,10 @@ if TYPE_CHECKING:
     from agl_torch.critic import Critic
     from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens
-    from agl_torch.server import InferenceServer
-
-REFERENCE = "reference"
-"""The folder, in that of the run, of the model that the run began with."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
+class PolicyTraining(OnlineTraining):
     """What the algorithms of this package share.
 
     The model is served on an OpenAI-compatible address by this process and trained in place; the
@@ -68,7 +72,6 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             one. With the strategy ``cs`` give a function rather than a model: runners are forked
             before it is called.
         tokenizer: Likewise, with a chat template; None takes it from where the model comes.
-        max_model_tokens: Of prompt and answer together; None takes the model's limit.
         seed: Of tasks' order, minibatches and sampling. Runs with one seed have the same tasks and
             draws, and are equal up to rounding.
         deterministic: Runs with one seed are equal bit for bit; see
@@ -76,64 +79,87 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         device: For example ``cuda:0``; None takes a GPU if there is one.
         torch_threads: Threads of one torch operation; None leaves it to torch, and takes 1 with
             ``deterministic``. For a tiny model 1 is fastest.
-        max_batch_size: Answers sampled at once.
-        check_memory: Refuse a run that, by an estimate, does not fit.
-        server: What samples: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a
-            process of its own, with the weights anew after each update; see ``engines``.
-        server_arguments: Further ones for the command of such a server, as
-            ``["--gpu-memory-utilization", "0.4"]``.
-        server_timeout_seconds: Until it must be ready.
+        server: What samples.
+        epochs: Passes over a step's rows.
+        minibatch_rows: Rows per gradient step; None takes all of them at once.
+        memory: What saves memory.
+        loss: What the tokens of a step weigh in the loss.
+        clip: How far a ratio of probabilities counts.
+        learning_rate: Of the optimiser.
+        optimizer: What changes the weights.
+        schedule: What becomes of the learning rate over time.
+        entropy_bonus: Reward for undecided tokens, per nat; keeps the model exploring.
+        kl: Penalty on the divergence from the start.
+        sampling_correction: What an update makes of a mismatch between trainer and sampler.
+        dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
+            ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
+            and SGLang sample in ``bfloat16`` unless this says ``float32``.
+        lora: Train an adapter instead of the model (LoRA, arXiv:2106.09685); it is what checkpoints
+            have. It wants about ten times the learning rate. Needs ``agl-torch[lora]``.
     """
 
-    safe_options = frozenset({"check_memory"})
+    safe_options = frozenset({"memory.check"})
     models: ClassVar[tuple[str, ...]] = ("model",)
     """Options that are models, each perhaps a path."""
     penalises_loss: ClassVar[bool] = True
-    """Whether ``kl_coefficient`` is in the loss; else it is in the rewards."""
+    """Whether ``kl`` is in the loss; else it is in the rewards."""
     why_unused = ("rejected", "the trainer finds its row far likelier than its sampler did")
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
     temperature: AboveZero = 1.0
-    max_model_tokens: Annotated[int, Ge(2)] | None = None
     device: str | None = None
     torch_threads: Count | None = None
-    max_batch_size: Count = 64
-    check_memory: bool = True
-    server: Literal["torch", "vllm", "sglang"] = "torch"
-    server_arguments: list[str] | None = None
-    server_timeout_seconds: AboveZero = 600.0
+    server: Server = Server()
+    epochs: Count = 1
+    minibatch_rows: Count | None = None
+    memory: Memory = Memory()
+    loss: Loss = Loss()
+    clip: Clip = Clip()
+    learning_rate: NotNegative = 1e-6
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    entropy_bonus: NotNegative = 0.0
+    kl: KL = KL()
+    sampling_correction: SamplingCorrection = SamplingCorrection()
+    dtype: Dtype = "auto"
+    lora: Lora | None = None
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        refuse_other_names(cls, options)
+        return super().__new__(cls)
+
+    @classmethod
+    def explain_option(cls, option: str) -> str:
+        """What ``agl.plugins.schema`` says of another trainer's name of an option."""
+        return explain(cls, option)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            self.max_staleness
-            and self.sampling_correction == "none"
-            and getattr(self, "ratio_cap", 1.0) is None
-        ):
-            raise ConfigError(
-                f"{self.title}: ratio_cap is None, and with max_staleness tokens are learned that "
-                "older weights sampled: their importance weights need a bound. Give one, as 3"
-            )
-        take_other_names(self)
         check_copies(self.title, self, group_size=self.group_size)
         check_learner(self.title, self)
-        check_server(self.title, self)
+        check_server(self.title, self.server.type, self.deterministic, self.max_staleness)
         self._sampling_copy: Any = None
         self._has_adapter_served = False
         places = (*self.models, "tokenizer")
         check_place(self.title, **{name: getattr(self, name) for name in places})
 
-    @abstractmethod
     def gain(self, tokens: "Tokens") -> "Gain":
-        """What is made as large as it can, of each token."""
+        """What is made as large as it can, of each token: by default PPO's clipped surrogate."""
+        return self.clipped(tokens.log_ratio_N, tokens.advantages_N)
+
+    def clipped(self, log_ratio_N: "Tensor", advantages_N: "Tensor") -> "Gain":
+        """The clipped surrogate of ratios, within the bounds of ``clip``."""
+        from agl_torch.loss import clipped
+
+        bounds = (self.clip.low, self.clip.high, self.clip.ratio_cap)
+        return clipped(log_ratio_N, advantages_N, *bounds)
 
     def objective(self) -> "Objective":
         """How its gradients differ from those of others."""
         from agl_torch.learner import Objective
 
-        mean, constant = getattr(self, "loss_type", "grpo"), getattr(self, "loss_constant", None)
-        return Objective(self.gain, mean, constant, self.penalises_loss)
+        return Objective(self.gain, self.loss.type, self.loss.constant, self.penalises_loss)
 
     def build_critic(self, model: Any) -> "Critic | None":
         """What expects rewards, beside the model that is trained; none, unless one is needed."""
@@ -149,7 +175,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     def check_start(self, origin: "Origin") -> None:
         """Refuse to go on where the start, which is compared with or built on, is nowhere."""
         if self._keeps_start and origin.checkpoint is not None:
-            self._find_reference(origin.folder, origin.home)
+            find_reference(self.title, self.lora is not None, origin.folder, origin.home)
 
     @without_collections()
     def load(self, checkpoint: Path | None, folder: Path) -> None:
@@ -176,11 +202,11 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         made = (self.objective(), self.seed, reference, self.build_critic(model), base)
         self._learner = Learner(model, pick_options(LearnerOptions, self), *made)
         self._tokenizer = tokenizer
-        if self.server == "torch":
+        if self.server.type == "torch":
             # Weights that change while answers are made must be others than those that make them,
             # and to sample, float32 would be read and made narrow for each token again.
-            is_narrow = self.lora_rank is None and dtype == "bfloat16"
-            served = model if self.lora_rank is None else share_weights(model)
+            is_narrow = self.lora is None and dtype == "bfloat16"
+            served = model if self.lora is None else share_weights(model)
             if is_narrow or self.max_staleness:
                 served = copy_trained(model, "bfloat16" if is_narrow else "float32")
                 refresh(served, model, self.seed)
@@ -189,8 +215,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
                 served,
                 tokenizer,
                 model_name=MODEL_NAME,
-                max_model_tokens=self.max_model_tokens,
-                max_batch_size=self.max_batch_size,
+                max_model_tokens=self.server.max_model_tokens,
+                max_batch_size=self.server.max_batch_size,
                 seed=self.seed,
                 dtype=None if is_narrow else dtype,
                 deterministic=self.deterministic,
@@ -199,25 +225,25 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             self._random = server.sampler.random
         else:
             self._random = random.Random(self.seed)
-            under = [] if self.lora_rank is None else base_chain(self._place_of_start(folder))
+            under = [] if self.lora is None else base_chain(self._place_of_start(folder))
             # An adapter on an adapter has no model of its own that a server could load.
-            self._has_adapter_served = bool(len(under) == 1 and ENGINES[self.server].adapter)
+            self._has_adapter_served = bool(len(under) == 1 and ENGINES[self.server.type].adapter)
             self._server = EngineServer(
-                self.server,
+                self.server.type,
                 folder / "serving",
-                folder / "logs" / f"{self.server}.log",
+                folder / "logs" / f"{self.server.type}.log",
                 self._write_served,
-                self.server_arguments or (),
-                self.server_timeout_seconds,
+                self.server.arguments or (),
+                self.server.timeout_seconds,
                 {
                     "seed": self.seed + self.weights_version,
                     "dtype": self._dtype_of_engine,
-                    "max_model_tokens": self.max_model_tokens,
-                    "max_batch_size": self.max_batch_size,
+                    "max_model_tokens": self.server.max_model_tokens,
+                    "max_batch_size": self.server.max_batch_size,
                 },
                 shares_gpu=model.device.type != "cpu" and not model.device.index,
                 base=under[0] if self._has_adapter_served else None,
-                lora_rank=self.lora_rank or 0,
+                lora_rank=self.lora.rank if self.lora else 0,
             )
         if checkpoint is not None:
             restore(checkpoint, self._learner, self._random)
@@ -232,27 +258,27 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
         start = None
         if self._keeps_start and checkpoint is not None:
-            start = self._find_reference(folder, home_of(checkpoint))
-        source = (checkpoint if self.lora_rank is None else None) or start or self.model
-        if self.check_memory and isinstance(source, str | Path):
+            start = find_reference(self.title, self.lora is not None, folder, home_of(checkpoint))
+        source = (checkpoint if self.lora is None else None) or start or self.model
+        if self.memory.check and isinstance(source, str | Path):
             check_memory(self, source, self.device)
-        if self.lora_rank is None:
+        if self.lora is None:
             first = model = load_model(source, self.device, "float32")
             if start is not None:
                 first = load_model(start, self.device, "float32")
         else:
             dtype = resolve_dtype(self.dtype, self.device) if start is None else "auto"
             first = model = load_model(source, self.device, dtype)
-        if self.check_memory and not isinstance(source, str | Path):
+        if self.memory.check and not isinstance(source, str | Path):
             check_memory(self, model, self.device)
         if self._keeps_start and not (folder / REFERENCE).exists():
             with making(folder / REFERENCE, {}) as partial:
                 save_model(first, partial)
-        if self.lora_rank is None:
+        if self.lora is None:
             return model, None if first is model else first, ""
-        reference = share_weights(model) if self.kl_coefficient else None
+        reference = share_weights(model) if self.kl.coefficient else None
         base = fingerprint(model, dtype="bfloat16")
-        add_adapter(model, self, self._place_of_start(folder), checkpoint)
+        add_adapter(model, self.lora, self._place_of_start(folder), checkpoint)
         return model, reference, base
 
     def _place_of_start(self, folder: Path) -> str | Path:
@@ -271,8 +297,8 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
     @property
     def _keeps_start(self) -> bool:
         """Whether the run keeps what it began with: to compare with it, or to build on it."""
-        if self.lora_rank is None:
-            return bool(self.kl_coefficient)
+        if self.lora is None:
+            return bool(self.kl.coefficient)
         return not self._is_named
 
     def trained_model(self) -> TrainedModel:
@@ -286,8 +312,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The server of this run, whatever the version."""
-        server = self._server
-        return server.serving() if isinstance(server, EngineServer) else _answering(server)
+        return self._server.serving()
 
     def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Take gradient steps while nothing is sampled, or a copy of the weights before samples."""
@@ -302,7 +327,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
             for one in rows
         ]
         when = (self.weights_version, self.steps)
-        factor = learning_factor(self.schedule, self.warmup_steps, *when)
+        factor = learning_factor(self.schedule, *when)
         with contextlib.ExitStack() as changing:
             if not self.max_staleness:
                 changing.enter_context(self._server.updating())
@@ -316,6 +341,10 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         pairs = zip(rows, samples, strict=True)
         return learned, [row for row, sample in pairs if whole or not sample.is_masked]
 
+    @property
+    def trains_whole_rows(self) -> bool:
+        return bool(self.entropy_bonus or (self.penalises_loss and self.kl.coefficient))
+
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the rewards are taken with: penalties, where they are not in the loss."""
         return None if self.penalises_loss else Foreseen(penalties=self.penalties(rows))
@@ -324,7 +353,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         """Per row and sampled token, what its divergence from the start costs; None without one."""
         from agl_torch.batch import logprob_differences
 
-        if not self.kl_coefficient:
+        if not self.kl.coefficient:
             return None
         learner = self._learner
         gaps = logprob_differences(learner.reference, rows, learner.options)
@@ -352,49 +381,7 @@ class PolicyTraining(OptionNames, OnlineTraining, LearnerOptions):
         torch.cuda.empty_cache()  # an engine on the same card needs what the update took
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
         dtype = None if self._has_adapter_served else self._dtype_of_engine
-        if dtype is not None and self.lora_rank is not None:
+        if dtype is not None and self.lora is not None:
             model = merge(copy_on_cpu(model))
         save_model(model, folder, dtype)
         self._tokenizer.save_pretrained(folder)
-
-    def _find_reference(self, *folders: Path) -> Path:
-        """Where the start of the run is.
-
-        Raises:
-            ConfigError: It is not there.
-        """
-        for folder in folders:
-            if (folder / REFERENCE).is_dir():
-                return folder / REFERENCE
-        needs, way = "lora_rank builds on", "Put it back"
-        if self.lora_rank is None:
-            needs, way = "kl_coefficient compares with", "Set kl_coefficient to 0"
-        raise ConfigError(
-            f"{self.title}: {needs} the model that the run began with, and neither "
-            f"{' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
-            f"{REFERENCE!r}. {way}, or start anew"
-        )
-
-
-@contextlib.asynccontextmanager
-async def _answering(server: "InferenceServer") -> AsyncGenerator[Served]:
-    server.start()
-    try:
-        yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": server.url})
-    finally:
-        await asyncio.to_thread(server.stop)
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class ClippedTraining(PolicyTraining, ClipOptions):
-    """Those whose ratios have bounds on both sides; by default those of tokens."""
-
-    def gain(self, tokens: "Tokens") -> "Gain":
-        """The clipped surrogate of each token."""
-        return self.clipped(tokens.log_ratio_N, tokens.advantages_N)
-
-    def clipped(self, log_ratio_N: "Tensor", advantages_N: "Tensor") -> "Gain":
-        """The clipped surrogate of ratios, with the bounds that are options."""
-        from agl_torch.loss import clipped
-
-        return clipped(log_ratio_N, advantages_N, self.clip_low, self.clip_high, self.ratio_cap)

@@ -1,7 +1,7 @@
 """``PPO``: a critic says what was to be expected, token by token.
 
 With r_t the rewards in time (the reward of the rollout at its last token, and at every token
-- ``kl_coefficient`` * (old_t - ref_t)) and V_t what the critic expects before token t, over all T
+- ``kl.coefficient`` * (old_t - ref_t)) and V_t what the critic expects before token t, over all T
 sampled tokens of the rollout as one line, whatever rows they lie in,
 
     d_t = r_t + gamma * V_(t+1) - V_t,  V_(T+1) = 0
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen, OneEstimator
-from agl_records.options import AboveZero, NotNegative
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.weighing import Estimator
+from agl_runs.options import AboveZero, NotNegative
 from agl_torch.adapter import copy_trained
 from agl_torch.models import load_model
-from agl_torch.options import MeanOptions
-from agl_torch.policy import ClippedTraining
+from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
     from agl_records.training_data import TrainingRow
@@ -40,7 +40,7 @@ OF_HEAD = 0.1
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PPO(OneEstimator, ClippedTraining, MeanOptions):
+class PPO(PolicyTraining):
     """Proximal policy optimisation (arXiv:1707.06347) with a critic, in plain PyTorch.
 
     Args:
@@ -53,25 +53,20 @@ class PPO(OneEstimator, ClippedTraining, MeanOptions):
         value_clip: A value counts as moved by at most so much in one step; None lets it move.
         value_coefficient: With the critic ``head``, how much its loss counts in that of the model;
             None takes 0.1.
-        kl_coefficient: Penalty on the divergence from the start, in the reward of each token;
-            0 keeps no copy of the start.
-        actor_lr: Another name of ``learning_rate``.
-        critic_lr: Another name of ``critic_learning_rate``.
+        kl: Penalty on the divergence from the start, in the reward of each token.
     """
 
     name = "ppo"
     models = ("model", "critic")
     penalises_loss = False
 
-    estimator: str = field(default="gae", init=False)
+    estimator: Estimator = field(default=Estimator(type="gae"), init=False)
     critic: Any = "copy"
     critic_learning_rate: NotNegative = 1e-5
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95
     value_clip: AboveZero | None = 0.2
     value_coefficient: AboveZero | None = None
-    actor_lr: NotNegative | None = None
-    critic_lr: NotNegative | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """``ReinforcePlusPlus``: rollouts against all others of the step, without groups or a critic.
 
 With r_t the rewards in time (the reward of the rollout at its last token, and at every token
-- ``kl_coefficient`` * (old_t - ref_t)), over all T sampled tokens of the rollout,
+- ``kl.coefficient`` * (old_t - ref_t)), over all T sampled tokens of the rollout,
 
     G_t = r_t + gamma * G_(t+1)
     A_t = (G_t - mean) / sqrt(variance + 1e-8)       over the step, each rollout with weight 1
@@ -18,46 +18,56 @@ Where we differ, besides what ``loss`` says: mean and variance are over rollouts
 do not count more; and the ratio of tokens with negative advantage has a cap, see ``loss.clipped``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen, OneEstimator
-from agl_torch.options import MeanOptions
-from agl_torch.policy import ClippedTraining
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.weighing import Estimator
+from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
     from agl_records.training_data import TrainingRow
 
-_Estimator = Literal["reinforce_plus_plus", "reinforce_plus_plus_baseline"]
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _Estimator(Estimator):
+    """How rollouts are compared.
+
+    Args:
+        type: ``reinforce_plus_plus``, or ``reinforce_plus_plus_baseline``, which compares rollouts
+            of one task before.
+    """
+
+    type: Literal["reinforce_plus_plus", "reinforce_plus_plus_baseline"] = "reinforce_plus_plus"  # pyright: ignore[reportIncompatibleVariableOverride]
+    normalise_std: bool = field(default=True, init=False)
+    rewards: dict[str, float] | None = field(default=None, init=False)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ReinforcePlusPlus(OneEstimator, ClippedTraining, MeanOptions):
+class ReinforcePlusPlus(PolicyTraining):
     """REINFORCE++ (arXiv:2501.03262) in plain PyTorch: rewards whitened over a step, no critic.
 
     Args:
-        estimator: ``reinforce_plus_plus``, or ``reinforce_plus_plus_baseline``, which compares
-            rollouts of one task before.
+        estimator: How rollouts are compared.
         gamma: What a reward loses per token.
-        kl_coefficient: Penalty on the divergence from the start, in the reward of each token;
-            0 keeps no copy of the start.
+        kl: Penalty on the divergence from the start, in the reward of each token.
     """
 
     name = "reinforce++"
     penalises_loss = False
 
-    estimator: _Estimator = "reinforce_plus_plus"  # pyright: ignore[reportIncompatibleVariableOverride]
+    estimator: _Estimator = _Estimator()  # pyright: ignore[reportIncompatibleVariableOverride]
     gamma: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gamma != 1.0 and self.estimator != "reinforce_plus_plus":
+        if self.gamma != 1.0 and self.estimator.type != "reinforce_plus_plus":
             raise ConfigError(
-                f"{self.title}: gamma is {self.gamma}, and the estimator {self.estimator!r} gives "
-                "all tokens of a rollout its whole reward. Leave gamma out, or take "
+                f"{self.title}: gamma is {self.gamma}, and the estimator {self.estimator.type!r} "
+                "gives all tokens of a rollout its whole reward. Leave gamma out, or take "
                 "'reinforce_plus_plus'"
             )
 

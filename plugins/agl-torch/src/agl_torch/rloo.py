@@ -1,6 +1,6 @@
 """``RLOO``: a rollout against the mean of the others, as one action.
 
-With R_i the reward of rollout i of G siblings, less ``kl_coefficient`` times the sum over its
+With R_i the reward of rollout i of G siblings, less ``kl.coefficient`` times the sum over its
 tokens of old_t - ref_t, and the ratio of a whole row r = exp(sum_t (new_t - old_t)),
 
     A_i = R_i - mean of the other R
@@ -20,34 +20,30 @@ trainer's own before the update, as in ``gspo``; and the ratio of a
 row with negative advantage has a cap, see ``loss.clipped``.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agl_learning.advantages.estimates import OneEstimator
-from agl_torch.policy import ClippedTraining
+from agl_learning.advantages.weighing import Estimator
+from agl_torch.options import Loss
+from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
-    from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RLOO(OneEstimator, ClippedTraining):
+class RLOO(PolicyTraining):
     """REINFORCE against the mean of the other rollouts (arXiv:2402.14740) in plain PyTorch.
 
     Args:
-        kl_coefficient: Penalty on the divergence from the start, in the reward of each rollout;
-            0 keeps no copy of the start.
+        kl: Penalty on the divergence from the start, in the reward of each rollout.
     """
 
     name = "rloo"
     penalises_loss = False
 
-    estimator: str = field(default="rloo", init=False)
-
-    def objective(self) -> "Objective":
-        """Tokens of a rollout are summed up."""
-        return replace(super().objective(), mean="dr_grpo", constant=1)
+    estimator: Estimator = field(default=Estimator(type="rloo"), init=False)
+    loss: Loss = field(default=Loss(type="dr_grpo", constant=1), init=False)  # sums of tokens
 
     def gain(self, tokens: "Tokens") -> "Gain":
         """The clipped surrogate of each row, shared by its tokens."""

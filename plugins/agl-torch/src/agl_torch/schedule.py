@@ -2,13 +2,14 @@
 
 import math
 
+from agl_torch.options import Schedule
 
-def learning_factor(schedule: str, warmup_steps: int, done: int, steps: int) -> float:
+
+def learning_factor(schedule: Schedule, done: int, steps: int) -> float:
     """What the learning rate of the next update is multiplied by.
 
     Args:
-        schedule: After the warm-up: ``constant``, ``linear`` or ``cosine``.
-        warmup_steps: Updates in which it rises in a line.
+        schedule: How it changes.
         done: Updates before it.
         steps: Of the run; those that train nothing are no updates, so that the end may not be
             reached.
@@ -16,9 +17,10 @@ def learning_factor(schedule: str, warmup_steps: int, done: int, steps: int) -> 
     Example:
         Two steps of warm-up and ``linear`` over 6 steps give 1/2, 1, 1, 3/4, 1/2, 1/4.
     """
+    warmup_steps = schedule.warmup_steps
     if done < warmup_steps:
         return (done + 1) / warmup_steps
     left = max(0.0, 1.0 - (done - warmup_steps) / (steps - warmup_steps))
-    if schedule == "linear":
+    if schedule.type == "linear":
         return left
-    return 1.0 if schedule == "constant" else (1.0 - math.cos(math.pi * left)) / 2
+    return 1.0 if schedule.type == "constant" else (1.0 - math.cos(math.pi * left)) / 2

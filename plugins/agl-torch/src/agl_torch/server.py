@@ -1,7 +1,8 @@
 """A small OpenAI-compatible server over a causal model of ``transformers``."""
 
+import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from agl.errors import ConfigError
@@ -9,6 +10,7 @@ from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
 from agl_models.sampling.app import ChatApp
 from agl_models.sampling.batcher import Weights
+from agl_models.versions import MODEL_NAME, Served
 from agl_torch.generate import Sampler
 from agl_torch.models import check_vocabulary
 
@@ -152,3 +154,12 @@ class InferenceServer:
         with self.weights.changing():
             self.sampler.forget()
             yield self.model
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncGenerator[Served]:
+        """A block in which it answers as the model in training."""
+        self.start()
+        try:
+            yield Served({"model": f"hosted_vllm/{MODEL_NAME}", "api_base": self.url})
+        finally:
+            await asyncio.to_thread(self.stop)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from agl_learning.pairs import Pairing
-from agl_records.options import AboveZero, Count, NotNegative
+from agl_runs.options import AboveZero, Count, NotNegative
 from agl_unsloth.local import LocalFineTuning
 from agl_unsloth.pairs import no_pairs, select_pairs
 

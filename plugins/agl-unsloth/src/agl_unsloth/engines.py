@@ -68,7 +68,7 @@ def _check(has: dict[str, bool], engine: str, where: str, *, four_bit: bool, pef
     needed += ["bitsandbytes"] if four_bit else []
     missing = [name for name in needed if not has[name]]
     if missing:
-        uses = {"peft": " (for lora_rank above 0)", "bitsandbytes": " (for load_in_4bit)"}
+        uses = {"peft": " (for lora)", "bitsandbytes": " (for load_in_4bit)"}
         listed = ", ".join(f"{name!r}{uses.get(name, '')}" for name in missing)
         lines = [install_line("agl-unsloth[trl]")] if missing != ["bitsandbytes"] else []
         lines += ["pip install bitsandbytes"] if "bitsandbytes" in missing else []

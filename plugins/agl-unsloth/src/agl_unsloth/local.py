@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,21 +17,36 @@ from agl_learning.run.checkpoint import damage, making, read_note
 from agl_learning.trainer.version import FineTuning
 from agl_models.processes.child_process import child, tail
 from agl_models.versions import MODEL_NAME, Served, Version
-from agl_records.options import Count, NotNegative, check_place, pick_options
 from agl_records.training_data import TrainedModel
 from agl_runs.files import write_whole
+from agl_runs.options import Count, Group, NotNegative, check_place, pick_options
 from agl_unsloth.card import write_card
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.memory import check_memory, find_machine
 from agl_unsloth.models import check_folder, size_of
 from agl_unsloth.options import STATE, Engine, Method, Order, TrainingOptions
-from agl_unsloth.servers import ServerOptions, check_port, choose_server, serve
+from agl_unsloth.servers import Server, ServerOptions, check_port, choose_server, serve
 from agl_unsloth.training import RESULT
 
 logger = logging.getLogger("agl.unsloth")
 
 MADE = "made.json"
 """In ``STATE``: which model it goes with, and the options of its adapter."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Lora(Group):
+    """An adapter (LoRA, arXiv:2106.09685).
+
+    Args:
+        rank: Of the two slim matrices that are added to each layer's.
+        alpha: What the adapter adds counts ``alpha / rank`` times; None takes the rank.
+        modules: Names of the modules that get one; None takes all linear layers but the head.
+    """
+
+    rank: Count = 32
+    alpha: Count | None = None
+    modules: list[str] | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -47,18 +62,8 @@ class LocalFineTuning(FineTuning):
         engine: ``unsloth``, ``trl``, or ``auto``: Unsloth where it can be imported, else TRL.
         python: The interpreter of another environment that has agl-unsloth and the engine, for
             training; None takes this one.
-        server: ``vllm``, ``torch`` (``agl serve``), an address that ends in ``/v1``, or ``auto``:
-            vLLM where it and a GPU are, else ``torch``.
-        server_arguments: Further arguments of its command, as
-            ``[--enable-auto-tool-choice, --tool-call-parser, hermes]``.
-        server_timeout_seconds: Until it must be ready.
-        port: Of the server; 0 takes a free one.
-        reload_command: With an address: what makes its server load a version; ``{model}`` and
-            ``{version}`` in it are replaced.
-        lora_rank: Of the adapter that is trained and then merged; 0 trains all weights.
-        lora_alpha: The adapter counts ``lora_alpha / lora_rank`` times; None takes the rank.
-        lora_targets: Names of the modules that get an adapter; None takes all linear layers but
-            the head.
+        server: What serves each version.
+        lora: The adapter that is trained and then merged; None trains all weights.
         load_in_4bit: Train the adapter on weights of 4 bits, in a quarter of the memory.
         learning_rate: Of AdamW, falling linearly over all iterations to 0; its moments go on from
             version to version. None takes 2e-4 in ``sft`` and 5e-5 in ``dpo``, and a tenth of that
@@ -81,14 +86,8 @@ class LocalFineTuning(FineTuning):
     model: str = field(kw_only=False)
     engine: Literal["auto", "unsloth", "trl"] = "auto"
     python: str | None = None
-    server: str = "auto"
-    server_arguments: list[str] | None = None
-    server_timeout_seconds: float = 600.0
-    port: Annotated[int, Ge(0)] = 0
-    reload_command: list[str] | None = None
-    lora_rank: Annotated[int, Ge(0)] = 32
-    lora_alpha: Count | None = None
-    lora_targets: list[str] | None = None
+    server: Server = Server()
+    lora: Lora | None = Lora()
     load_in_4bit: bool = False
     learning_rate: NotNegative | None = None
     epochs: NotNegative = 1.0
@@ -101,10 +100,10 @@ class LocalFineTuning(FineTuning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.load_in_4bit and not self.lora_rank:
+        if self.load_in_4bit and self.lora is None:
             raise ConfigError(
                 f"{self.title}: load_in_4bit needs an adapter: weights of 4 bits cannot be "
-                "trained. Give a lora_rank above 0"
+                "trained. Leave lora at its default"
             )
         check_place(self.title, model=self.model)
         folder = Path(self.model)
@@ -114,11 +113,18 @@ class LocalFineTuning(FineTuning):
 
     def training_options(self, number: int) -> TrainingOptions:
         """Of the training that makes a version."""
-        alpha, rate = self.lora_alpha or self.lora_rank or 1, self.learning_rate
+        lora, rate = self.lora, self.learning_rate
         if rate is None:
-            rate = self.adapter_learning_rate / (1 if self.lora_rank else 10)
-        seed = self.seed + number
-        return pick_options(TrainingOptions, self, lora_alpha=alpha, learning_rate=rate, seed=seed)
+            rate = self.adapter_learning_rate / (1 if lora else 10)
+        return pick_options(
+            TrainingOptions,
+            self,
+            lora_rank=lora.rank if lora else 0,
+            lora_alpha=(lora.alpha or lora.rank) if lora else 1,
+            lora_targets=lora.modules if lora else None,
+            learning_rate=rate,
+            seed=self.seed + number,
+        )
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "model": self.model}
@@ -140,24 +146,25 @@ class LocalFineTuning(FineTuning):
 
     async def prepare(self) -> Version:
         self._check_model()
-        options = pick_options(ServerOptions, self, server=choose_server(self.server))
-        if options.is_address and not options.reload_command and self.iterations > 1:
+        given = replace(self.server, type=choose_server(self.server.type))
+        options = ServerOptions(given, self.seed, self.deterministic)
+        if given.is_address and not given.reload_command and self.iterations > 1:
             raise ConfigError(
-                f"{self.title}: the server {options.server!r} will not know of new versions. Give "
-                "a reload_command that makes it load {model}, or iterations=1"
+                f"{self.title}: the server {given.type!r} will not know of new versions. Give "
+                "a server.reload_command that makes it load {model}, or iterations=1"
             )
-        if options.reload_command and not options.is_address:
+        if given.reload_command and not given.is_address:
             raise ConfigError(
-                f"{self.title}: reload_command is for a server that is an address; server "
-                f"{options.server!r} is started anew for every version"
+                f"{self.title}: server.reload_command is for a server that is an address; server "
+                f"{given.type!r} is started anew for every version"
             )
-        if options.deterministic and options.server != "torch":
+        if self.deterministic and given.type != "torch":
             raise ConfigError(
                 f"{self.title}: deterministic=True needs server 'torch': answers of "
-                f"{options.server!r} depend on what else is in their batch. Set server to 'torch', "
+                f"{given.type!r} depend on what else is in their batch. Set server to 'torch', "
                 "or leave deterministic out"
             )
-        check_port(options)
+        check_port(given)
         self._server_options = options
         await self._choose_engine()
         return Version(0, self.model)
@@ -178,7 +185,7 @@ class LocalFineTuning(FineTuning):
 
     async def _choose_engine(self) -> None:
         chosen = await choose_engine(
-            self.engine, self.python, lora=self.lora_rank > 0, four_bit=self.load_in_4bit
+            self.engine, self.python, lora=self.lora is not None, four_bit=self.load_in_4bit
         )
         self._engine: Engine = chosen.engine
         logger.info("training with %s (%s)", chosen.engine, chosen.because)

@@ -78,7 +78,7 @@ def check_memory(size: Size, options: TrainingOptions, machine: Machine, *, pair
     raise ConfigError(
         f"training {size.parameters:,} parameters needs about {needed / GIB:.2f} GiB ({listed}); "
         f"{machine.what} has {machine.bytes / GIB:.2f} GiB. Lower batch_size or max_length, train "
-        "an adapter (lora_rank, load_in_4bit), or say check_memory=False if you know better"
+        "an adapter (lora, load_in_4bit), or say check_memory=False if you know better"
     )
 
 

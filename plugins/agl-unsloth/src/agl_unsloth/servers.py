@@ -5,41 +5,59 @@ import contextlib
 import json
 import sys
 import urllib.request
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl_http.server import bind
 from agl_models.processes.child_process import child, tail
 from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
 from agl_models.versions import MODEL_NAME, Served, Version
+from agl_runs.options import AboveZero, Group
 from agl_unsloth.memory import find_machine
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Server(Group):
+    """What serves a version.
+
+    Args:
+        type: ``vllm``, ``torch`` (``agl serve``), an address that ends in ``/v1``, or ``auto``:
+            vLLM where it and a GPU are, else ``torch``.
+        arguments: Further ones for the command of the server, as
+            ``[--enable-auto-tool-choice, --tool-call-parser, hermes]``.
+        timeout_seconds: Until the server must be ready.
+        port: Of the server; 0 takes a free one.
+        reload_command: With an address: what makes its server load a version; ``{model}`` and
+            ``{version}`` in it are replaced.
+    """
+
+    type: str = "auto"
+    arguments: list[str] | None = None
+    timeout_seconds: AboveZero = 600.0
+    port: Annotated[int, Ge(0)] = 0
+    reload_command: list[str] | None = None
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the server is none of ours."""
+        return self.type.startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True)
 class ServerOptions:
     """How versions are served."""
 
-    server: str
-    """``vllm``, ``torch``, or an address that ends in ``/v1``."""
-    port: int
-    """0 takes a free one."""
-    server_arguments: Sequence[str] | None
-    """Further ones, for its command."""
-    server_timeout_seconds: float
-    """Until it must be ready."""
-    reload_command: Sequence[str] | None
-    """For an address: makes its server load a version."""
+    server: Server
+    """``vllm``, ``torch``, or an address."""
     seed: int
     deterministic: bool
     """Whether answers shall depend on their requests alone."""
-
-    @property
-    def is_address(self) -> bool:
-        """Whether the server is none of ours."""
-        return self.server.startswith(("http://", "https://"))
 
 
 def choose_server(name: str) -> str:
@@ -82,14 +100,14 @@ def choose_server(name: str) -> str:
             )
 
 
-def check_port(options: ServerOptions) -> None:
+def check_port(server: Server) -> None:
     """Refuse a port in use.
 
     Raises:
         ConfigError: It is.
     """
-    if not options.is_address and options.port:
-        bind(HOST, options.port).close()
+    if not server.is_address and server.port:
+        bind(HOST, server.port).close()
 
 
 @contextlib.asynccontextmanager
@@ -101,15 +119,15 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
         AlgorithmError: The server ended, or was not ready in time; with the end of its log.
     """
     log = logs / f"server-{version.number:04d}.log"
-    if options.is_address:
+    if options.server.is_address:
         yield await _use_address(version, options, log)
         return
     async with serve_child(
-        options.server,
+        options.server.type,
         lambda port: _command(version, options, port),
         log,
-        port=options.port,
-        timeout_seconds=options.server_timeout_seconds,
+        port=options.server.port,
+        timeout_seconds=options.server.timeout_seconds,
     ) as served:
         yield served
 
@@ -117,8 +135,8 @@ async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGe
 def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
     # Equal seeds would give every version the same luck.
     seed = ("--seed", str(options.seed + version.number))
-    more = options.server_arguments or ()
-    if options.server == "vllm":
+    more = options.server.arguments or ()
+    if options.server.type == "vllm":
         return [*vllm_command(version.ref, port), *seed, *more]
     return [
         *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
@@ -130,10 +148,10 @@ def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
 
 
 async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
-    if options.reload_command:
+    if options.server.reload_command:
         command = [
             part.replace("{model}", version.ref).replace("{version}", str(version.number))
-            for part in options.reload_command
+            for part in options.server.reload_command
         ]
         async with child(command, log) as process:
             if await process.wait() != 0:
@@ -142,17 +160,18 @@ async def _use_address(version: Version, options: ServerOptions, log: Path) -> S
                     f"{log}:\n{tail(log)}"
                 )
     try:
-        answer = json.loads(await asyncio.to_thread(_get, f"{options.server}/models"))
+        answer = json.loads(await asyncio.to_thread(_get, f"{options.server.type}/models"))
         names = [str(model["id"]) for model in answer["data"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AlgorithmError(
-            f"server {options.server!r} does not say which models it has (GET /models): {error!r}"
+            f"server {options.server.type!r} does not say which models it has (GET /models): "
+            f"{error!r}"
         ) from error
     # One that was told to load a folder calls it so, or keeps a name of its own.
     known = [name for name in names if name in (version.ref, MODEL_NAME)] or names
     if not known:
-        raise AlgorithmError(f"server {options.server!r} has no model")
-    return Served({"model": f"hosted_vllm/{known[0]}", "api_base": options.server})
+        raise AlgorithmError(f"server {options.server.type!r} has no model")
+    return Served({"model": f"hosted_vllm/{known[0]}", "api_base": options.server.type})
 
 
 def _get(url: str) -> bytes:

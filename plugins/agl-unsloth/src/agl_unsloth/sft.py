@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agl_learning.selection import select_best
-from agl_records.options import Share
+from agl_runs.options import Share
 from agl_unsloth.local import LocalFineTuning
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import LLM, Dataset
 from agl_learning.run.folder import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.run.start import free_gateway, run_folder
-from agl_records.options import pick_options
+from agl_runs.options import pick_options
 from agl_verl.configuration import compose, get, read
 from agl_verl.messages import ProcessOptions
 from agl_verl.options import NAME, Options

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from agl.errors import ConfigError
 from agl.utils.text import did_you_mean
-from agl_records.options import Count, check_options
+from agl_runs.options import Count, check_options
 
 SECTION = "agentlightning"
 """Our own section; ``agl`` is another name of it."""

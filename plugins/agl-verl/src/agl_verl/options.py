@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from agl.types import RolloutConfig
 from agl.utils.checks import check_choice
-from agl_records.options import AboveZero, Count, Name, absolute, check_credit, check_options
+from agl_records.credit import check_credit
 from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.options import AboveZero, Count, Name, absolute, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
 NAME = "verl"

@@ -32,14 +32,14 @@ algorithm:
   type: grpo
   model: {folder}
   steps: 1
-  checkpoint_every: 1
+  checkpoints: {every: 1}
   seed: 1
   groups_per_step: 2
   group_size: 4
   max_tokens: 8
-  max_model_tokens: 256
+  server: {max_model_tokens: 256}
   learning_rate: 1e-3
-  lora_rank: 8
+  lora: {rank: 8}
   device: cpu
 strategy: shm
 run_dir: out
@@ -107,7 +107,7 @@ def test_a_step_with_an_adapter_is_kept_measured_merged_and_served(agl, config, 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_bit_for_bit(agl, config, tmp_path):
-    run = ("run", "agl.yaml", "algorithm.deterministic=true", "algorithm.max_batch_size=1")
+    run = ("run", "agl.yaml", "algorithm.deterministic=true", "algorithm.server.max_batch_size=1")
     agl(*run, "algorithm.steps=2", "run_dir=straight")
     agl(*run)
     agl(*run, "algorithm.steps=2")

@@ -20,13 +20,11 @@ def main(folder: Path, name: str, options: dict) -> None:
     """Train to the end."""
     train, held_out = split_tasks()
     fast = {
-        "server": "torch",
-        "server_arguments": ["--threads", "1"],
+        "server": {"type": "torch", "arguments": ["--threads", "1"]},
         "torch_threads": 1,
-        "lora_rank": 0,
+        "lora": None,
         "max_tokens": 1,
-        "eval_temperature": 0.5,
-        "eval_copies": 2,
+        "evaluation": {"temperature": 0.5, "copies": 2},
     }
     algorithm = load("agl.algorithms", name)(str(folder / "model"), **{**fast, **options})
     trainer = agl.Trainer(

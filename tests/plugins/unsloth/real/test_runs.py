@@ -27,7 +27,7 @@ SFT = {
 }
 DPO = {
     "rollouts_per_task": 32,
-    "eval_copies": 8,
+    "evaluation": {"copies": 8},
     "learning_rate": 1e-3,
     "epochs": 4,
     "batch_size": 16,

@@ -84,10 +84,9 @@ async def test_run_whose_vllm_is_killed_in_a_step_goes_on_with_that_step(weights
         return agl.GRPO(
             model=str(tmp_path / "model"),
             **place,
-            server="vllm",
-            server_arguments=ARGUMENTS[:1],
+            server={"type": "vllm", "arguments": ARGUMENTS[:1]},
             **{"steps": 3, "groups_per_step": 2, "group_size": 2, "max_tokens": 8, "seed": 1},
-            **{"max_model_tokens": 256, "dtype": "bfloat16", "learning_rate": 5e-4},
+            **{"dtype": "bfloat16", "learning_rate": 5e-4},
             show_progress=False,
         )
 

@@ -52,12 +52,3 @@ def is_mean_of_tokens(because: str) -> bool:
 
 
 _MEAN = re.compile(mean_of_tokens(r"(\d+|its)"))
-
-
-@dataclass(kw_only=True)
-class OneEstimator:
-    """For algorithms that are one estimator of advantages: its options are none of theirs."""
-
-    normalise_std: bool = field(default=True, init=False)
-    reward_keys: list[str] | None = field(default=None, init=False)
-    reward_weights: list[float] | None = field(default=None, init=False)

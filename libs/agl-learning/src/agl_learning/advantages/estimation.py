@@ -73,18 +73,18 @@ def estimate(
         _packed(laid, masks, foreseen.penalties),
         gamma=foreseen.gamma,
         lam=foreseen.lam,
-        normalise_std=options.normalise_std,
-        reward_keys=options.reward_keys or (),
-        reward_weights=options.reward_weights,
+        normalise_std=options.estimator.normalise_std,
+        reward_keys=[*(options.estimator.rewards or ())],
+        reward_weights=options.estimator.rewards and [*options.estimator.rewards.values()],
         values_NT=values_NT,
     )
     try:
-        found = _ALL[options.estimator](inputs)
+        found = _ALL[options.estimator.type](inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
     advantages_NT, returns_NT = found if isinstance(found, tuple) else (found, None)
     is_by_token = returns_NT is not None
-    text = f"{options.estimator} ({about[options.estimator]})"
+    text = f"{options.estimator.type} ({about[options.estimator.type]})"
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
         parts = [slice(call.start, call.end) for call in calls]

@@ -165,9 +165,7 @@ def gdpo(inputs: Inputs) -> "Tensor":
     refuse_credits_of_calls("gdpo", inputs)
     keys = list(inputs.reward_keys)
     if not keys:
-        raise AlgorithmError(
-            "estimator 'gdpo' needs reward_keys, the names of the reward's dimensions"
-        )
+        raise AlgorithmError("estimator 'gdpo' needs rewards, the names of the reward's dimensions")
     weights = list(inputs.reward_weights or [1.0] * len(keys))
     # With double precision, so that what is left of terms that cancel each other is rounding.
     zeros_NT = torch.zeros_like(inputs.penalties_NT, dtype=torch.double)
@@ -178,7 +176,7 @@ def gdpo(inputs: Inputs) -> "Tensor":
             if key not in found:
                 raise AlgorithmError(
                     f"estimator 'gdpo': rollout {name!r} has no reward {key!r}; it has "
-                    f"{sorted(found)}. Emit it, or correct reward_keys"
+                    f"{sorted(found)}. Emit it, or correct rewards"
                 )
             rewards.append(found[key])
         of_key = Inputs(

@@ -5,21 +5,45 @@ With L the limit ``max_tokens``, b the buffer and n the sampled tokens of a roll
     p = 0                      n <= L - b
         -(n - (L - b)) / b     beyond
 
-times ``overlong_penalty`` comes to the reward of each of its calls. Source: the soft overlong
+times ``overlong.penalty`` comes to the reward of each of its calls. Source: the soft overlong
 punishment of DAPO (arXiv:2503.14476, formula 13). Where we differ: a rollout may have several
 answers, and its longest counts; for all of its calls, so that no rule of credit is overruled.
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl_records.training_data import TrainingRow
+from agl_runs.options import AboveZero, Count, Group
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Ended
 
     Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Overlong(Group):
+    """What long answers cost.
+
+    Args:
+        buffer: Answers of the last so many tokens before ``max_tokens`` cost reward, in a line from
+            nothing to the penalty (DAPO). None punishes none.
+        penalty: What an answer of ``max_tokens`` costs.
+    """
+
+    buffer: Count | None = None
+    penalty: AboveZero = 1.0
+
+    def problem(self) -> str | None:
+        if self.buffer is not None or self.penalty == type(self).penalty:
+            return None
+        return (
+            f"penalty is {self.penalty}, and without overlong.buffer no answer is punished. Give "
+            "overlong.buffer, in tokens"
+        )
 
 
 def check_overlong(owner: str, options: Any) -> None:
@@ -28,23 +52,18 @@ def check_overlong(owner: str, options: Any) -> None:
     Raises:
         ConfigError: It names the options.
     """
-    buffer, limit = options.overlong_buffer, getattr(options, "max_tokens", None)
+    buffer, limit = options.overlong.buffer, options.max_tokens
     if buffer is None:
-        if options.overlong_penalty != cast(Any, type(options)).overlong_penalty:
-            raise ConfigError(
-                f"{owner}: overlong_penalty is {options.overlong_penalty}, and without "
-                "overlong_buffer no answer is punished. Give overlong_buffer, in tokens"
-            )
         return
     if limit is None or buffer >= limit:
         raise ConfigError(
-            f"{owner}: overlong_buffer is {buffer}: the last so many tokens before max_tokens, "
+            f"{owner}: overlong.buffer is {buffer}: the last so many tokens before max_tokens, "
             f"which is {limit}. Give max_tokens, and fewer tokens than that"
         )
-    if options.estimator == "gdpo":
+    if options.estimator.type == "gdpo":
         raise ConfigError(
-            f"{owner}: overlong_buffer changes the reward, and the estimator 'gdpo' compares its "
-            "dimensions, reward_keys. Leave it out, or have the agent emit the length as one"
+            f"{owner}: overlong.buffer changes the reward, and the estimator 'gdpo' compares its "
+            "dimensions, estimator.rewards. Leave it out, or have the agent emit the length as one"
         )
 
 
@@ -76,15 +95,15 @@ def punished(
 
     Args:
         usable: Rollouts with their rows.
-        options: ``overlong_buffer``; with None all stay as they are.
+        options: ``overlong``; without a buffer all stay as they are.
         cut_off: Rollouts with an answer that was cut off, and is in none of their rows.
     """
     for one, numbered in usable:
-        if options.overlong_buffer is not None:
+        if options.overlong.buffer is not None:
             is_cut_off = one.rollout.rollout_id in cut_off
             longest = longest_answer((row for _, row in numbered), options.max_tokens, is_cut_off)
-            part = punishment(longest, options.max_tokens, options.overlong_buffer)
-            cost = options.overlong_penalty * part
+            part = punishment(longest, options.max_tokens, options.overlong.buffer)
+            cost = options.overlong.penalty * part
             if cost:
                 why = f"; {cost:+.4g} for an answer of {longest} tokens"
                 numbered = [(number, _with(row, cost, why)) for number, row in numbered]

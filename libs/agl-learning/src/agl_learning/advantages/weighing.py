@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
-
-from annotated_types import Ge, Gt
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_numbers
 from agl_learning.advantages.estimates import Estimated
 from agl_learning.advantages.group_advantages import moments, sibling_advantages
-from agl_learning.advantages.overlong_penalty import check_overlong, punished
+from agl_learning.advantages.overlong_penalty import Overlong, check_overlong, punished
 from agl_learning.collect.step_metrics import usable_rows
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, Exclusion
+from agl_runs.options import Group, check_options
 
 if TYPE_CHECKING:
     from agl_learning.advantages.estimates import Foresee
@@ -85,66 +84,76 @@ def check_estimator(owner: str, /, **values: object) -> None:
         check_choice(owner, list(ADVANTAGES), **{name: value})
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimator(Group):
+    """What an advantage is.
+
+    Args:
+        type: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``, ``gdpo``,
+            ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl. All but
+            the first need torch.
+        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
+            for ``grpo``, ``grpo_passk`` and ``gdpo``.
+        rewards: With ``gdpo``: the dimensions of the reward that are compared, each by itself ->
+            how much it counts.
+    """
+
+    type: str = DEFAULT
+    normalise_std: bool = True
+    rewards: dict[str, float] | None = None
+
+    def problem(self) -> str | None:
+        if self.type != "gdpo" and self.rewards is not None:
+            return f"rewards is for 'gdpo', and estimator is {self.type!r}. Leave it out"
+        if self.type == "gdpo" and not self.rewards:
+            return (
+                "rewards is needed by 'gdpo': the names of the reward's dimensions, each with how "
+                "much it counts"
+            )
+        weights: dict[str, Any] = {f"rewards.{n}": x for n, x in (self.rewards or {}).items()}
+        check_numbers("Estimator", **weights)
+        if self.normalise_std or self.type in WITH_DEVIATIONS:
+            return None
+        return (
+            f"normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
+            f"estimator is {self.type!r}, which divides by no deviation of a group. Leave it out"
+        )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class WeighingOptions:
     """How rewards become advantages.
 
     Args:
-        estimator: What an advantage is: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``,
-            ``gdpo``, ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl.
-            All but the first need torch.
-        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
-            for ``grpo``, ``grpo_passk`` and ``gdpo``.
-        reward_keys: With ``gdpo``: the dimensions of the reward that are compared, each by itself.
-        reward_weights: With ``gdpo``: how much each of them counts; None counts all alike.
-        overlong_buffer: Answers of the last so many tokens before ``max_tokens`` cost reward, in a
-            line from nothing to ``overlong_penalty`` (DAPO). None punishes none. To train no answer
-            that was cut off, give the adapter: ``{type: rows, truncated: mask}``.
-        overlong_penalty: What an answer of ``max_tokens`` costs.
+        estimator: What an advantage is.
+        overlong: What long answers cost. To train no answer that was cut off, give the adapter:
+            ``{type: rows, truncated: mask}``.
+        max_tokens: Of one answer.
     """
 
-    estimator: Annotated[str, check_estimator] = DEFAULT
-    normalise_std: bool = True
-    reward_keys: list[str] | None = None
-    reward_weights: list[float] | None = None
-    overlong_buffer: Annotated[int, Ge(1)] | None = None
-    overlong_penalty: Annotated[float, Gt(0)] = 1.0
+    estimator: Estimator = Estimator()
+    overlong: Overlong = Overlong()
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_options("WeighingOptions", self)
 
 
-def check_weighing(owner: str, options: WeighingOptions) -> None:
+def check_weighing(owner: str, options: Any) -> None:
     """Refuse options that do not fit each other or this machine.
 
     Args:
         owner: Whose options they are.
-        options: Each of them is right by itself.
+        options: Has those of ``WeighingOptions``.
 
     Raises:
         ConfigError: It names the options.
     """
-    name, keys, weights = options.estimator, options.reward_keys, options.reward_weights
+    name: str = options.estimator.type
+    default: Estimator = cast("Any", type(options)).estimator
+    if options.estimator != default:
+        check_estimator(owner, estimator=name)
     check_overlong(owner, options)
-    is_given = keys is not None or weights is not None
-    if name != "gdpo" and is_given:
-        raise ConfigError(
-            f"{owner}: reward_keys and reward_weights are for the estimator 'gdpo', and estimator "
-            f"is {name!r}. Leave them out"
-        )
-    if name == "gdpo" and not keys:
-        raise ConfigError(
-            f"{owner}: estimator 'gdpo' needs reward_keys, the names of the reward's dimensions"
-        )
-    for weight in weights or []:
-        check_numbers(owner, reward_weights=weight)
-    if weights is not None and len(weights) != len(keys or []):
-        raise ConfigError(
-            f"{owner}: reward_weights must be one number for each of reward_keys, {keys!r}; got "
-            f"{weights!r}"
-        )
-    if not options.normalise_std and name not in WITH_DEVIATIONS:
-        raise ConfigError(
-            f"{owner}: normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
-            f"estimator is {name!r}, which divides by no deviation of a group. Leave it out"
-        )
     if name != DEFAULT and find_spec("torch") is None:
         raise ConfigError(
             f"{owner}: estimator {name!r} needs torch, which is not installed. Run: pip install "
@@ -152,7 +161,7 @@ def check_weighing(owner: str, options: WeighingOptions) -> None:
         )
 
 
-def check_copies(owner: str, options: WeighingOptions, **copies: Any) -> None:
+def check_copies(owner: str, options: Any, **copies: Any) -> None:
     """Refuse a single rollout per task where siblings are compared.
 
     Args:
@@ -163,12 +172,12 @@ def check_copies(owner: str, options: WeighingOptions, **copies: Any) -> None:
     Raises:
         ConfigError: It names the option and the estimator.
     """
-    if options.estimator not in ACROSS_TASKS:
+    if options.estimator.type not in ACROSS_TASKS:
         try:
             check_numbers(owner, least=2, **copies)
         except ConfigError as error:
             raise ConfigError(
-                f"{error}: estimator {options.estimator!r} compares rollouts of one task"
+                f"{error}: estimator {options.estimator.type!r} compares rollouts of one task"
             ) from None
 
 
@@ -203,7 +212,11 @@ class Weighed:
 
 
 def weigh(
-    collected: "Collected", options: WeighingOptions, foresee: "Foresee | None" = None
+    collected: "Collected",
+    options: WeighingOptions,
+    foresee: "Foresee | None" = None,
+    *,
+    is_whole: bool = False,
 ) -> list[Weighed]:
     """Rows with their advantages; every call goes into one bin of the ledger.
 
@@ -214,16 +227,17 @@ def weigh(
         collected: What was collected.
         options: How rewards become advantages.
         foresee: What a model has to say of the rows that are weighed, before they are.
+        is_whole: Whether the loss has terms beside the gain, which calls without advantage have.
 
     Raises:
         ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
-            apart; or no rollout has one of ``reward_keys``.
+            apart; or no rollout has one of ``rewards``.
     """
     groups: dict[int, list[Usable]] = {}
     cut_off = {one.rollout_id for one in collected.ledger.exclusions if one.reason == "truncated"}
     usable = punished(usable_rows(collected), options, cut_off)
     for one, numbered in _with_dimensions(usable, options, collected.ledger):
-        if options.estimator != DEFAULT:
+        if options.estimator.type != DEFAULT:
             numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
         groups.setdefault(one.group, []).append((one, numbered))
     members: list[Usable] = []
@@ -231,16 +245,16 @@ def weigh(
     for siblings in groups.values():
         rows_G = [[row for _, row in numbered] for _, numbered in siblings]
         members += siblings
-        compared_N += sibling_advantages(rows_G, options.normalise_std)
+        compared_N += sibling_advantages(rows_G, options.estimator.normalise_std)
     estimated_N = [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_N]
     equal = "its reward equals the mean of its group"
-    if options.estimator != DEFAULT and members:
+    if options.estimator.type != DEFAULT and members:
         from agl_learning.advantages.estimation import estimate
 
         estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
-    kept_N, left_out = _trained(members, estimated_N, options)
+    kept_N, left_out = _trained(members, estimated_N, options, is_whole)
     for (_, numbered), of_rows, kept_D in zip(members, estimated_N, kept_N, strict=True):
         for (number, row), found, kept in zip(numbered, of_rows, kept_D, strict=True):
             _book(row, found.advantages, kept, number, collected.ledger, equal)
@@ -253,7 +267,10 @@ def weigh(
 
 
 def _trained(
-    members: "Sequence[Usable]", estimated_N: "Sequence[list[Estimated]]", options: WeighingOptions
+    members: "Sequence[Usable]",
+    estimated_N: "Sequence[list[Estimated]]",
+    options: WeighingOptions,
+    is_whole: bool,
 ) -> tuple[list[list[list[int]]], dict[str, int]]:
     """Per rollout and row the calls that are trained, and ``Weighed.left_out``.
 
@@ -262,9 +279,8 @@ def _trained(
     """
     kept_N = [[_taught(found) for found in of_rows] for of_rows in estimated_N]
     taught = {one.group for (one, _), kept in zip(members, kept_N, strict=True) if any(kept)}
-    across = taught and options.estimator in ACROSS_TASKS
-    kl = getattr(options, "penalises_loss", False) and getattr(options, "kl_coefficient", 0)
-    is_whole, left_out = kl or getattr(options, "entropy_bonus", 0), Counter[str]()
+    across = taught and options.estimator.type in ACROSS_TASKS
+    left_out = Counter[str]()
     for (one, numbered), kept_D in zip(members, kept_N, strict=True):
         if not (across or one.group in taught):
             continue
@@ -291,18 +307,18 @@ def _with_dimensions(
     """
     usable = list(usable)
     has = {key for one, _ in usable for key in one.rewards}
-    for key in options.reward_keys or ():
+    for key in options.estimator.rewards or ():
         if usable and key not in has:
             raise ConfigError(
-                f"reward_keys: no rollout of this step has a reward {key!r}; they have "
-                f"{', '.join(sorted(has)) or 'none'}. Emit it, or correct reward_keys"
+                f"rewards: no rollout of this step has a reward {key!r}; they have "
+                f"{', '.join(sorted(has)) or 'none'}. Emit it, or correct rewards"
             )
     for one, numbered in usable:
-        missing = [key for key in options.reward_keys or () if key not in one.rewards]
+        missing = [key for key in options.estimator.rewards or () if key not in one.rewards]
         if not missing:
             yield one, numbered
             continue
-        why = f"its reward has no {missing[0]!r}, which reward_keys names; it has "
+        why = f"its reward has no {missing[0]!r}, which rewards names; it has "
         for _, row in numbered:
             ledger.exclude_row(row, "no_reward", why + (", ".join(one.rewards) or "none"))
 
@@ -343,7 +359,7 @@ def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
         _have_no_advantage(collected, options)
         and _are_equal(collected, options)
         and not collected.num_failed
-        and not (options.reward_keys and "no_reward" in collected.ledger.reasons())
+        and not (options.estimator.rewards and "no_reward" in collected.ledger.reasons())
     )
 
 
@@ -360,7 +376,7 @@ def _have_no_advantage(collected: "Collected", options: WeighingOptions) -> bool
     """Whether rollouts were compared, and none of their calls is trained."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     compared = Counter(
-        0 if options.estimator in ACROSS_TASKS else groups[rollout_id]
+        0 if options.estimator.type in ACROSS_TASKS else groups[rollout_id]
         for rollout_id in {one.rollout_id for one in _without_advantage(collected)}
     )
     return max(compared.values(), default=0) > 1 and not collected.ledger.trained
@@ -372,7 +388,7 @@ def _are_equal(collected: "Collected", options: WeighingOptions) -> bool:
     rewards: dict[tuple[int, str], list[list[float]]] = {}
     for one in _without_advantage(collected):
         if one.credit is not None:
-            group = 0 if options.estimator in ACROSS_TASKS else groups[one.rollout_id]
+            group = 0 if options.estimator.type in ACROSS_TASKS else groups[one.rollout_id]
             rewards.setdefault((group, one.credit.group), []).append([one.credit.reward or 0.0])
     # As coarse as the estimators, which keep seven digits.
     return all(moments(each, 1e-6).std == 0 for each in rewards.values())

@@ -275,8 +275,8 @@ def nothing_to_gain(evaluation: Metrics) -> Finding | None:
         0,
         f"every held-out reward is {reward:.4g} before training; if no reward can be higher, the "
         "held-out rewards cannot show what is learned, and no checkpoint is better than the first",
-        "the held-out tasks are too few, or too easy for this model at eval_temperature, or the "
-        "reward has few values",
+        "the held-out tasks are too few, or too easy for this model at evaluation.temperature, or "
+        "the reward has few values",
         "Give harder tasks as val, more of them, or a finer reward",
     )
 

@@ -1,7 +1,7 @@
-"""A trainer's start and end, and the same step once more.
+"""A trainer: what its loop asks of it, and what can be asked of it while it runs.
 
 A trainer has a run (``agl_learning.run``), a source of experience (``trainer.source``) and a loop
-(``trainer.loop``) which asks it what to learn (``trainer.learning``). It is of one of two kinds:
+(``trainer.loop``) which asks it what to learn. It is of one of two kinds:
 
 - ``agl_learning.trainer.online.OnlineTraining``: the weights change in this process, and a
   checkpoint now and then is what outlives it (GRPO)
@@ -10,168 +10,362 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 """
 
 import asyncio
-import logging
-import time
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
-from agl.errors import ConfigError
-from agl.types import Dataset
-from agl_learning.run.folder import cancel_dead_starts
-from agl_learning.trainer.learning import Learning
+from agl.algorithm.base import Algorithm
+from agl.errors import AlgorithmError
+from agl.types import LLM, Dataset, RolloutConfig
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.task_order import plan_order
+from agl_learning.run.folder import cancel_dead_starts, check_identity, shape_of
+from agl_learning.run.start import Origin, free_gateway
+from agl_learning.trainer.learned import Learned
+from agl_learning.trainer.options import Evaluation, Rollouts, check_evaluation, warn_of_intervals
+from agl_models.gateways import sampling_of
+from agl_models.versions import MODEL_NAME, Served, Version
+from agl_records.credit import check_credit
+from agl_records.training_data import TrainedModel
+from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.options import (
+    Count,
+    Name,
+    NotNegative,
+    absolute,
+    check_options,
+)
 
 if TYPE_CHECKING:
+    from agl.algorithm.gateway import Gateway
     from agl.store.base import LightningStore
-    from agl_learning.run.start import Origin
-    from agl_learning.trainer.loop import Loop
-    from agl_learning.trainer.replay_result import Replay
+    from agl_learning.collect.results import Collected
+    from agl_learning.collect.task_order import Tasks
+    from agl_learning.run.checkpoint import Progress
+    from agl_learning.trainer.requests import Requests
+    from agl_learning.trainer.session import Session
+    from agl_learning.trainer.source import Runners, Source
 
-logger = logging.getLogger("agl.learning")
+Credit = Annotated[str | dict[str, Any] | None, check_credit]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that agents can call."""
+
+    name: str
+    """What the gateway calls it."""
+    resource: str
+    """Name of the resource that an agent gets."""
+    litellm_params: Mapping[str, Any]
+    """Of its server."""
+    sampling: Mapping[str, dict[str, Any]]
+    """Mode -> parameters that agents are told."""
+    forced: Mapping[str, Any]
+    """Parameters, besides the temperature, that they get whatever they ask for."""
+
+
+class Running(Protocol):
+    """A run that is under way: the loop."""
+
+    requests: "Requests"
+
+    def ask_to_stop(self) -> bool: ...
+
+    async def end_serving(self) -> None: ...
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Training(Learning):
-    """What every trainer shares: serve a model, roll out, learn, save, again."""
+class Training(Algorithm):
+    """What every trainer shares: serve a model, roll out, learn, save, again.
+
+    Args:
+        temperature: At which rollouts are sampled; the gateway has the agent use it.
+        max_tokens: Of one answer, where the agent sets no limit.
+        evaluation: On the validation tasks; without such tasks its options are refused.
+        task_order: In which order the tasks come: ``shuffled``, every one once before any comes
+            again; ``as_given``; or ``type`` and options of another.
+        seed: Of tasks' order, sampling, selection and training.
+        deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
+            serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
+        run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the
+            file or the trainer), and where it has none a new one under ``agl-runs``.
+        resource_name: Name of the resource that the agent gets.
+        rollouts: Limits of them.
+        credit: The credit rule, which says which call gets how much of which reward: its name, or
+            a dict of ``type`` and options. None leaves it to the adapter, whose default is
+            ``final``.
+        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
+            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
+            task), or ``keep`` it.
+        show_progress: A bar on standard error, or log lines where that is no terminal.
+    """
+
+    default_adapter = "rows"
+    needs_gateway = True
+    publishes = (LLM,)
+    name: ClassVar[str] = "training"
+    """Of the algorithm: in the ledger, in rollouts' metadata, in names of folders."""
+    makes_versions: ClassVar[bool] = False
+    """Whether each step makes a version that outlives the process, and is saved at once."""
+
+    safe_options = frozenset(
+        {"evaluation.every", "evaluation.copies", "show_progress", "rollouts.unresponsive_seconds"}
+    )
+
+    temperature: NotNegative = 1.0
+    max_tokens: Count | None = None
+    evaluation: Evaluation = Evaluation()
+    task_order: str | dict[str, Any] = "shuffled"
+    seed: int = 0
+    deterministic: bool = False
+    run_dir: str | None = None
+    resource_name: Name = "main_llm"
+    rollouts: Rollouts = Rollouts()
+    credit: Credit = None
+    infrastructure_failures: InfrastructureFailures = "exclude"
+    show_progress: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_options(self.title, self)
+        plan_order(self.task_order, f"{self.title}: task_order")
+        self.run_dir = absolute(self.run_dir)
+        if self.credit is not None:
+            self.adapter_options = {"credit": self.credit}
+        self.rollout_config = RolloutConfig(
+            timeout_seconds=self.rollouts.timeout_seconds,
+            unresponsive_seconds=self.rollouts.unresponsive_seconds,
+            max_attempts=2,
+            retry_condition=["unresponsive"],
+        )
         self.summary: dict[str, Any] | None = None
         """What ``summary.json`` holds, once ``run`` has ended."""
-        self._running: Loop | None = None
-        self._origin: Origin | None = None
+        self._session: Session | None = None
+        self.asked_to_stop = asyncio.Event()
+        """Set when the run is to stop."""
+        self.running: Running | None = None
+        """The run that is under way."""
+        self.origin: Origin | None = None
+        """Where it begins, if that was found already."""
+
+    @property
+    def title(self) -> str:
+        """What messages begin with."""
+        return type(self).__name__
+
+    # --- what a kind of training says
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """How many the run is to have."""
+
+    @property
+    @abstractmethod
+    def version(self) -> Version:
+        """The newest one."""
+
+    @abstractmethod
+    def find_start(self) -> Origin:
+        """Where the run begins; everything that can be refused before a model is loaded is.
+
+        Raises:
+            ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
+        """
+
+    @abstractmethod
+    async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
+        """Load the model, or find the version, of a checkpoint, or those of the beginning."""
+
+    @abstractmethod
+    def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
+        """A block in which ``version`` answers requests."""
+
+    @property
+    @abstractmethod
+    def num_copies(self) -> int:
+        """How often each task of a step runs."""
+
+    @abstractmethod
+    def find_source(self, runners: "Runners", tasks: "Tasks", taken: int) -> "Source":
+        """Where rollouts come from, when so many tasks were taken before."""
+
+    @abstractmethod
+    async def learn(self, collected: "Collected", number: int) -> Learned:
+        """Do what step ``number`` does with its rollouts; every call of them gets its bin."""
+
+    @abstractmethod
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint notes of this kind, by the fields of ``Progress``."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what ``begin`` needs into a folder."""
+
+    @abstractmethod
+    def summed_up(self) -> dict[str, Any]:
+        """What the summary says of this kind of training."""
+
+    def digest(self) -> str | None:
+        """What tells the newest version from others, bit for bit; None where it is not asked."""
+        return None
+
+    @property
+    def num_kept(self) -> int | None:
+        """How many of the newest checkpoints stay; None keeps all."""
+        return None
+
+    def idle_metrics(self, seconds: float) -> dict[str, float]:
+        """Of the time in which nothing was computed, for rollouts had not ended."""
+        return {}
+
+    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
+        """Look whether the run is to go on.
+
+        Raises:
+            AlgorithmError: It is not.
+        """
+
+    def saves_after(self, number: int, last: bool, asked: bool) -> bool:
+        """Whether a checkpoint comes after a step; ``asked``, a hook wants one."""
+        return True
+
+    def is_usable(self, checkpoint: Path) -> bool:
+        """Whether what a whole checkpoint refers to is there, too."""
+        return True
+
+    async def clean_up(self) -> None:
+        """Let go of what ``begin`` and the others hold; called at the end, whatever happened."""
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a run is continued; JSON values."""
+        named = ("seed", "deterministic")
+        return {"algorithm": self.name, **{name: getattr(self, name) for name in named}}
+
+    def check_identity(self, folder: Path, before: Mapping[str, Any]) -> None:
+        """Refuse to continue as another run; see ``agl_learning.run.folder.check_identity``."""
+        is_forced = self._run_context.is_forced
+        check_identity(self.title, self.identity(), folder, before, is_forced)
+
+    def shape(self) -> dict[str, dict[str, Any]]:
+        """On what the results of this start depend."""
+        return shape_of(self, self._run_context.what_shapes)
+
+    def is_over(self) -> bool:
+        """Whether the run ends before it has had all its steps."""
+        return self.is_budget_spent()
+
+    def forced_sampling(self) -> Mapping[str, Any]:
+        """Parameters of sampling, besides the temperature, that agents get whatever they ask for.
+
+        For a loss that takes recorded log-probabilities for the model's; none where it does not.
+        """
+        return {}
+
+    def models_served(self, served: Served) -> "list[ServedModel]":
+        """What of a version agents can call, and as which of their resources."""
+        sampling = {
+            mode: sampling_of(temperature, self.max_tokens)
+            for mode, temperature in (
+                ("val", self.evaluation.temperature),
+                ("train", self.temperature),
+            )
+        }
+        served_as = (MODEL_NAME, self.resource_name, served.litellm_params)
+        return [ServedModel(*served_as, sampling, self.forced_sampling())]
+
+    def trained_model(self) -> TrainedModel | None:
+        """Whose calls are learned from; None leaves it to the adapter."""
+        return TrainedModel(name=MODEL_NAME)
+
+    # --- the run
 
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
     ) -> None:
         """Refuse options of evaluations where there is nothing to evaluate on."""
-        check_evaluation(self.title, self, val_dataset)
+        default = type(self).evaluation
+        check_evaluation(self.title, self.evaluation, default, val_dataset)
+
+    def warn_of_intervals(self) -> None:
+        """Say which interval no step ends."""
+        warn_of_intervals(self.title, self.num_steps, evaluation=self.evaluation.every)
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
-        origin = self._origin = await asyncio.to_thread(self.find_start)
+        origin = self.origin = await asyncio.to_thread(self.find_start)
         await cancel_dead_starts(store, origin.folder, origin.home)
-
-    async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Do all steps that the run has not had yet.
-
-        Raises:
-            ConfigError: No tasks, no gateway, or a folder, model or machine that will not do.
-            AlgorithmError: Nothing could be trained; the message says why.
-            LedgerError: A model call stands in no bin or in several.
-            StoppedError: It was asked to stop.
-        """
-        from agl_learning.collect.task_order import Tasks
-        from agl_learning.trainer.loop import Loop
-        from agl_learning.trainer.opening import open_run
-        from agl_learning.trainer.requests import Requests
-
-        if train_dataset is None or len(train_dataset) == 0:
-            raise ConfigError(f"{self.title}: there are no training tasks; pass train_dataset")
-        self.check_datasets(train_dataset, val_dataset)
-        warn_of_intervals(self.title, self, self.num_steps)
-        begun = time.perf_counter()
-        self._asked_to_stop = asyncio.Event()
-        origin, self._origin = self._origin or await asyncio.to_thread(self.find_start), None
-        async with open_run(self, origin) as session:
-            tasks = Tasks(train_dataset, self.seed, self.task_order)
-            given = self._run_context.hooks
-            hooks = cast("Sequence[object]", given) if isinstance(given, Sequence) else ()
-            asked = Requests(hooks, origin.progress()), self._asked_to_stop
-            loop = self._running = Loop(self, session, tasks, val_dataset, *asked)
-            try:
-                stopped = await loop.run()
-                self.summary = {
-                    **self.summed_up(),
-                    "seconds": time.perf_counter() - begun,
-                    "rewards": session.rewards,
-                    "val_rewards": session.val_rewards,
-                    **session.report.of_run(),
-                    **session.totals.summary(),
-                    "run_dir": str(session.folder),
-                }
-                session.report.summary(self.summary)
-            finally:
-                self._running = None
-                await loop.end()
-        if stopped is not None:
-            raise stopped
 
     async def end_serving(self) -> None:
         """End it, where a version is served: its memory is needed for training."""
-        if self._running is not None:
-            await self._running.serving.end()
+        if self.running is not None:
+            await self.running.end_serving()
 
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
-        return self._running is not None and self._running.ask_to_stop()
+        return self.running is not None and self.running.ask_to_stop()
 
     def ask_to_end(self) -> None:
         """Have no more steps after the one under way: evaluate, save, and end as after the last.
 
         For hooks, as are the next two; without a run they do nothing.
         """
-        if self._running is not None:
-            self._running.requests.ends = True
+        if self.running is not None:
+            self.running.requests.ends = True
 
     def ask_to_save(self) -> None:
         """Save a checkpoint after the step under way, or the next one that trains something."""
-        if self._running is not None:
-            self._running.requests.saves = True
+        if self.running is not None:
+            self.running.requests.saves = True
 
     def ask_to_evaluate(self) -> None:
         """Evaluate on the validation tasks, if there are any, after the step under way."""
-        if self._running is not None:
-            self._running.requests.evaluates = True
+        if self.running is not None:
+            self.running.requests.evaluates = True
 
-    async def replay(self, step: int) -> "Replay":
-        """Load the newest whole checkpoint before a step, and train from there up to it.
+    # --- what it works with
 
-        Of each step it reads from the store what the run had collected for it. What the run wrote
-        is not touched; a folder of its own, that goes afterwards, takes what is written.
+    @property
+    def hooks(self) -> Sequence[object]:
+        """Objects that were given to the trainer."""
+        given = self._run_context.hooks
+        return cast("Sequence[object]", given) if isinstance(given, Sequence) else ()
+
+    def enter(self, session: "Session | None") -> None:
+        """Have ``session`` be this one while a run, or a replay of it, runs."""
+        self._session = session
+
+    @property
+    def session(self) -> "Session":
+        """What exists while ``run`` runs.
+
+        Raises:
+            AlgorithmError: It does not.
         """
-        from agl_learning.trainer.replay import replay
+        if self._session is None:
+            raise AlgorithmError(f"{self.title} is not running; this exists only while run() is")
+        return self._session
 
-        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+    def gateway(self) -> "Gateway":
+        """What agents call; it has no model of our name yet.
 
+        Raises:
+            ConfigError: There is none, or it has such a model.
+        """
+        return free_gateway(self, self.title)
 
-def check_evaluation(owner: str, options: Any, val: Sized | None) -> None:
-    """Refuse options of evaluations where there are none.
-
-    Args:
-        owner: Whose options they are.
-        options: ``LoopOptions``.
-        val: The tasks of evaluations.
-
-    Raises:
-        ConfigError: It names the first of them that is not its default.
-    """
-    if val is not None and len(val) > 0:
-        return
-    for name, value in _set(options, "eval_every", "eval_copies", "eval_temperature"):
-        raise ConfigError(
-            f"{owner}: {name} is {value}, and there are no validation tasks to evaluate on. Give "
-            f"some (val in a file, val_dataset in Python), or leave {name} out"
+    def collector(self) -> "Collector":
+        """What brings tasks to the runners and their experience back."""
+        return Collector(
+            self.get_store(),
+            self.get_llm_proxy(),
+            self.get_adapter(),
+            self.rollout_config,
+            infrastructure_failures=self.infrastructure_failures,
+            seed=self.seed,
+            asked_to_stop=self.asked_to_stop,
         )
-
-
-def warn_of_intervals(owner: str, options: Any, steps: int) -> None:
-    """Say what comes of an interval that no step ends: somebody tries a file with fewer steps."""
-    for name, value in _set(options, "eval_every", "checkpoint_every"):
-        if value > steps:
-            logger.warning(
-                "%s: %s is %d, and the run has %d steps: it does nothing, beside what is done at "
-                "the end in any case",
-                *(owner, name, value, steps),
-            )
-
-
-def _set(options: Any, *names: str) -> list[tuple[str, Any]]:
-    """Those that are there, and have another value than their default."""
-    found = ((one, getattr(options, one.name)) for one in fields(options) if one.name in names)
-    return [(one.name, value) for one, value in found if value != one.default]

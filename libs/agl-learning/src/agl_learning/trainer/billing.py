@@ -11,7 +11,7 @@ from agl.types import Dataset
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.notes import Notes
 from agl_learning.trainer.version import FineTuning
-from agl_records.options import Count, NotNegative
+from agl_runs.options import Count, NotNegative
 
 if TYPE_CHECKING:
     from agl_learning.trainer.replay_result import Replay

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agl.errors import AlgorithmError
 from agl_learning.collect.step_metrics import why_nothing
 from agl_learning.run.checkpoint import set_aside
+from agl_learning.trainer.options import Stopping
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 TARGET_STEPS = 3
-"""So many steps in a row must reach ``target_reward``."""
+"""So many steps in a row must reach ``stopping.target_reward``."""
 
 
 class Ends(Protocol):
     """What is asked of a trainer that may end early; see ``OnlineTraining``."""
 
     steps: int
-    target_reward: float | None
-    max_idle_steps: int
+    stopping: Stopping
 
     @property
     def title(self) -> str: ...
@@ -41,7 +41,7 @@ class Ending:
     """Counts the steps in a row that trained nothing, and looks for rewards that will do.
 
     Args:
-        training: Its options ``target_reward``, ``max_idle_steps`` and ``steps`` are read.
+        training: Its options ``stopping`` and ``steps`` are read.
     """
 
     def __init__(self, training: Ends) -> None:
@@ -53,7 +53,7 @@ class Ending:
     def begin(self, progress: "Progress") -> None:
         """Go on as a checkpoint has it."""
         self.idle_steps = progress.idle_steps
-        enough = self.idle_steps >= self._training.max_idle_steps
+        enough = self.idle_steps >= self._training.stopping.max_idle_steps
         self._is_solved = progress.is_solved and enough
 
     def progress(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Ending:
 
     def is_over(self, rewards: Sequence[float | None]) -> bool:
         """Whether nothing is left to learn, or the newest steps have reached the target."""
-        target, newest = self._training.target_reward, rewards[-TARGET_STEPS:]
+        target, newest = self._training.stopping.target_reward, rewards[-TARGET_STEPS:]
         is_reached = target is not None and all(
             reward is not None and reward >= target for reward in newest
         )
@@ -81,7 +81,7 @@ class Ending:
         if training.is_a_draw(collected):
             return
         self.idle_steps += 1
-        is_enough = self.idle_steps >= training.max_idle_steps
+        is_enough = self.idle_steps >= training.stopping.max_idle_steps
         has_learned = training.session.totals.counts["calls_trained"] > 0
         if has_learned and training.is_solved(collected):
             self._is_solved = is_enough

@@ -22,7 +22,7 @@ from agl_learning.trainer.serving import Serving
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_learning.collect.task_order import Tasks
-    from agl_learning.trainer.learning import Learning
+    from agl_learning.trainer.base import Training
     from agl_learning.trainer.session import Session
 
 logger = logging.getLogger("agl.learning")
@@ -42,7 +42,7 @@ class Loop:
 
     def __init__(
         self,
-        training: "Learning",
+        training: "Training",
         session: "Session",
         tasks: "Tasks",
         val: Dataset[Any] | None,
@@ -83,6 +83,9 @@ class Loop:
     async def end(self) -> None:
         """Let go of the rollouts that are under way, and of what is served."""
         await self._source.stop()
+        await self.serving.end()
+
+    async def end_serving(self) -> None:
         await self.serving.end()
 
     def ask_to_stop(self) -> bool:
@@ -186,8 +189,8 @@ class Loop:
             session.report.sync()
             with making(folder, progress) as partial:
                 training.save(partial)
-            if (keep := getattr(training, "keep_last", None)) is not None:
-                remove_older(session.folder, keep, session.val_rewards)
+            if training.num_kept is not None:
+                remove_older(session.folder, training.num_kept, session.val_rewards)
 
         await asyncio.to_thread(write)
         session.checkpoint, self.requests.saves = folder, False
@@ -235,7 +238,7 @@ class Loop:
             last: Whether no step comes after.
         """
         training, session = self._training, self._session
-        step, every = session.steps_done, training.eval_every
+        step, every = session.steps_done, training.evaluation.every
         is_due = step == session.begun_at or step % (every or step + 1) == 0
         is_due = is_due or last or self.requests.evaluates
         is_answered = session.records.find("val", step) is not None
@@ -252,7 +255,10 @@ class Loop:
             )
         self.requests.evaluates = False
         session.val_rewards.append((step, collected.mean_reward))
-        measured = {**collected_metrics(collected), **collected.over_copies(training.eval_copies)}
+        measured = {
+            **collected_metrics(collected),
+            **collected.over_copies(training.evaluation.copies),
+        }
         metrics = {f"val/{name}": value for name, value in measured.items()}
         line = {"step": step, "generation": session.generation.number, **metrics}
         before = session.records.find("val", step)
@@ -270,13 +276,13 @@ class Loop:
 
         async def gather() -> "Collected":
             resources = await self.serving.resources()
-            given = (training.eval_copies, training.version.number, resources["val"])
+            given = (training.evaluation.copies, training.version.number, resources["val"])
             return await session.ask("val", step, self._val, *given)
 
         def tasks(_: int) -> Sequence[Any]:
             return self._val
 
-        collected = await self._collect("val", step, gather, tasks, training.eval_copies)
+        collected = await self._collect("val", step, gather, tasks, training.evaluation.copies)
         for row in (row for one in collected.ended for row in one.rows):
             collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await session.keep(collected, step, training.version.number)

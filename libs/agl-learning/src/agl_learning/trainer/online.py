@@ -40,8 +40,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset
+from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
+    Estimator,
     WeighingOptions,
     check_weighing,
     is_a_draw,
@@ -53,7 +55,8 @@ from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.ending import Ending
-from agl_learning.trainer.learning import Learned
+from agl_learning.trainer.learned import Learned, leave_out
+from agl_learning.trainer.options import Checkpoints, Stopping, warn_of_intervals
 from agl_learning.trainer.source import (
     Ahead,
     InStep,
@@ -64,8 +67,8 @@ from agl_learning.trainer.source import (
 )
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.versions import Version
-from agl_records.options import AboveZero, Count, absolute
-from agl_records.types import Exclusion, ExclusionReason
+from agl_records.types import ExclusionReason
+from agl_runs.options import AboveZero, Count, absolute, pick_options
 
 if TYPE_CHECKING:
     from agl_learning.advantages.estimates import Foreseen
@@ -73,7 +76,7 @@ if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_learning.collect.task_order import Tasks
     from agl_learning.run.checkpoint import Progress
-    from agl_records.ledger.ledger import Ledger
+    from agl_learning.trainer.replay_result import Replay
     from agl_records.training_data import TrainingRow
 
     Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
@@ -83,7 +86,7 @@ logger = logging.getLogger("agl.learning")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(Training, WeighingOptions):
+class OnlineTraining(Training):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
@@ -96,16 +99,14 @@ class OnlineTraining(Training, WeighingOptions):
             taught nothing, as all their rewards were equal, say (dynamic sampling, DAPO).
         max_staleness: While a step is trained, the rollouts of so many later steps run: the weights
             that sample are up to so many updates behind those that learn. 0 waits for each step.
-        target_reward: End when the mean rewards of three steps in a row have reached it.
-        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
-            the end of a run that trained nothing; end well when, after something was learned,
-            nothing has an advantage any more: the rewards of every group have become equal, say.
+        estimator: What an advantage is.
+        overlong: What long answers cost. To train no answer that was cut off, give the adapter:
+            ``{type: rows, truncated: mask}``.
+        stopping: When a run ends before its last step.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and ``checkpoints``; None takes that
             of ``resume_from``, else that of the run (``run_dir`` of the file or the trainer), in
             which an earlier part of the run is continued, else a new one under ``agl-runs``.
-        checkpoint_every: Save after so many steps; after the last step in any case.
-        keep_last: Keep so many of the newest checkpoints, and the best by held-out reward; None
-            keeps all.
+        checkpoints: When weights are saved, and which of them stay.
         resume_from: A checkpoint, or a run's folder (then the newest that is whole): weights,
             optimiser, random states, step and the rewards so far come from there. A run that ended
             before its first checkpoint begins at step 0 again. In the folder of the same run, what
@@ -118,7 +119,7 @@ class OnlineTraining(Training, WeighingOptions):
             whatever the agent asks for.
     """
 
-    safe_options = frozenset({"target_reward", "max_idle_steps", "checkpoint_every", "keep_last"})
+    safe_options = frozenset({"stopping", "checkpoints"})
     growing_options = frozenset({"steps"})
     why_unused: ClassVar[tuple[ExclusionReason, str]] = (
         "not_selected",
@@ -132,10 +133,10 @@ class OnlineTraining(Training, WeighingOptions):
     max_refills: Annotated[int, Ge(0)] = 0
     max_staleness: Annotated[int, Ge(0)] = 0
     temperature: AboveZero = 1.0
-    target_reward: float | None = None
-    max_idle_steps: Count = 10
-    checkpoint_every: Count | None = None
-    keep_last: Count | None = None
+    estimator: Estimator = Estimator()
+    overlong: Overlong = Overlong()
+    stopping: Stopping = Stopping()
+    checkpoints: Checkpoints = Checkpoints()
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -143,11 +144,6 @@ class OnlineTraining(Training, WeighingOptions):
         check_weighing(self.title, self)
         names = ("max_staleness", "max_refills", "deterministic")
         check_source(self.title, self, **{name: getattr(self, name) for name in names})
-        if self.keep_last is not None and self.checkpoint_every is None:
-            raise ConfigError(
-                f"{self.title}: keep_last removes older checkpoints, and without checkpoint_every "
-                "there is one, at the end. Give checkpoint_every, or leave it out"
-            )
         self.resume_from = absolute(self.resume_from)
         self.weights_version = 0
         """Which weights answer; one more after each update."""
@@ -198,7 +194,17 @@ class OnlineTraining(Training, WeighingOptions):
         """What is trained, and how much; every call of the collection gets its bin."""
         if self.max_staleness:
             self._lags = reject_stale(collected, self.weights_version, self.max_staleness)
-        return weigh(collected, self, self.foresee)
+        return weigh(collected, self.weighing, self.foresee, is_whole=self.trains_whole_rows)
+
+    @property
+    def weighing(self) -> WeighingOptions:
+        """How rewards become advantages."""
+        return pick_options(WeighingOptions, self)
+
+    @property
+    def trains_whole_rows(self) -> bool:
+        """Whether the loss has terms for calls without advantage, as a bonus for entropy."""
+        return False
 
     def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
         """What the model has to say of the rows before their advantages are made; nothing."""
@@ -213,6 +219,14 @@ class OnlineTraining(Training, WeighingOptions):
     @property
     def num_copies(self) -> int:
         return self.group_size
+
+    def warn_of_intervals(self) -> None:
+        super().warn_of_intervals()
+        warn_of_intervals(self.title, self.steps, checkpoints=self.checkpoints.every)
+
+    @property
+    def num_kept(self) -> int | None:
+        return self.checkpoints.keep_last
 
     @property
     def version(self) -> Version:
@@ -316,7 +330,7 @@ class OnlineTraining(Training, WeighingOptions):
         return {"time/idle": seconds} if self.max_staleness else {}
 
     def saves_after(self, number: int, last: bool, asked: bool) -> bool:
-        is_due = asked or number % (self.checkpoint_every or number + 1) == 0
+        is_due = asked or number % (self.checkpoints.every or number + 1) == 0
         return last or (is_due and self._ending.idle_steps == 0)  # idle steps may be given up
 
     def summed_up(self) -> dict[str, Any]:
@@ -331,6 +345,21 @@ class OnlineTraining(Training, WeighingOptions):
             "best_checkpoint": None if best is None else str(best[0]),
         }
 
+    # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.running import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> "Replay":
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+
     # --- when it ends, and what is odd
 
     def is_over(self) -> bool:
@@ -338,11 +367,11 @@ class OnlineTraining(Training, WeighingOptions):
 
     def is_solved(self, collected: "Collected") -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""
-        return is_solved(collected, self)
+        return is_solved(collected, self.weighing)
 
     def is_a_draw(self, collected: "Collected") -> bool:
         """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
-        return is_a_draw(collected, self)
+        return is_a_draw(collected, self.weighing)
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Warn, once, where what was recorded when sampling is not the model's.
@@ -357,39 +386,3 @@ class OnlineTraining(Training, WeighingOptions):
 
     async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
         await self._ending.after_step(number, collected, trained)
-
-
-def leave_out(
-    ledger: "Ledger",
-    rows: "Sequence[Weighed]",
-    used: "Sequence[Weighed]",
-    reason: ExclusionReason,
-    detail: str,
-) -> None:
-    """Say of the rows that an update did not use that they were not trained.
-
-    Raises:
-        AlgorithmError: It says that it used others than it was given.
-    """
-    given, taken = {id(one): one.row for one in rows}, {id(one) for one in used}
-    if taken - given.keys():
-        raise AlgorithmError(
-            f"update returned {len(taken - given.keys())} rows that it was not given. Return "
-            "some of those that it was"
-        )
-    left = [row for key, row in given.items() if key not in taken]
-    calls = {(row.rollout_id, row.attempt_id, one) for row in left for one in row.call_ids}
-    unused = [item for item in ledger.trained if item.key in calls]
-    ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
-    for item in unused:
-        ledger.exclude(
-            Exclusion(
-                rollout_id=item.rollout_id,
-                attempt_id=item.attempt_id,
-                call_id=item.call_id,
-                credit=item.credit,
-                advantage=item.advantage,
-                reason=reason,
-                detail=detail,
-            )
-        )

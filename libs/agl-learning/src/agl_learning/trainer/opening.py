@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_learning.run.checkpoint import Progress
     from agl_learning.run.start import Origin
-    from agl_learning.trainer.learning import Learning
+    from agl_learning.trainer.base import Training
 
 logger = logging.getLogger("agl.learning")
 
 
 @contextlib.asynccontextmanager
-async def open_run(training: "Learning", origin: "Origin") -> AsyncGenerator[Session]:
+async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Session]:
     """A block in which a run has its folder, and goes on from its newest checkpoint."""
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
@@ -62,7 +62,7 @@ async def open_run(training: "Learning", origin: "Origin") -> AsyncGenerator[Ses
 
 
 def new_session(
-    training: "Learning",
+    training: "Training",
     store: "LightningStore",
     start: Generation,
     folder: Path,

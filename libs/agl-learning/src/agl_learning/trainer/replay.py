@@ -24,7 +24,7 @@ from agl_learning.trainer.replay_result import Replay
 
 if TYPE_CHECKING:
     from agl_learning.collect.collector import Collector
-    from agl_learning.trainer.learning import Learning
+    from agl_learning.trainer.base import Training
 
 
 class _Untouched(StandInStore):
@@ -34,7 +34,7 @@ class _Untouched(StandInStore):
         return None if operation == "put_documents" else await super().call(operation, arguments)
 
 
-async def replay(training: "Learning", step: int, folder: Path | None) -> Replay:
+async def replay(training: "Training", step: int, folder: Path | None) -> Replay:
     """Train from the newest whole checkpoint before a step up to it; see ``Training.replay``."""
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
@@ -102,7 +102,7 @@ async def _check_rollouts(
             )
 
 
-def _note_options(told: Replay, training: "Learning", begun: Generation) -> None:
+def _note_options(told: Replay, training: "Training", begun: Generation) -> None:
     """Say in which options the algorithm is not as the run had it."""
     before = begun.shape.get("options")
     for name, now in shape_of(training, {})["options"].items():
@@ -111,7 +111,7 @@ def _note_options(told: Replay, training: "Learning", begun: Generation) -> None
 
 
 def checkpoint_before(
-    training: "Learning", folder: Path, step: int, begun: Generation
+    training: "Training", folder: Path, step: int, begun: Generation
 ) -> Path | None:
     """The newest whole one that a step can be trained from; None is the run's beginning.
 

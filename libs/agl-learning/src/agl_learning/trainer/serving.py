@@ -9,7 +9,7 @@ from agl_models.gateways import entry_of, model_served
 from agl_models.versions import Served, Version
 
 if TYPE_CHECKING:
-    from agl_learning.trainer.learning import Learning, ServedModel
+    from agl_learning.trainer.base import ServedModel, Training
 
 
 class Serving:
@@ -19,7 +19,7 @@ class Serving:
         training: Says what it serves.
     """
 
-    def __init__(self, training: "Learning") -> None:
+    def __init__(self, training: "Training") -> None:
         self._training = training
         self._lock = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()

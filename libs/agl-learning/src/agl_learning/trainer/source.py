@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from agl.errors import ConfigError, StoppedError
-from agl_learning.advantages.weighing import ACROSS_TASKS, Weighed, WeighingOptions
+from agl_learning.advantages.weighing import ACROSS_TASKS, Weighed
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import version_lags
 from agl_learning.collect.task_order import Tasks
@@ -231,7 +231,7 @@ class Ahead:
         return [(after, begun.tasks) for after, begun in left.items()]
 
 
-def check_source(owner: str, options: WeighingOptions, **given: Any) -> None:
+def check_source(owner: str, options: Any, **given: Any) -> None:
     """Refuse what a source cannot do.
 
     Args:
@@ -243,9 +243,9 @@ def check_source(owner: str, options: WeighingOptions, **given: Any) -> None:
         ConfigError: It names the options.
     """
     staleness, refills = given["max_staleness"], given["max_refills"]
-    if refills and options.estimator in ACROSS_TASKS:
+    if refills and options.estimator.type in ACROSS_TASKS:
         raise ConfigError(
-            f"{owner}: max_refills is {refills}, and the estimator {options.estimator!r} "
+            f"{owner}: max_refills is {refills}, and the estimator {options.estimator.type!r} "
             "compares no groups that could be refilled. Leave it out"
         )
     why = {

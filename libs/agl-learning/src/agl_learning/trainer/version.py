@@ -20,19 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset
 from agl_learning.collect.task_order import Tasks
 from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
-from agl_learning.trainer.learning import Learned
+from agl_learning.trainer.learned import Learned
+from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
-from agl_records.options import Count
+from agl_runs.options import Count
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
+    from agl_learning.trainer.replay_result import Replay
 
 logger = logging.getLogger("agl.learning")
 
@@ -51,20 +54,18 @@ class FineTuning(Training):
         iterations: How often; a run that has had fewer can be continued with more.
         tasks_per_iteration: None takes all.
         rollouts_per_task: How often each of them runs in an iteration.
-        eval_every: Evaluate every so manieth version; in any case the first and the last.
         run_dir: Folder for what the training writes; where it holds an earlier part of the run,
             that is continued. None takes that of the run (``run_dir`` of the file or the trainer),
             and where it has none a new one under ``agl-runs``.
     """
 
-    safe_options = frozenset({"eval_every"})
     growing_options = frozenset({"iterations"})
     makes_versions = True
 
     iterations: Count = 2
     tasks_per_iteration: Count | None = None
     rollouts_per_task: Count = 4
-    eval_every: Count = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    evaluation: Evaluation = Evaluation(every=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,6 +118,21 @@ class FineTuning(Training):
         """What tells the weights of a version from others, bit for bit; None where nobody can."""
         return None
 
+    # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.running import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> "Replay":
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+
     # --- the loop's questions
 
     @property
@@ -130,6 +146,10 @@ class FineTuning(Training):
     @property
     def version(self) -> Version:
         return self.versions[-1]
+
+    def warn_of_intervals(self) -> None:
+        if self.evaluation != type(self).evaluation:
+            super().warn_of_intervals()
 
     def digest(self) -> str | None:
         return self.fingerprint(self.version) if self.deterministic else None

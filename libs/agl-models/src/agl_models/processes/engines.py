@@ -153,37 +153,30 @@ def memory_share(name: str, arguments: Sequence[str]) -> float:
         return float(said)
     except ValueError:
         raise ConfigError(
-            f"server_arguments: {argument} is {said!r}; expected the part of a card's memory that "
+            f"server.arguments: {argument} is {said!r}; expected the part of a card's memory that "
             f"{name} may take, from 0 to 1, for example {MEMORY_SHARE}"
         ) from None
 
 
-def check_server(owner: str, options: Any) -> None:
-    """Refuse a server that is not there, or options that it cannot have.
+def check_server(owner: str, name: str, deterministic: bool, max_staleness: int) -> None:
+    """Refuse a server that is not there, or options of its trainer that it cannot have.
 
     Raises:
         ConfigError: It says which.
     """
-    name = options.server
     if name == "torch":
-        for option in ("server_arguments", "server_timeout_seconds"):
-            if getattr(options, option) != getattr(options.__class__, option):
-                raise ConfigError(
-                    f"{owner}: {option} is for a server of its own, vllm or sglang; server is "
-                    "'torch', the one in this process"
-                )
         return
     if not ENGINES[name].is_here():
         raise ConfigError(
             f"{owner}: server {name!r} is not installed here. Run: pip install "
             f"{ENGINES[name].install} (it wants a GPU), or leave server at 'torch'"
         )
-    if options.deterministic:
+    if deterministic:
         raise ConfigError(
             f"{owner}: deterministic=True needs server 'torch': answers of {name!r} depend on what "
             "else is in their batch"
         )
-    if options.max_staleness:
+    if max_staleness:
         raise ConfigError(
             f"{owner}: max_staleness needs server 'torch': {name!r} does not say which weights "
             "made an answer, and may break off those in progress"

@@ -53,7 +53,7 @@ async def serve_child(
         command: Made from the port.
         log: Gets what it writes.
         port: 0 takes a free one.
-        timeout_seconds: Until it must be ready; the option ``server_timeout_seconds``.
+        timeout_seconds: Until it must be ready; the option ``server.timeout_seconds``.
         environment: Added to this process's own.
 
     Raises:
@@ -81,7 +81,7 @@ async def serve_child(
                     late = f"was not ready after {timeout_seconds:g} seconds"
                     raise AlgorithmError(
                         why_ended()
-                        or f"server {name!r} {late} (server_timeout_seconds). The end of {log}:\n"
+                        or f"server {name!r} {late} (server.timeout_seconds). The end of {log}:\n"
                         f"{tail(log)}"
                     )
                 await asyncio.sleep(POLL_SECONDS)

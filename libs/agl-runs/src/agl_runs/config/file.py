@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -348,9 +348,19 @@ def _with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, A
     given = dict(spec) if isinstance(spec, dict) else {"type": spec}
     named = {"type": plan.component.name} if plan.component else {}
     options = schema_of(plan.target).options if callable(plan.target) else ()
-    defaults = {o.name: o.default for o in options if _is_plain(o.default)}
+    defaults = {o.name: _plain(o.default) for o in options}
     chosen = {name: value for name, value in plan.options.items() if _is_plain(value)}
-    return {**named, **defaults, **chosen, **given}
+    found = {**named, **{n: x for n, x in defaults.items() if _is_plain(x)}, **chosen, **given}
+    for option in options:
+        if is_dataclass(option.default) and isinstance(chosen.get(option.name), dict):  # a group
+            as_given: Any = given.get(option.name)
+            more = cast("dict[str, Any]", as_given) if isinstance(as_given, dict) else {}
+            found[option.name] = {**defaults[option.name], **chosen[option.name], **more}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _is_plain(value: Any) -> bool:

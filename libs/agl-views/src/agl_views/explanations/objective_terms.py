@@ -48,7 +48,7 @@ def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained", 1.0))
     terms.append(_staleness(found, options))
-    if {"clip_low", "clip_high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
+    if {"clip.low", "clip.high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
         terms.append(_clip(found, found.call.advantage, options))
     length = _length(found, found.call.advantage, options)
     if length.value is not None and any(one.value is None for one in terms):
@@ -67,14 +67,14 @@ def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term
     )
     terms.append(Term("rule", 0.0 if abs(rest) <= _SMALL * max(1.0, abs(raw)) else rest, why))
     if cost is not None:
-        told = f"an answer within the last {options.get('overlong_buffer')} tokens before the limit"
+        told = f"an answer within the last {options.get('overlong.buffer')} tokens before the limit"
         terms.append(Term("overlong", cost, told))
     return terms
 
 
 def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
-    found, buffer = _OVERLONG.search(because), options.get("overlong_buffer")
-    limit, penalty = options.get("max_tokens"), options.get("overlong_penalty", 1.0)
+    found, buffer = _OVERLONG.search(because), options.get("overlong.buffer")
+    limit, penalty = options.get("max_tokens"), options.get("overlong.penalty", 1.0)
     if found is None or not isinstance(buffer, int) or not isinstance(limit, int):
         return None
     return float(penalty) * punishment(int(found[1]), limit, buffer)
@@ -84,7 +84,8 @@ def _advantage(
     found: Why, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
     name, group = estimator_of(found.call.advantage_because), found.group
-    name = options.get("estimator", name)  # algorithms that are one estimator have no such option
+    # Algorithms that are one estimator have no such option.
+    name = options.get("estimator.type", name)
     if not found.num_shared:
         why = "what each token of the call had is not kept, only their mean"
         return [Term("estimator", None, f"{why}: {found.call.advantage_because}")]
@@ -94,7 +95,7 @@ def _advantage(
     distance = credit - group.mean
     counted = f"{group.num_counted} rollouts"
     terms = [Term("baseline", -group.mean, f"the mean of {counted} is {group.mean:.6g}")]
-    is_divided = bool(options.get("normalise_std", True))
+    is_divided = bool(options.get("estimator.normalise_std", True))
     scaled = distance / (group.std + 1e-6) if is_divided else distance
     if is_divided:
         why = f"divided by their standard deviation {group.std:.6g} + 0.000001"
@@ -118,7 +119,7 @@ def _lag(found: Why) -> int | None:
 
 def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
     lag = _lag(found)
-    if options.get("sampling_correction", "none") != "none":
+    if options.get("sampling_correction.type", "none") != "none":
         gap = _step_metric(found, "logprob_gap")
         why = f"its sampling_correction is not kept; the logprob_gap of its step is {gap}"
         return Term("staleness", None, why)
@@ -134,7 +135,7 @@ def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
 def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     bounds = _bounds(options, advantage)
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
-    is_own = options.get("sampling_correction", "none") != "none"
+    is_own = options.get("sampling_correction.type", "none") != "none"
     if is_once and (is_own or _lag(found) == 0):
         why = "one gradient step from the weights that it is compared with: the ratio is 1"
         return Term("clip", 0.0, f"{bounds}; {why}", 1.0)
@@ -145,7 +146,8 @@ def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
 
 def _bounds(options: Mapping[str, Any], advantage: float) -> str:
     """How far a ratio counts where the advantage has this sign; see ``agl_torch.loss.clipped``."""
-    given = (options.get(name) for name in ("clip_low", "clip_high", "ratio_cap"))
+    given = [options.get(name) for name in ("clip.low", "clip.high")]
+    given.append(options.get("clip.ratio_cap", options.get("ratio_cap")))
     low, high, cap = (value if is_number(value) else None for value in given)
     up_to = "" if cap is None else f"up to {cap:.6g}"
     if low is None and high is None:  # CISPO has no other bound
@@ -163,7 +165,7 @@ def _step_metric(found: Why, name: str) -> float | None:
 
 def _length(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     number, tokens = (found.step.num_rollouts, found.step.num_tokens) if found.step else (0, None)
-    mean = options.get("loss_type")
+    mean = options.get("loss.type")
     if "models" in options:
         why = "over the calls of its model alone; agl replay has them"
         return Term("length", None, f"its weight among the tokens of the step is {why}")
@@ -173,14 +175,14 @@ def _length(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
     if mean == "grpo" and number and tokens:
         weight = 1.0 / (tokens * number)
         why = f"1 / ({tokens} sampled tokens of its rollout * {number} rollouts)"
-    elif mean == "dr_grpo" and number and options.get("loss_constant"):
-        weight = 1.0 / (options["loss_constant"] * number)
-        why = f"1 / ({options['loss_constant']} * {number} rollouts)"
+    elif mean == "dr_grpo" and number and options.get("loss.constant"):
+        weight = 1.0 / (options["loss.constant"] * number)
+        why = f"1 / ({options['loss.constant']} * {number} rollouts)"
     elif mean == "dapo" and (loss_tokens := _step_metric(found, "loss_tokens")):
         weight = 1.0 / loss_tokens
         why = f"1 / ({loss_tokens:.0f} tokens of the step)"
     else:
-        why = f"by loss_type {mean!r}, over {number} rollouts; agl replay has all tokens"
+        why = f"by loss.type {mean!r}, over {number} rollouts; agl replay has all tokens"
     if weight is None:
         return Term("length", None, f"its weight among the tokens of the step is {why}")
     if options.get("minibatch_rows") is not None:

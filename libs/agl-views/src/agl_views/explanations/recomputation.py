@@ -5,7 +5,7 @@ They stand beside those in the ledger, and differ where spans or the code change
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, cast
 
 from agl.errors import AglError
@@ -35,11 +35,6 @@ _SAME = 1e-9
 Item = Trained | Exclusion
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class _Options(WeighingOptions):
-    max_tokens: int | None = None
-
-
 async def recompute(
     store: LightningStore,
     run: Run | None,
@@ -62,15 +57,17 @@ async def recompute(
         siblings = [one for one in siblings if one[0].rollout_id == item.rollout_id]
     else:
         model = TrainedModel(name=served_model) if served_model else None
-        estimator = options.get("estimator", estimator_of(item.advantage.because))
+        estimator = options.get("estimator.type", estimator_of(item.advantage.because))
     # Algorithms that are one estimator have no such option, and penalise the divergence in rewards.
-    is_penalised = "estimator" not in options and bool(options.get("kl_coefficient"))
+    is_penalised = "estimator" not in options and bool(options.get("kl.coefficient"))
     if estimator not in ADVANTAGES or (estimator != DEFAULT and is_penalised):
         problem = f"estimator {estimator!r} needs what models say of tokens: agl replay computes it"
         estimator = DEFAULT
-    names = (one.name for one in fields(_Options))
+    names = (one.name for one in fields(WeighingOptions))
     given: dict[str, Any] = {name: options[name] for name in names if name in options}
-    given["estimator"] = estimator
+    of_it: Any = options.get("estimator")
+    rest = cast("dict[str, Any]", of_it) if isinstance(of_it, dict) else {}
+    given["estimator"] = {**rest, "type": estimator}
     try:
         adapter = _adapter(run, options)
         if isinstance(getattr(adapter, "credit", None), GroupRule):
@@ -79,7 +76,7 @@ async def recompute(
         collected = await _collected(
             reader, siblings if estimator == DEFAULT else chain.of_step, item
         )
-        weigh(collected, _Options(**given))
+        weigh(collected, WeighingOptions(**given))
     except (AglError, ImportError) as error:
         return Recomputed((), f"it cannot be computed again: {error}")
     ids = {one.rollout_id for one, _ in siblings}

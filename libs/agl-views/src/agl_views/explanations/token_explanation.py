@@ -11,6 +11,7 @@ from agl_learning.advantages.weighing import ACROSS_TASKS
 from agl_learning.reports.run_metrics import lines_of
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
+from agl_runs.differences import flat
 from agl_runs.records import Run
 from agl_runs.result import with_reward
 from agl_runs.store import get_run
@@ -109,7 +110,8 @@ def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     """Those of the algorithm that trains the model of the call."""
     found: Any = run.config.get("algorithm") if run is not None else None
     options = {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
-    return {**options, **options.get("models", {}).get(call.served_model, {})}
+    options |= options.get("models", {}).get(call.served_model, {})
+    return {**options, **flat(options)}
 
 
 async def _group(store: LightningStore, chain: Chain, item: Trained | Exclusion) -> Group | None:
@@ -157,7 +159,7 @@ def _step(
 ) -> Step:
     """The step of an account; what is in its means as far as the ledger tells that."""
     trained = [group_of(one) for one, part in chain.of_step if _num_calls(part.trained)]
-    is_across = options.get("estimator") in ACROSS_TASKS  # see ``Weighed.left_out``
+    is_across = options.get("estimator.type") in ACROSS_TASKS  # see ``Weighed.left_out``
     in_vain = [
         group
         for one, part in chain.of_step

@@ -9,9 +9,9 @@ from annotated_types import Ge, Le
 from agl.types import Span
 from agl_adapters.credit.rewards import returns_to_go, rewards_by_call, unordered, unreadable
 from agl_records.credit import CreditRule
-from agl_records.options import check_options
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit
+from agl_runs.options import check_options
 
 Discount = Annotated[float, Ge(0), Le(1)]
 

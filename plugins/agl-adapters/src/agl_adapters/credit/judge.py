@@ -15,7 +15,7 @@ from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
 from agl.utils.text import capped, clean, shorten
 from agl_records.credit import Ask, Conversation, GroupRule, Score
-from agl_records.options import check_name
+from agl_runs.options import check_name
 
 LONGEST_WHY = 2000
 """Characters that are kept of a judge's reason."""

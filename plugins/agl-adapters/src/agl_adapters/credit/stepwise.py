@@ -18,9 +18,9 @@ from agl_adapters.credit.rewards import (
     unreadable,
 )
 from agl_records.credit import CreditRule
-from agl_records.options import NotNegative, check_options
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit, StepCredit
+from agl_runs.options import NotNegative, check_options
 
 
 @dataclass(eq=False)

@@ -115,7 +115,7 @@ def _evaluating(
         )
     given = ["run_dir=null", *overrides]
     if is_training:
-        given += [f"algorithm.eval_copies={copies}", "algorithm.run_dir=null"]
+        given += [f"algorithm.evaluation.copies={copies}", "algorithm.run_dir=null"]
         # Nothing is trained; a run that has had all its steps must be taken all the same.
         given += [] if start is None else [f"algorithm.resume_from={json.dumps(start)}"]
         given += [] if start is None else ["algorithm.steps=1000000000"]

@@ -50,7 +50,7 @@ FIXES: dict[ExclusionReason, str] = {
     "not_paired": "Run each task more often (rollouts_per_task), with rewards that tell a better "
     "answer from a worse one",
     "rejected": "Collect nearer to the weights that are trained, or widen the limits: "
-    "sampling_correction_cap, with verl algorithm.rollout_correction",
+    "sampling_correction.cap, with verl algorithm.rollout_correction",
     "unused_group": "Let rollouts fail less often, or allow older ones "
     "(trainer.v1.sampler.max_off_policy_threshold)",
     "no_calls": "Give the agent's client the address of its LLM resource "

@@ -241,7 +241,7 @@ def _for_trial(
     given = {
         name: value
         for name, value in plan.options.items()
-        if not (skips_evaluation and name.startswith("eval_"))
+        if not (skips_evaluation and name == "evaluation")
     }
     return replace(plan, options={**given, **{name: here[name] for name in takes & here.keys()}})
 

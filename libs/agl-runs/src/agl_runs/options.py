@@ -7,15 +7,18 @@ the types, and ``check_options`` refuses in Python what they do not allow.
     class Mine(Training):
         clip: AboveZero = 0.2
         rows: Count | None = None
+
+Those that belong together are a ``Group``: ``lora: {rank: 8}`` in a file, a dict in Python.
 """
 
 import os
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -30,10 +33,12 @@ from typing import (
 from annotated_types import Ge, Gt, Le, Lt
 
 from agl.errors import ConfigError
-from agl.plugins.build import plan_component
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import did_you_mean
-from agl_records.credit import CreditRule
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 Count = Annotated[int, Ge(1)]
 """How many: at least one."""
@@ -68,30 +73,56 @@ _TYPES: dict[Any, tuple[Any, str]] = {
 """Type of a field -> what it takes, and its name in messages."""
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Group:
+    """Options that belong together; each has a default, and a bare value is that of the first.
+
+    Raises:
+        ConfigError: An option is wrong, or does not go with the others.
+    """
+
+    def __post_init__(self) -> None:
+        check_options(type(self).__name__, self)
+        if problem := self.problem():
+            raise ConfigError(f"{type(self).__name__}: {problem}")
+
+    def problem(self) -> str | None:
+        """Which option does not go with the others, at the beginning, and why."""
+
+    def __repr__(self) -> str:
+        return repr({n: x for n, x in vars(self).items() if x != getattr(type(self), n)})
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Of the options."""
+        return [one.name for one in fields(cls) if one.init]
+
+    @classmethod
+    def given(cls, value: Any) -> dict[str, Any]:
+        """The options that a value is."""
+        if isinstance(value, cls):
+            return {name: getattr(value, name) for name in cls.names()}
+        if isinstance(value, Mapping):
+            return dict(cast("Mapping[str, Any]", value))
+        return {cls.names()[0]: value}
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: "GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        # A dict, whose defaults the field of the algorithm has; ``check_options`` makes the group.
+        from pydantic_core import core_schema as made
+
+        hints = get_type_hints(cls, include_extras=True)
+        each = {name: handler.generate_schema(hints[name]) for name in cls.names()}
+        optional = {name: made.typed_dict_field(one, required=False) for name, one in each.items()}
+        group = made.typed_dict_schema(optional, extra_behavior="forbid")
+        return made.no_info_before_validator_function(cls.given, group)
+
+
 def absolute(folder: str | None) -> str | None:
     """The path of a folder from the root: an agent may change the folder of the process."""
     return None if folder is None else os.path.abspath(folder)
-
-
-def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
-    """Refuse a credit rule that is not installed, or options that it does not take.
-
-    Args:
-        owner: The algorithm that was given it.
-        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
-
-    Raises:
-        ConfigError: Its options are wrong.
-        PluginError: There is no such rule, or it does not load.
-    """
-    if credit is not None:
-        plan_component(
-            credit,
-            group="agl.credits",
-            expected_type=CreditRule,
-            default="final",
-            where=f"{owner}: credit",
-        )
 
 
 def check_place(owner: str, /, **values: object) -> None:
@@ -119,7 +150,7 @@ def check_place(owner: str, /, **values: object) -> None:
 
 
 def check_options(owner: str, options: Any) -> None:
-    """Refuse what the type of a field does not allow.
+    """Refuse what the type of a field does not allow; make a ``Group`` of what is one.
 
     A number must be finite, and whole where the type is ``int``; limits are those of
     ``annotated_types``, and a string in ``Annotated`` is their reason, at the end of the message.
@@ -138,7 +169,33 @@ def check_options(owner: str, options: Any) -> None:
     owner_type: type[Any] = options.__class__
     for field in fields(options):
         kind = _resolved(owner_type, field.name, field.type)
-        _check(owner, field.name, kind, getattr(options, field.name))
+        value = getattr(options, field.name)
+        if group := _group_in(kind):
+            setattr(options, field.name, _made(owner, field, group, kind, value))
+        else:
+            _check(owner, field.name, kind, value)
+
+
+def _group_in(kind: Any) -> type[Group] | None:
+    parts = (kind, *get_args(kind))
+    return next((one for one in parts if isinstance(one, type) and issubclass(one, Group)), None)
+
+
+def _made(owner: str, field: "Field[Any]", group: type[Group], kind: Any, value: Any) -> Any:
+    """The group of an option; what is not given is as in the default of the field."""
+    if isinstance(value, group) or (value is None and type(None) in get_args(kind)):
+        return value
+    known = group.names()
+    given = group.given({} if value is None else value)
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(str(name), known) or f" Known: {', '.join(known)}"
+            raise ConfigError(f"{owner}: {field.name}.{name}: unknown key.{hint}")
+    try:
+        return replace(field.default if isinstance(field.default, group) else group(), **given)
+    except ConfigError as error:
+        why = str(error).removeprefix(f"{group.__name__}: ")
+        raise ConfigError(f"{owner}: {field.name}.{why}") from None
 
 
 def pick_options(kind: type[_Inner], holder: Any, **others: Any) -> _Inner:

@@ -9,15 +9,18 @@ from annotated_types import Ge, Len, Lt
 from pydantic import Field
 
 from agl.errors import ConfigError
-from agl_records.options import (
+from agl.plugins.schema import schema_of, validate, with_inner
+from agl_runs.options import (
     AboveZero,
     Count,
+    Group,
     Name,
     NotNegative,
     Share,
     check_options,
     pick_options,
 )
+from agl_runs.secrets import redact
 
 if TYPE_CHECKING:
     from nowhere import Client  # pyright: ignore
@@ -137,11 +140,6 @@ def test_functions_are_called_one_after_the_other() -> None:
     assert len(seen) == 1
 
 
-def test_the_first_wrong_field_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^Mine: rows "):
-        check_options("Mine", Options(rows=0, clip=0))
-
-
 def test_fields_that_were_inherited_are_read_where_they_were_declared() -> None:
     @dataclass(kw_only=True)
     class More(Options):
@@ -181,3 +179,63 @@ def test_limits_of_others_are_checked_by_pydantic(given: dict[str, Any], why: st
     check_options("Mine", WithOthers(rate=2, words=["b"], note="x"))
     with pytest.raises(ConfigError, match=why):
         check_options("Mine", WithOthers(**given))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Clip(Group):
+    low: Annotated[float, Ge(0), Lt(1)] = 0.2
+    high: AboveZero | None = None
+
+    def problem(self) -> str | None:
+        return "high is below clip.low" if self.high and self.high < self.low else None
+
+
+@dataclass(kw_only=True)
+class Holder:
+    clip: Clip = Clip(high=0.4)
+    more: Clip | None = None
+
+    def __post_init__(self) -> None:
+        check_options("Mine", self)
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({}, 0.2, 0.4),
+        ({"clip": {"low": 0.1}}, 0.1, 0.4),  # the rest is the default of the field
+        ({"clip": 0.3}, 0.3, 0.4),
+        ({"clip": Clip(low=0.1)}, 0.1, None),
+    ],
+)
+def test_a_group_is_given_as_a_dict_a_value_or_itself(given: Any, low: float, high: Any) -> None:
+    holder = Holder(**given)
+    assert (holder.clip.low, holder.clip.high, holder.more) == (low, high, None)
+    checked = validate(Holder, {"clip": {"low": "0.1"}, "more": 0.5}, "a.yaml: algorithm")
+    assert checked == {"clip": {"low": 0.1}, "more": {"low": 0.5}}
+    holder = Holder(**checked)
+    assert (holder.clip, holder.more) == (Clip(low=0.1, high=0.4), Clip(low=0.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"low": 1}, "clip.low must be at least 0 and below 1; got 1"),
+        ({"lo": 0.1}, "clip.lo: unknown key. Did you mean 'low'?"),
+        ({"low": 0.9}, "clip.high is below clip.low"),
+    ],
+)
+def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Holder(clip=given)
+    assert str(caught.value) == f"Mine: {message}"
+    with pytest.raises(ConfigError, match=r"^a.yaml: algorithm.clip.lo: unknown key. .*'low'"):
+        validate(Holder, {"clip": {"lo": 1}}, "a.yaml: algorithm")
+
+
+def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json() -> None:
+    shown = {one.name: one for one in with_inner(schema_of(Holder).options)}
+    assert list(shown) == ["clip", "clip.low", "clip.high", "more", "more.low", "more.high"]
+    assert (shown["clip.high"].default, shown["more.high"].default) == (0.4, None)
+    assert repr(shown["clip"].default) == "{'high': 0.4}"
+    assert redact(vars(Holder(clip=0.1))) == {"clip": {"low": 0.1, "high": 0.4}, "more": None}

@@ -1,0 +1,109 @@
+"""Options of trainers that belong together."""
+
+import logging
+from collections.abc import Sized
+from dataclasses import dataclass, fields
+
+from agl.errors import ConfigError
+from agl_runs.options import AboveZero, Count, Group, NotNegative
+
+logger = logging.getLogger("agl.learning")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation(Group):
+    """Of the model on the validation tasks.
+
+    Args:
+        every: Evaluate after so many steps; in any case before the first and after the last.
+        temperature: Of sampling in evaluations; 0 takes the most probable token.
+        copies: How often each validation task runs, as for ``val/pass@k``.
+    """
+
+    every: Count | None = None
+    temperature: NotNegative = 0.0
+    copies: Count = 1
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Checkpoints(Group):
+    """When weights are saved.
+
+    Args:
+        every: Save after so many steps; after the last step in any case.
+        keep_last: Keep so many of the newest checkpoints, and the best by held-out reward; None
+            keeps all.
+    """
+
+    every: Count | None = None
+    keep_last: Count | None = None
+
+    def problem(self) -> str | None:
+        if self.keep_last is not None and self.every is None:
+            return (
+                "keep_last removes older checkpoints, and without checkpoints.every there is one, "
+                "at the end. Give checkpoints.every, or leave it out"
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Rollouts(Group):
+    """Limits of the rollouts of a run.
+
+    Args:
+        timeout_seconds: Limit of one attempt; None has no limit.
+        unresponsive_seconds: A rollout whose runner is silent for longer is tried once more, by
+            whichever runner is there; None waits for the limit above.
+    """
+
+    timeout_seconds: AboveZero | None = 300.0
+    unresponsive_seconds: AboveZero | None = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Stopping(Group):
+    """When a run ends before its last step.
+
+    Args:
+        target_reward: End when the mean rewards of three steps in a row have reached it.
+        max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
+            the end of a run that trained nothing; end well when, after something was learned,
+            nothing has an advantage any more: the rewards of every group have become equal, say.
+    """
+
+    target_reward: float | None = None
+    max_idle_steps: Count = 10
+
+
+def check_evaluation(owner: str, given: Evaluation, default: Evaluation, val: Sized | None) -> None:
+    """Refuse options of evaluations where there are none.
+
+    Args:
+        owner: What messages begin with.
+        given: Those that it has.
+        default: Those that it has if nothing is given.
+        val: The tasks of evaluations.
+
+    Raises:
+        ConfigError: It names the first of them that is not its default.
+    """
+    for one in fields(given) if not val else ():
+        value = getattr(given, one.name)
+        if value != getattr(default, one.name):
+            raise ConfigError(
+                f"{owner}: evaluation.{one.name} is {value}, and there are no validation tasks to "
+                "evaluate on. Give some (val in a file, val_dataset in Python), or leave "
+                f"evaluation.{one.name} out"
+            )
+
+
+def warn_of_intervals(owner: str, steps: int, **given: int | None) -> None:
+    """Say what comes of an interval that no step ends: somebody tries a file with fewer steps."""
+    for name, every in given.items():
+        if every is not None and every > steps:
+            logger.warning(
+                "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
+                "done at the end in any case",
+                *(owner, name, every, steps),
+            )
