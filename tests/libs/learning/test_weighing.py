@@ -3,14 +3,15 @@
 import math
 import subprocess
 import sys
+import types
 from dataclasses import replace
 
 import pytest
 
 from agl.errors import ConfigError
+from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.estimator_option import ADVANTAGES, OF_TOKENS, estimator_of
 from agl_learning.advantages.weighing import (
-    ADVANTAGES,
-    OF_TOKENS,
     WeighingOptions,
     check_copies,
     check_weighing,
@@ -218,6 +219,37 @@ def test_nothing_that_is_usable_is_nothing_to_estimate(collected, ended):
     pytest.importorskip("torch")
     given = collected(ended("x", 1, [([1], [5], 9.0)], status="failed"))
     assert values(given, estimator="rloo") == {}
+
+
+def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch):
+    pytest.importorskip("torch")
+    sys.modules["own"] = own = types.ModuleType("own")
+    own.distance = lambda inputs: inputs.rollouts.mask_NT * (inputs.outcomes_N - 0.25)[:, None]
+    own.distance.__doc__ = "The distance from 0.25.\n\nOf all."
+    own.wrong = lambda inputs: inputs.outcomes_N
+    given = WeighingOptions(estimator="own:distance")
+    check_weighing("Mine", given)
+    (first, *_) = weigh(batch(), given)
+    assert [each.value for each in first.advantages] == [0.75, 0.75]
+    assert first.advantages[0].because.startswith("own:distance (The distance from 0.25); its ")
+    assert estimator_of(first.advantages[0].because) == "own:distance"
+    with pytest.raises(ConfigError, match=r"for each token, .* of \(5, 3\) .* got \(5,\)"):
+        weigh(batch(), WeighingOptions(estimator="own:wrong"))
+    with pytest.raises(ConfigError, match="'own' has no 'distanc', as 'own:distanc' says"):
+        check_weighing("Mine", WeighingOptions(estimator="own:distanc"))
+
+
+def test_penalties_count_with_the_default_estimator_too(batch):
+    pytest.importorskip("torch")
+
+    def foresee(rows):
+        return Foreseen(penalties=[[-1.0] * row.num_sampled for row in rows])
+
+    same = batch(a=0.0, b=0.0, c=0.0, d=0.0, e=0.0)
+    found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), foresee)
+    assert {one.row.rollout_id: one.advantages[0].value for one in found} == {
+        "a": -1.0, "b": 1.0, "d": 1.0, "e": -1.0
+    }  # fmt: skip
 
 
 def test_every_estimator_can_be_chosen_or_says_why_not():

@@ -14,7 +14,8 @@ import agl_torch
 from agl.errors import ConfigError
 from agl.types import Rollout
 from agl_learning.advantages.estimates import is_mean_of_tokens
-from agl_learning.advantages.weighing import Weighed, estimator_of, weigh
+from agl_learning.advantages.estimator_option import estimator_of
+from agl_learning.advantages.weighing import Weighed, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_models.sampling.sequences import SamplingRequest
 from agl_records.ledger.ledger import Ledger

@@ -9,9 +9,10 @@ import torch
 
 from agl.types import Rollout
 from agl_learning.advantages.comparisons import Inputs
+from agl_learning.advantages.estimator_option import ADVANTAGES
 from agl_learning.advantages.estimators import ESTIMATORS
 from agl_learning.advantages.trajectories import Trajectories
-from agl_learning.advantages.weighing import ADVANTAGES, WeighingOptions, weigh
+from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, TrainingRow

@@ -14,7 +14,7 @@ from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import RolloutConfig, Span
 from agl_learning.advantages.estimates import is_mean_of_tokens
-from agl_learning.advantages.weighing import estimator_of
+from agl_learning.advantages.estimator_option import estimator_of
 from agl_learning.collect.collector import Collector
 from agl_learning.reports import run_metrics
 from agl_learning.run.folder import Generation, begin_generation, read_generation

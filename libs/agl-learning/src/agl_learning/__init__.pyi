@@ -1,3 +1,4 @@
+from .advantages.comparisons import Inputs as Inputs, compared as compared
 from .advantages.estimates import Foreseen as Foreseen
 from .advantages.estimators import ESTIMATORS as ESTIMATORS
 from .advantages.group_advantages import (

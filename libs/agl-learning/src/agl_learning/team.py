@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl.plugins.build import build_component
+from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
-from agl_learning.advantages.weighing import Estimator, WeighingOptions
+from agl_learning.advantages.weighing import WeighingOptions
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
+from agl_learning.advantages.estimator_option import DEFAULT
 from agl_learning.advantages.weighing import (
-    DEFAULT,
     WeighingOptions,
     check_copies,
     check_weighing,

@@ -28,8 +28,8 @@ from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
 from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
-from agl_learning.advantages.weighing import Estimator
 from agl_learning.trainer.base import Credit
 from agl_runs.options import pick_options
 from agl_torch.models import load_model, resolve_dtype

@@ -23,7 +23,7 @@ row with negative advantage has a cap, see ``loss.clipped``.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agl_learning.advantages.weighing import Estimator
+from agl_learning.advantages.estimator_option import Estimator
 from agl_torch.options import Loss
 from agl_torch.policy import PolicyTraining
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from agl.types import RolloutMode
 from agl_learning.advantages.estimates import mean_of_tokens
-from agl_learning.advantages.weighing import OF_TOKENS, Weighed
+from agl_learning.advantages.estimator_option import OF_TOKENS
+from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
 from agl_learning.run.folder import Generation
 from agl_records.ledger.ledger import Ledger, save_ledger

@@ -1,7 +1,7 @@
 """An estimator over the usable rows of a collection: its advantages by call, and by token."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import Inputs
-from agl_learning.advantages.estimates import Estimated, Foresee, Foreseen, mean_of_tokens
-from agl_learning.advantages.estimators import ESTIMATORS, reverse_kl
+from agl_learning.advantages.estimates import Estimated, Foreseen, mean_of_tokens
+from agl_learning.advantages.estimator_option import about, estimate_by
 from agl_learning.advantages.trajectories import Call, lay_out
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from agl_learning.advantages.trajectories import Trajectories
     from agl_learning.collect.results import Ended
 
-_ALL = {**ESTIMATORS, "reverse_kl": reverse_kl}
-"""With what only trainers of ours have, as it needs another model."""
-
 
 def estimate(
     members: "Sequence[tuple[Ended, list[tuple[int, TrainingRow]]]]",
     compared_N: Sequence[Sequence[Sequence[Advantage]]],
     options: Any,
-    about: Mapping[str, str],
-    foresee: Foresee | None,
+    foreseen: Foreseen,
 ) -> list[list[Estimated]]:
     """Advantages by an estimator, per rollout and row.
 
@@ -39,11 +35,11 @@ def estimate(
         members: At least one rollout, with its usable rows, each with its place among all.
         compared_N: Per rollout, per row, one per call; their sentences are about its reward.
         options: ``WeighingOptions``: which estimator, and how.
-        about: Estimator -> what it does, for the sentence of each advantage.
-        foresee: Looks at the rows, in their order here.
+        foreseen: What a model says of the rows, in their order here.
 
     Raises:
-        ConfigError: The credits tell calls apart that it does not.
+        ConfigError: The credits tell calls apart that it does not, or one of your own gives what
+            are no advantages.
     """
     numbers = count()
     rows = [row for _, numbered in members for _, row in numbered]
@@ -59,7 +55,6 @@ def estimate(
         ],
         rewards=[one.rewards for one, _ in members],
     )
-    foreseen = (None if foresee is None else foresee(rows)) or Foreseen()
     calls_N = laid.calls or []
     outcomes: list[float] = []
     for (one, _), calls in zip(members, calls_N, strict=True):
@@ -78,13 +73,19 @@ def estimate(
         reward_weights=options.estimator.rewards and [*options.estimator.rewards.values()],
         values_NT=values_NT,
     )
+    name: str = options.estimator.type
     try:
-        found = _ALL[options.estimator.type](inputs)
+        found = estimate_by(name)(inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
     advantages_NT, returns_NT = found if isinstance(found, tuple) else (found, None)
-    is_by_token = returns_NT is not None
-    text = f"{options.estimator.type} ({about[options.estimator.type]})"
+    if advantages_NT.shape != laid.mask_NT.shape or not advantages_NT.isfinite().all():
+        raise ConfigError(
+            f"estimator {name!r}: expected a finite advantage for each token, in a tensor of "
+            f"{tuple(laid.mask_NT.shape)} (rollouts, tokens); got {tuple(advantages_NT.shape)}"
+        )
+    is_by_token = returns_NT is not None or ":" in name
+    text = f"{name} ({about(name)})"
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
         parts = [slice(call.start, call.end) for call in calls]

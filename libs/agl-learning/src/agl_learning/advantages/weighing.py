@@ -5,7 +5,6 @@ The default, ``grpo``, is ``group_advantages`` and needs no torch. The others ar
 or the mean of theirs where they differ, as by a critic; a row has each of them then.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +13,21 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
-from agl.utils.checks import check_choice, check_numbers
-from agl_learning.advantages.estimates import Estimated
+from agl.utils.checks import check_numbers
+from agl_learning.advantages.estimates import Estimated, Foreseen
+from agl_learning.advantages.estimator_option import (
+    ACROSS_TASKS,
+    DEFAULT,
+    Estimator,
+    check_estimator,
+)
 from agl_learning.advantages.group_advantages import moments, sibling_advantages
 from agl_learning.advantages.overlong_penalty import Overlong, check_overlong, punished
 from agl_learning.collect.step_metrics import usable_rows
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, Exclusion
-from agl_runs.options import Group, check_options
+from agl_runs.options import check_options
 
 if TYPE_CHECKING:
     from agl_learning.advantages.estimates import Foresee
@@ -30,94 +35,6 @@ if TYPE_CHECKING:
 
     Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
     """A rollout and its usable rows, each with its position among all its rows."""
-
-DEFAULT = "grpo"
-ADVANTAGES = {
-    DEFAULT: "the distance from the mean of its group, in deviations",
-    "rloo": "the distance from the mean of the others",
-    "opo": "the distance from the mean of its group, weighed by sampled tokens",
-    "gpg": "the distance from the mean of its group, larger where few rollouts got a reward",
-    "grpo_passk": "of the best of a task the distance from the second best, of others none",
-    "gdpo": "the distances of its dimensions from their means, summed and whitened over the step",
-    "reinforce_plus_plus": "whitened over the step",
-    "reinforce_plus_plus_baseline": "the distance from the mean of its group, whitened over the "
-    "step",
-}
-"""Estimator -> what a call's advantage is of its reward."""
-ABOUT = {
-    **ADVANTAGES,
-    "gae": "how much more came than a critic expected, whitened over the step",
-    "reverse_kl": "how much likelier a teacher finds its tokens, in nats; rewards have no part",
-}
-OF_TOKENS = {
-    "gae": "a critic's values, which the algorithm 'ppo'",
-    "optimal_token_baseline": "sums of squared probabilities, which the algorithm 'verl'",
-    "reverse_kl": "a teacher's log-probabilities, which the algorithm 'distillation'",
-}
-"""Estimators whose advantage differs within a call -> what they need, and who has it."""
-WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
-"""Estimators that divide by the standard deviation of a group unless told not to."""
-ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
-"""Estimators that look at the rollouts of a step whether they are siblings or not."""
-
-
-def estimator_of(because: str) -> str:
-    """The estimator that an advantage names; the default one where it names none."""
-    found = re.match(r"(\w+)(?: \(|, as )", because)
-    known = {*ABOUT, *OF_TOKENS}
-    return found[1] if found is not None and found[1] in known else DEFAULT
-
-
-def check_estimator(owner: str, /, **values: object) -> None:
-    """Refuse what is no estimator of calls.
-
-    Raises:
-        ConfigError: It names the first of them, and what there is.
-    """
-    for name, value in values.items():
-        for refused, needed in OF_TOKENS.items():
-            if value == refused:
-                raise ConfigError(
-                    f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
-                    f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
-                )
-        check_choice(owner, list(ADVANTAGES), **{name: value})
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Estimator(Group):
-    """What an advantage is.
-
-    Args:
-        type: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``, ``gdpo``,
-            ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl. All but
-            the first need torch.
-        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
-            for ``grpo``, ``grpo_passk`` and ``gdpo``.
-        rewards: With ``gdpo``: the dimensions of the reward that are compared, each by itself ->
-            how much it counts.
-    """
-
-    type: str = DEFAULT
-    normalise_std: bool = True
-    rewards: dict[str, float] | None = None
-
-    def problem(self) -> str | None:
-        if self.type != "gdpo" and self.rewards is not None:
-            return f"rewards is for 'gdpo', and estimator is {self.type!r}. Leave it out"
-        if self.type == "gdpo" and not self.rewards:
-            return (
-                "rewards is needed by 'gdpo': the names of the reward's dimensions, each with how "
-                "much it counts"
-            )
-        weights: dict[str, Any] = {f"rewards.{n}": x for n, x in (self.rewards or {}).items()}
-        check_numbers("Estimator", **weights)
-        if self.normalise_std or self.type in WITH_DEVIATIONS:
-            return None
-        return (
-            f"normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
-            f"estimator is {self.type!r}, which divides by no deviation of a group. Leave it out"
-        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -248,10 +165,12 @@ def weigh(
         compared_N += sibling_advantages(rows_G, options.estimator.normalise_std)
     estimated_N = [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_N]
     equal = "its reward equals the mean of its group"
-    if options.estimator.type != DEFAULT and members:
+    rows = [row for _, numbered in members for _, row in numbered]
+    foreseen = foresee(rows) if foresee is not None and rows else None
+    if rows and (foreseen is not None or options.estimator.type != DEFAULT):
         from agl_learning.advantages.estimation import estimate
 
-        estimated_N = estimate(members, compared_N, options, ABOUT, foresee)
+        estimated_N = estimate(members, compared_N, options, foreseen or Foreseen())
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
     kept_N, left_out = _trained(members, estimated_N, options, is_whole)

@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from agl.types import Dataset
+from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
-    Estimator,
     WeighingOptions,
     check_weighing,
     is_a_draw,

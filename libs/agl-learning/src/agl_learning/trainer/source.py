@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from agl.errors import ConfigError, StoppedError
-from agl_learning.advantages.weighing import ACROSS_TASKS, Weighed
+from agl_learning.advantages.estimator_option import ACROSS_TASKS
+from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import version_lags
 from agl_learning.collect.task_order import Tasks

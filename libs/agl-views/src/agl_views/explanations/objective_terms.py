@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from agl_learning.advantages.estimator_option import ABOUT, DEFAULT, estimator_of
 from agl_learning.advantages.overlong_penalty import punishment
-from agl_learning.advantages.weighing import ABOUT, DEFAULT, estimator_of
 from agl_learning.reports.json_lines import is_number
 from agl_views.explanations.token_parts import Term, Why
 

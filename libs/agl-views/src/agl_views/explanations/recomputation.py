@@ -10,14 +10,9 @@ from typing import Any, cast
 
 from agl.errors import AglError
 from agl.store.base import LightningStore
+from agl_learning.advantages.estimator_option import ADVANTAGES, DEFAULT, estimator_of
 from agl_learning.advantages.group_advantages import Moments, moments
-from agl_learning.advantages.weighing import (
-    ADVANTAGES,
-    DEFAULT,
-    WeighingOptions,
-    estimator_of,
-    weigh,
-)
+from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
 from agl_learning.trainer.replay_result import Compared
@@ -60,7 +55,13 @@ async def recompute(
         estimator = options.get("estimator.type", estimator_of(item.advantage.because))
     # Algorithms that are one estimator have no such option, and penalise the divergence in rewards.
     is_penalised = "estimator" not in options and bool(options.get("kl.coefficient"))
-    if estimator not in ADVANTAGES or (estimator != DEFAULT and is_penalised):
+    is_known = estimator in ADVANTAGES or ":" in estimator
+    because = "" if item.advantage is None else item.advantage.because
+    if (
+        not is_known
+        or because.startswith(f"{DEFAULT} (")
+        or (estimator != DEFAULT and is_penalised)
+    ):
         problem = f"estimator {estimator!r} needs what models say of tokens: agl replay computes it"
         estimator = DEFAULT
     names = (one.name for one in fields(WeighingOptions))

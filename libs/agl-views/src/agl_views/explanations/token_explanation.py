@@ -7,7 +7,7 @@ from typing import Any, cast
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Rollout
-from agl_learning.advantages.weighing import ACROSS_TASKS
+from agl_learning.advantages.estimator_option import ACROSS_TASKS
 from agl_learning.reports.run_metrics import lines_of
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained

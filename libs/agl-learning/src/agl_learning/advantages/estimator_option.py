@@ -1,0 +1,128 @@
+"""The option ``estimator``: the names of estimators, and functions of one's own."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import ConfigError
+from agl.plugins.build import import_attribute
+from agl.utils.checks import check_choice, check_numbers
+from agl_runs.options import Group
+
+if TYPE_CHECKING:
+    from agl_learning.advantages.comparisons import Inputs
+
+DEFAULT = "grpo"
+ADVANTAGES = {
+    DEFAULT: "the distance from the mean of its group, in deviations",
+    "rloo": "the distance from the mean of the others",
+    "opo": "the distance from the mean of its group, weighed by sampled tokens",
+    "gpg": "the distance from the mean of its group, larger where few rollouts got a reward",
+    "grpo_passk": "of the best of a task the distance from the second best, of others none",
+    "gdpo": "the distances of its dimensions from their means, summed and whitened over the step",
+    "reinforce_plus_plus": "whitened over the step",
+    "reinforce_plus_plus_baseline": "the distance from the mean of its group, whitened over the "
+    "step",
+}
+"""Estimator -> what a call's advantage is of its reward."""
+ABOUT = {
+    **ADVANTAGES,
+    "gae": "how much more came than a critic expected, whitened over the step",
+    "reverse_kl": "how much likelier a teacher finds its tokens, in nats; rewards have no part",
+}
+OF_TOKENS = {
+    "gae": "a critic's values, which the algorithm 'ppo'",
+    "optimal_token_baseline": "sums of squared probabilities, which the algorithm 'verl'",
+    "reverse_kl": "a teacher's log-probabilities, which the algorithm 'distillation'",
+}
+"""Estimators whose advantage differs within a call -> what they need, and who has it."""
+WITH_DEVIATIONS = (DEFAULT, "grpo_passk", "gdpo")
+"""Estimators that divide by the standard deviation of a group unless told not to."""
+ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
+"""Estimators that look at the rollouts of a step whether they are siblings or not."""
+
+
+def estimator_of(because: str) -> str:
+    """The estimator that an advantage names; the default one where it names none."""
+    found = re.match(r"([\w.:]+)(?: \(|, as )", because)
+    known = {*ABOUT, *OF_TOKENS}
+    is_one = found is not None and (found[1] in known or ":" in found[1])
+    return found[1] if found is not None and is_one else DEFAULT
+
+
+def estimate_by(name: str) -> "Callable[[Inputs], Any]":
+    """The function of an estimator: one of ours, or ``module:function``.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+    if ":" in name:
+        return import_attribute(name)
+    from agl_learning.advantages import estimators
+
+    return {**estimators.ESTIMATORS, "reverse_kl": estimators.reverse_kl}[name]
+
+
+def about(name: str) -> str:
+    """What an estimator makes of rewards; of ``module:function`` the first line that says so."""
+    if ":" in name:
+        return (getdoc(estimate_by(name)) or "of one's own").partition("\n")[0].rstrip(".")
+    return ABOUT[name]
+
+
+def check_estimator(owner: str, /, **values: object) -> None:
+    """Refuse what is no estimator of calls.
+
+    Raises:
+        ConfigError: It names the first of them, and what there is.
+    """
+    for name, value in values.items():
+        if isinstance(value, str) and ":" in value:
+            if not callable(estimate_by(value)):
+                raise ConfigError(f"{owner}: {name} {value!r} is no function")
+            continue
+        for refused, needed in OF_TOKENS.items():
+            if value == refused:
+                raise ConfigError(
+                    f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
+                    f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
+                )
+        check_choice(owner, list(ADVANTAGES), **{name: value})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimator(Group):
+    """What an advantage is.
+
+    Args:
+        type: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``, ``gdpo``,
+            ``reinforce_plus_plus`` or ``reinforce_plus_plus_baseline``, as in agl-verl, or a
+            function of your own as ``module:function``. All but the first need torch.
+        normalise_std: Divide advantages by the sample standard deviation of the group's rewards;
+            for ``grpo``, ``grpo_passk`` and ``gdpo``.
+        rewards: With ``gdpo``: the dimensions of the reward that are compared, each by itself ->
+            how much it counts.
+    """
+
+    type: str = DEFAULT
+    normalise_std: bool = True
+    rewards: dict[str, float] | None = None
+
+    def problem(self) -> str | None:
+        if self.type != "gdpo" and self.rewards is not None:
+            return f"rewards is for 'gdpo', and estimator is {self.type!r}. Leave it out"
+        if self.type == "gdpo" and not self.rewards:
+            return (
+                "rewards is needed by 'gdpo': the names of the reward's dimensions, each with how "
+                "much it counts"
+            )
+        weights: dict[str, Any] = {f"rewards.{n}": x for n, x in (self.rewards or {}).items()}
+        check_numbers("Estimator", **weights)
+        if self.normalise_std or self.type in WITH_DEVIATIONS:
+            return None
+        return (
+            f"normalise_std=False is for the estimators {', '.join(WITH_DEVIATIONS)}, and "
+            f"estimator is {self.type!r}, which divides by no deviation of a group. Leave it out"
+        )
