@@ -235,8 +235,6 @@ def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch
     assert estimator_of(first.advantages[0].because) == "own:distance"
     with pytest.raises(ConfigError, match=r"for each token, .* of \(5, 3\) .* got \(5,\)"):
         weigh(batch(), WeighingOptions(estimator="own:wrong"))
-    with pytest.raises(ConfigError, match="'own' has no 'distanc', as 'own:distanc' says"):
-        check_weighing("Mine", WeighingOptions(estimator="own:distanc"))
 
 
 def test_penalties_count_with_the_default_estimator_too(batch):
@@ -247,9 +245,7 @@ def test_penalties_count_with_the_default_estimator_too(batch):
 
     same = batch(a=0.0, b=0.0, c=0.0, d=0.0, e=0.0)
     found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), foresee)
-    assert {one.row.rollout_id: one.advantages[0].value for one in found} == {
-        "a": -1.0, "b": 1.0, "d": 1.0, "e": -1.0
-    }  # fmt: skip
+    assert [one.advantages[0].value for one in found] == [-1.0, 1.0, 1.0, -1.0]  # a, b, d and e
 
 
 def test_every_estimator_can_be_chosen_or_says_why_not():
