@@ -1,12 +1,12 @@
 from .advantages.comparisons import Inputs as Inputs, compared as compared
 from .advantages.estimates import Foreseen as Foreseen
+from .advantages.estimator_option import Estimator as Estimator
 from .advantages.estimators import ESTIMATORS as ESTIMATORS
 from .advantages.group_advantages import (
     group_advantages as group_advantages,
     sibling_advantages as sibling_advantages,
 )
 from .advantages.weighing import (
-    Estimator as Estimator,
     Weighed as Weighed,
     WeighingOptions as WeighingOptions,
     weigh as weigh,

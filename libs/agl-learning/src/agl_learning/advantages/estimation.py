@@ -78,7 +78,8 @@ def estimate(
         found = estimate_by(name)(inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
-    advantages_NT, returns_NT = found if isinstance(found, tuple) else (found, None)
+    given: tuple[Tensor, Tensor | None] = found if isinstance(found, tuple) else (found, None)
+    advantages_NT, returns_NT = given
     if advantages_NT.shape != laid.mask_NT.shape or not advantages_NT.isfinite().all():
         raise ConfigError(
             f"estimator {name!r}: expected a finite advantage for each token, in a tensor of "

@@ -1,7 +1,6 @@
 """The option ``estimator``: the names of estimators, and functions of one's own."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import getdoc
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from agl.utils.checks import check_choice, check_numbers
 from agl_runs.options import Group
 
 if TYPE_CHECKING:
-    from agl_learning.advantages.comparisons import Inputs
+    from agl_learning.advantages.estimators import EstimatorFunction
 
 DEFAULT = "grpo"
 ADVANTAGES = {
@@ -52,7 +51,7 @@ def estimator_of(because: str) -> str:
     return found[1] if found is not None and is_one else DEFAULT
 
 
-def estimate_by(name: str) -> "Callable[[Inputs], Any]":
+def estimate_by(name: str) -> "EstimatorFunction":
     """The function of an estimator: one of ours, or ``module:function``.
 
     Raises:

@@ -275,10 +275,10 @@ def _to_go(values_NT: "Tensor", mask_NT: "Tensor", decay: float) -> "Tensor":
     return (sums * mask_NT).to(values_NT.dtype)
 
 
-Estimator = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]
+EstimatorFunction = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]
 """Gives advantages ``(N, T)``, or these and returns."""
 
-ESTIMATORS: dict[str, Estimator] = {
+ESTIMATORS: dict[str, EstimatorFunction] = {
     "gae": gae,
     "gdpo": gdpo,
     "gpg": gpg,
