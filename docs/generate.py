@@ -11,6 +11,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
 REFERENCE = Path(__file__).parent / "reference"
@@ -77,6 +78,34 @@ def public_names() -> str:
     return "\n".join(lines) + "\n"
 
 
+AREAS = {
+    "Model": "model tokenizer dtype device torch_threads lora lora_rank base_model",
+    "Tasks and rollouts": "steps iterations groups_per_step group_size tasks_per_iteration "
+    "rollouts_per_task max_refills max_staleness task_order rollouts infrastructure_failures",
+    "Sampling and evaluation": "temperature max_tokens max_model_tokens evaluation resource_name",
+    "Rewards and advantages": "credit estimator overlong gamma gae_lambda min_reward "
+    "keep_fraction data_filter_ratio reward_range",
+    "Loss": "loss clip ratio_cap kl entropy_bonus sampling_correction beta teacher critic "
+    "value_clip value_coefficient",
+    "Optimiser": "learning_rate learning_rate_multiplier optimizer schedule epochs n_epochs "
+    "minibatch_rows batch_size gradient_accumulation memory critic_learning_rate grad_clip_norm",
+    "Engine": "server engine python load_in_4bit check_memory base_url api_key endpoint",
+    "Run": "seed deterministic run_dir checkpoints resume_from stopping show_progress dry_run",
+}
+"""Heading of an algorithm's options -> these; what stands nowhere is its own, and comes first."""
+
+
+def by_area(options: list[Any]) -> dict[str, list[Any]]:
+    """Options by heading; all under none where there are few."""
+    if len(options) < 20:
+        return {"": options}
+    area_of = {name: area for area, names in AREAS.items() for name in names.split()}
+    found: dict[str, list[Any]] = {area: [] for area in ("Its own", *AREAS)}
+    for option in options:
+        found[area_of.get(option.name.partition(".")[0], "Its own")].append(option)
+    return {area: some for area, some in found.items() if some}
+
+
 def components() -> str:
     """The options of every component that the core ships."""
     from agl.plugins.registry import components as installed, load_component
@@ -95,15 +124,17 @@ def components() -> str:
         target = load_component(component)
         lines.append(f"## {component.kind} `{component.name}` ({component.distribution})\n")
         lines.append(first_sentence(inspect.getdoc(target)) + "\n")
-        options = [*with_inner(schema_of(target).options)]
-        if options:
-            lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
-        for option in options:
-            default = "required" if option.default is NO_DEFAULT else f"`{option.default!r}`"
-            kind = option.type.replace("|", "\\|")
-            doc = " ".join(option.doc.split()).replace("|", "\\|")
-            lines.append(f"| `{option.name}` | `{kind}` | {default} | {doc} |")
-        lines.append("")
+        for area, options in by_area([*with_inner(schema_of(target).options)]).items():
+            if area:
+                lines.append(f"**{area}**\n")
+            if options:
+                lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
+            for option in options:
+                default = "required" if option.default is NO_DEFAULT else f"`{option.default!r}`"
+                kind = option.type.replace("|", "\\|")
+                doc = " ".join(option.doc.split()).replace("|", "\\|")
+                lines.append(f"| `{option.name}` | `{kind}` | {default} | {doc} |")
+            lines.append("")
     return "\n".join(lines)
 
 
