@@ -355,11 +355,6 @@ def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -
     assert checked.agent.grade({}, None, "") == 0.5
     with pytest.raises(ConfigError, match="reward: the agent has a grader of its own"):
         check(project, *whole, "reward=exact_match")
-    sys.modules.pop("cfg_agent")
-    grade = check(project, "reward={type: exact_match, ignore_case: true}").agent.grade
-    assert [grade({}, {"answer": "A"}, each) for each in (" a\n", "b", 1)] == [1, 0, 0]
-    with pytest.raises(ConfigError, match="the task has no 'answer' under 'private'"):
-        grade({}, None, "a")
 
 
 def test_concurrency_of_the_file_goes_before_the_variable(

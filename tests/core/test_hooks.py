@@ -44,19 +44,28 @@ class Recorder(agl.Hook):
         self.calls.append(("on_rollout_end", given))
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("on_rollout_start", START),
-        ("on_trace_start", TRACE),
-        ("on_trace_end", TRACE),
-        ("on_rollout_end", END),
-    ],
-)
-async def test_a_hook_gets_what_its_name_says(name: str, given: dict[str, Any]) -> None:
+async def test_on_rollout_start_gets_agent_runner_and_rollout() -> None:
     hook = Recorder()
-    await HookCaller([hook]).call(name, **given)
-    assert hook.calls == [(name, given)]
+    await HookCaller([hook]).call("on_rollout_start", **START)
+    assert hook.calls == [("on_rollout_start", START)]
+
+
+async def test_on_trace_start_gets_the_tracer_too() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_trace_start", **TRACE)
+    assert hook.calls == [("on_trace_start", TRACE)]
+
+
+async def test_on_trace_end_gets_the_tracer_too() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_trace_end", **TRACE)
+    assert hook.calls == [("on_trace_end", TRACE)]
+
+
+async def test_on_rollout_end_gets_the_spans() -> None:
+    hook = Recorder()
+    await HookCaller([hook]).call("on_rollout_end", **END)
+    assert hook.calls == [("on_rollout_end", END)]
 
 
 async def test_partial_plain_and_open_signatures_work() -> None:

@@ -31,6 +31,7 @@ from agl.utils.otel import make_link_attributes
 from .scripted import (
     COPIES,
     REWARDS,
+    TABLE as ALL_TRAINED,
     Conversation,
     Script,
     accounts,
@@ -45,15 +46,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-ALL_TRAINED = {
-    "plain": {"trained": 3},
-    "judged_by_another_model": {"trained": 3, "other_model": 3},
-    "second_choice": {"trained": 6, "unused_choice": 3},
-    "first_attempt_fails": {"trained": 3, "superseded_attempt": 3},
-    "two_agents": {"trained": 3, "agent_not_selected": 3},
-    "swallowed_503": {"trained": 2, "other_model": 3, "infrastructure": 1},
-    "truncated": {"trained": 3, "truncated": 3},
-}
 TABLE: dict[str, dict[str, dict[str, int]]] = {
     "sft": {
         "plain": {"trained": 1, "below_threshold": 2},

@@ -15,6 +15,7 @@ import agl
 from agl.errors import AgentResultError, ConfigError
 from agl.runner import RolloutCancelledError
 from agl.runner.sandbox import GraderError, grader_of
+from agl_sandbox.rewards import ExactMatch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 Store = agl.InMemoryLightningStore
@@ -450,6 +451,13 @@ def test_method_named_grade_that_is_no_grader_is_refused(method: Any) -> None:
         with pytest.raises(ConfigError, match="a grader has"):
             decorator(grade=method)(function)
         assert decorator(grade=is_right)(function).grade_method() is is_right
+
+
+def test_exact_match_compares_with_what_the_task_keeps() -> None:
+    grade = ExactMatch(ignore_case=True)
+    assert [grade({}, {"answer": "A"}, each) for each in (" a\n", "b", 1)] == [1.0, 0.0, 0.0]
+    with pytest.raises(ConfigError, match="the task has no 'answer' under 'private'"):
+        grade({}, None, "a")
 
 
 def test_agent_with_another_thing_named_grade_has_no_grader() -> None:
