@@ -21,7 +21,7 @@ SHAPES = {
 }
 METHODS = {
     "all weights": {},
-    "all weights, `kl_coefficient`": {"kl": {"coefficient": 0.01}},
+    "all weights, `kl`": {"kl": {"coefficient": 0.01}},
     "all weights, `optimizer: adamw_8bit`": {"optimizer": "adamw_8bit"},
     "`lora: {rank: 16}`": {"lora": {"rank": 16}},
 }

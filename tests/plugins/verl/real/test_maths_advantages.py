@@ -389,5 +389,5 @@ def test_gdpo_without_dimensions_is_refused() -> None:
     inputs = Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2), reward_keys=["right"])
     with pytest.raises(AlgorithmError, match="rollout 't_0' has no reward 'right'"):
         ESTIMATORS["gdpo"](inputs)
-    with pytest.raises(AlgorithmError, match="needs reward_keys"):
+    with pytest.raises(AlgorithmError, match="needs rewards"):
         ESTIMATORS["gdpo"](Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2)))

@@ -232,7 +232,7 @@ def _no_entropy(last: Sequence[Metrics]) -> Finding | None:
         "it has settled on one answer too early: the learning rate is too high, or nothing keeps "
         "it from that",
         "Begin again with a lower learning_rate, a higher temperature, an entropy_bonus, or a "
-        "kl_coefficient",
+        "kl.coefficient",
     )
 
 
