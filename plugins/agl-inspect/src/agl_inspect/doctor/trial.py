@@ -170,7 +170,7 @@ class _Holds(logging.Filter):
 
 
 def _run(
-    checked: CheckedConfig, train: list[Any] | None, val: list[Any] | None, folder: Path
+    checked: CheckedConfig, train: Sequence[Any] | None, val: Sequence[Any] | None, folder: Path
 ) -> Trial:
     plans = checked.components
     plan = plans.get("algorithm")
