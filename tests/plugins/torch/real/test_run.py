@@ -51,7 +51,7 @@ STEP = "out/checkpoints/step-000001"
 def config(folder, tmp_path):
     (tmp_path / "counting.py").write_text(AGENT)
     (tmp_path / "tasks.jsonl").write_text('{"q": "Say one word."}\n{"q": "What is 2+3?"}\n')
-    (tmp_path / "agl.yaml").write_text(CONFIG.format(folder=folder))
+    (tmp_path / "agl.yaml").write_text(CONFIG.replace("{folder}", str(folder)))
 
 
 @pytest.mark.timeout(600)
