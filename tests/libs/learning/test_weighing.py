@@ -225,8 +225,7 @@ def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch
     pytest.importorskip("torch")
     sys.modules["own"] = own = types.ModuleType("own")
     own.distance = lambda inputs: inputs.rollouts.mask_NT * (inputs.outcomes_N - 0.25)[:, None]
-    own.distance.__doc__ = "The distance from 0.25.\n\nOf all."
-    own.wrong = lambda inputs: inputs.outcomes_N
+    own.distance.__doc__, own.wrong = "The distance from 0.25.\n\nOf all.", lambda it: it.outcomes_N
     given = WeighingOptions(estimator="own:distance")
     check_weighing("Mine", given)
     (first, *_) = weigh(batch(), given)

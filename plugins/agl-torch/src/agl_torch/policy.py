@@ -319,6 +319,8 @@ class PolicyTraining(OnlineTraining):
         from agl_torch.adapter import refresh
         from agl_torch.learner import Sample
 
+        if not rows:  # a subclass chose none
+            return {}, []
         samples = [
             Sample(
                 *(one.row, one.of_tokens, one.returns, one.values, one.left_out),
