@@ -53,7 +53,9 @@ def train(engine, quiet, tmp_path, model_folder):
             "epochs": 1,
             "batch_size": 8,  # all of them: one step
             "gradient_accumulation": 1,
-            "lora": {"rank": 0, "alpha": 8, "modules": None},
+            "lora_rank": 0,
+            "lora_alpha": 8,
+            "lora_targets": None,
             "load_in_4bit": False,
             "max_length": None,
             "weights": "bfloat16",
@@ -204,7 +206,7 @@ def test_a_training_goes_on_with_weights_and_moments_of_the_one_before(train, mo
 
 
 def test_an_adapter_goes_on_and_is_compared_with_the_version_before(train):
-    options = {"lora": 4, "learning_rate": 0.05}
+    options = {"lora_rank": 4, "learning_rate": 0.05}
     before, first = train("dpo", schedule=(1.0, 0.5), **options)
     after, second = train("dpo", "next", state=first / "state", schedule=(0.5, 0.0), **options)
     # Against itself a model has a loss of log 2, and against what it was before another one.
@@ -222,7 +224,7 @@ def test_an_adapter_goes_on_and_is_compared_with_the_version_before(train):
 def test_what_small_steps_learn_is_left_in_16_bits(train, model_folder, tmp_path, steps):
     start = shutil.copytree(model_folder, tmp_path / "start")
     load(start).to(torch.bfloat16).save_pretrained(start)
-    _, folder = train("sft", model=start, lora=8, epochs=steps, learning_rate=5e-6)
+    _, folder = train("sft", model=start, lora_rank=8, epochs=steps, learning_rate=5e-6)
     trained = PeftModel.from_pretrained(load(start), folder / "state").merge_and_unload()
     nearest = copy.deepcopy(trained).to(torch.bfloat16)
 
@@ -253,7 +255,7 @@ def test_rounding_by_chance_changes_no_mean_and_nothing_that_needs_none():
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_an_adapter_is_merged_into_whole_weights(train, model_folder, method):
-    metrics, folder = train(method, lora=4, epochs=4, learning_rate=0.05)
+    metrics, folder = train(method, lora_rank=4, epochs=4, learning_rate=0.05)
     before, after = load(model_folder), load(folder)
     expected = sft_loss(before) if method == "sft" else dpo_loss(before, before)
     assert metrics["loss/first"] == pytest.approx(expected.item(), abs=1e-5)
