@@ -347,7 +347,12 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
         costs = logprob_differences(reference, some, options)
         return Foreseen([[-algorithm.kl.coefficient * one for one in row] for row in costs])
 
-    weighed = weigh(collect(rows, batch.size), algorithm, foresee)
+    weighed = weigh(
+        collect(rows, batch.size),
+        algorithm.weighing,
+        foresee,
+        is_whole=algorithm.trains_whole_rows,
+    )
     measured = learner.update(
         [Sample(one.row, one.of_tokens, left_out=one.left_out) for one in weighed]
     )

@@ -164,7 +164,7 @@ def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(
 
     starts.hooks = [Stop()]
     options = {"steps": 4, "stopping": {"max_idle_steps": 2}, "checkpoints": every}
-    starts.start(**options, stopping={"target_reward": 0.0})  # three steps
+    starts.start(**{**options, "stopping": {"max_idle_steps": 2, "target_reward": 0.0}})  # 3 steps
     starts.asks = offline
     if is_stopped:
         with pytest.raises(StoppedError, match="after step 4"):

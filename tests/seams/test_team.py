@@ -55,7 +55,7 @@ def test_a_start_that_is_gone_is_named_before_a_model_is_loaded(ended, tmp_path,
     (ended / "one/reference").rename(tmp_path / "away")
     monkeypatch.setattr("agl_torch.models.load_model", None)
     try:
-        with pytest.raises(ConfigError, match=r"run/one' has the folder 'reference'. Set kl_coeff"):
+        with pytest.raises(ConfigError, match=r"run/one' has the folder 'reference'. Set kl.coeff"):
             train(ended, steps=3, resume_from=str(ended), deterministic=True)
     finally:
         (tmp_path / "away").rename(ended / "one/reference")

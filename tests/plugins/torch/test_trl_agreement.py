@@ -89,12 +89,12 @@ def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     model, reference = build_model(), build_model(seed=1)
     chosen = pick_options(LearnerOptions, algorithm)
     learner = Learner(model, chosen, algorithm.objective(), reference=reference)
-    weighed = weigh(collected_of(rows, tasks=1), algorithm)
+    is_whole = algorithm.trains_whole_rows
+    weighed = weigh(collected_of(rows, tasks=1), algorithm.weighing, is_whole=is_whole)
     samples = [Sample(one.row, one.of_tokens, left_out=one.left_out) for one in weighed]
-    measured = learner.update(samples)
+    loss = learner.update(samples)["loss/total"]
     found = {one.row.rollout_id: one.advantages[0].value for one in weighed}
-    advantages = [found.get(row.rollout_id, 0.0) for row in rows]
-    return advantages, measured["loss/total"], gradient_of(model)
+    return [found.get(row.rollout_id, 0.0) for row in rows], loss, gradient_of(model)
 
 
 def gradient_of(model):
