@@ -58,7 +58,7 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
     with pytest.raises(AlgorithmError, match="dead"):
         await asyncio.to_thread(fit, Dying(**options), first.agent, store=store)
     left = await store.query_rollouts(status_in=UNFINISHED)
-    assert len(left) > 10
+    assert left  # how many ended before depends on how busy the machine is
     if end == "failed":  # runners that could reach the store told it so: the gateway was gone
         for rollout in left:
             await store.update_rollout(rollout.rollout_id, status=end)
