@@ -291,10 +291,8 @@ class Misspelt(agl.Hook):
     async def on_rollout_ended(self): ...
 
 watch = Watch("made")
-
 def grade(task, private, result):
     return 0.5
-
 def environment(level: int = 1):
     from agl_runs.environments import Environment
     return Environment(agent, [{"x": level}] * level)
@@ -382,6 +380,8 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ),
         ("agent=cfg_agent:agnet", ConfigError, "has no 'agnet', as 'cfg_agent:agnet' says. Did "),
         ("agent=cfg_agent:plain", ConfigError, "expected an agent (a function with @agl.rollout, "),
+        ("agent=cfg_agent:AGENT", ConfigError, "agl.yaml: agent: "),
+        ("reward=cfg_agent:plain", ConfigError, "takes (task); expected (task, private, result)"),
         ("agent=", ConfigError, "agl.yaml: expected one of 'agent' and 'environment', which has "),
         ("environment=cfg_agent:environment", ConfigError, "an agent; there is both"),
         ("reward=exact_mach", UnknownComponentError, "agl.yaml: reward: unknown reward 'exact_m"),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,11 +176,9 @@ def test_runner_in_threads_that_ends_as_if_cancelled_is_a_crash(main_thread: str
     async def algorithm(store: agl.LightningStore) -> None:
         await asyncio.sleep(25)
 
-    trainer = agl.Trainer(
-        algorithm=algorithm,
-        strategy={"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2},
-        runner=lambda: Cancelling(agl.OtelTracer()),
-    )
+    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2}
+    made = partial(Cancelling, agl.OtelTracer())
+    trainer = agl.Trainer(algorithm=algorithm, strategy=strategy, runner=made)
     with pytest.raises(RunnerCrashError, match="nobody cancelled it"):
         trainer.fit(one)
 

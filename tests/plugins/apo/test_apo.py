@@ -638,11 +638,12 @@ def test_rounds_and_decision_are_metrics_and_a_run_that_goes_on_has_each_once(
 def test_folder_of_another_algorithm_or_a_live_run_is_refused_and_left_as_it_is(
     fit, worker, options, tmp_path
 ) -> None:
-    with hold_run(tmp_path / "best"), pytest.raises(AlgorithmError, match="in use by process"):
-        fit(agl.APO(**options), worker)
+    with hold_run(tmp_path / "best"):
+        metrics = tmp_path / "best" / "metrics.jsonl"
+        metrics.write_text('{"step": 1, "generation": 1}\n')
+        with pytest.raises(AlgorithmError, match="in use by process"):
+            fit(agl.APO(**options), worker)
     begin_generation(tmp_path / "best", algorithm="grpo")
-    metrics = tmp_path / "best" / "metrics.jsonl"
-    metrics.write_text('{"step": 1, "generation": 1}\n')
     with pytest.raises(AlgorithmError, match="holds a run of 'grpo', and this is 'apo'"):
         fit(agl.APO(**options), worker)
     assert metrics.read_text() == '{"step": 1, "generation": 1}\n'

@@ -42,7 +42,7 @@ class Logged:
             task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
         ) -> Any:
             self.generations.append((rollout.metadata or {})["generation"])
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)  # ten times as long as ``Dying`` waits to look
             resources: agl.NamedResources = {"prompt_template": prompt_template}
             return await worker.training_rollout_async(task, resources, rollout)
 
@@ -58,7 +58,7 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
     with pytest.raises(AlgorithmError, match="dead"):
         await asyncio.to_thread(fit, Dying(**options), first.agent, store=store)
     left = await store.query_rollouts(status_in=UNFINISHED)
-    assert left  # how many ended before depends on how busy the machine is
+    assert len(left) > 10
     if end == "failed":  # runners that could reach the store told it so: the gateway was gone
         for rollout in left:
             await store.update_rollout(rollout.rollout_id, status=end)

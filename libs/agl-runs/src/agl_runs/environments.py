@@ -61,17 +61,21 @@ def add_reward(
     if agent.grade_method() is not None:
         raise ConfigError(f"{where}: the agent has a grader of its own. Leave the reward out")
     with located(where):
-        agent.grade = _load_reward(spec, where)
-        agent.grade_method()  # refuses other parameters
+        reward = _load_reward(spec)
+        names = [*inspect.signature(reward).parameters] if callable(reward) else list[str]()
+        if set(names) != GRADE_PARAMETERS:
+            raise ConfigError(
+                f"{spec!r} takes ({', '.join(names)}); expected (task, private, result)"
+            )
+    agent.grade = reward
     return agent
 
 
-def _load_reward(spec: str | Mapping[str, Any], where: str) -> GradeMethod:
+def _load_reward(spec: str | Mapping[str, Any]) -> GradeMethod:
     if isinstance(spec, str) and ":" in spec:
         found = import_attribute(spec)
-        if inspect.isfunction(found) and set(inspect.signature(found).parameters) == (
-            GRADE_PARAMETERS
-        ):
+        # A function of other parameters makes a reward, as a class does.
+        if inspect.isfunction(found) and GRADE_PARAMETERS & {*inspect.signature(found).parameters}:
             return found
     made: Any = build_component(spec, group=GROUPS["reward"], expected_type=object)
     return made

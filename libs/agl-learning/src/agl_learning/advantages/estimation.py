@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import Inputs
 from agl_learning.advantages.estimates import Estimated, Foreseen, mean_of_tokens
-from agl_learning.advantages.estimator_option import about, estimate_by
+from agl_learning.advantages.estimator_option import describe_estimator, find_estimator
 from agl_learning.advantages.trajectories import Call, lay_out
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
@@ -75,7 +75,7 @@ def estimate(
     )
     name: str = options.estimator.type
     try:
-        found = estimate_by(name)(inputs)
+        found = find_estimator(name)(inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
     given: tuple[Tensor, Tensor | None] = found if isinstance(found, tuple) else (found, None)
@@ -86,7 +86,7 @@ def estimate(
             f"{tuple(laid.mask_NT.shape)} (rollouts, tokens); got {tuple(advantages_NT.shape)}"
         )
     is_by_token = returns_NT is not None or ":" in name
-    text = f"{name} ({about(name)})"
+    text = f"{name} ({describe_estimator(name)})"
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
         parts = [slice(call.start, call.end) for call in calls]

@@ -51,7 +51,7 @@ def estimator_of(because: str) -> str:
     return found[1] if found is not None and is_one else DEFAULT
 
 
-def estimate_by(name: str) -> "EstimatorFunction":
+def find_estimator(name: str) -> "EstimatorFunction":
     """The function of an estimator: one of ours, or ``module:function``.
 
     Raises:
@@ -64,10 +64,10 @@ def estimate_by(name: str) -> "EstimatorFunction":
     return {**estimators.ESTIMATORS, "reverse_kl": estimators.reverse_kl}[name]
 
 
-def about(name: str) -> str:
+def describe_estimator(name: str) -> str:
     """What an estimator makes of rewards; of ``module:function`` the first line that says so."""
     if ":" in name:
-        return (getdoc(estimate_by(name)) or "of one's own").partition("\n")[0].rstrip(".")
+        return (getdoc(find_estimator(name)) or "of one's own").partition("\n")[0].rstrip(".")
     return ABOUT[name]
 
 
@@ -79,7 +79,7 @@ def check_estimator(owner: str, /, **values: object) -> None:
     """
     for name, value in values.items():
         if isinstance(value, str) and ":" in value:
-            if not callable(estimate_by(value)):
+            if not callable(find_estimator(value)):
                 raise ConfigError(f"{owner}: {name} {value!r} is no function")
             continue
         for refused, needed in OF_TOKENS.items():
