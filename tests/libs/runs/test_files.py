@@ -30,12 +30,3 @@ def test_a_whole_file_is_as_it_was_where_the_new_one_does_not_fit(tmp_path):
     setup = "from agl_runs.files import write_whole"
     assert "large" in on_a_full_disk(f"write_whole(Path({str(path)!r}), 'x' * 99)", setup)
     assert path.read_text() == '{"a": 1}'
-
-
-def test_a_run_that_goes_on_keeps_its_configuration_where_the_new_one_does_not_fit(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("n_runners: 2\n")
-    setup = "from agl_runs.training import _ConfigWriter"
-    act = f"_ConfigWriter(Path({str(path)!r}), 'n_runners: 3').on_run_start()"
-    assert "large" in on_a_full_disk(act, setup)
-    assert path.read_text() == "n_runners: 2\n"

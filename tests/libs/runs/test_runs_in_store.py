@@ -23,7 +23,7 @@ def start_of(run_id: str = "run-1", **about: Any) -> RunStart:
         "algorithm": "toy",
         "seed": 7,
         "config": {"algorithm": {"type": "toy", "rate": 0.5}},
-        "code": RunCode(versions={"python": "3.11"}, agent="a1", commit="c1"),
+        "code": RunCode(versions={"python": "3.11"}, sources={"agent": "a1"}, commit="c1"),
         "folder": f"/runs/{run_id}",
         "datasets": {"train": DatasetDigest(num_tasks=3, digest="d1")},
         "pid": 4711,

@@ -161,24 +161,17 @@ def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
     assert (why["step"]["number"], why["step"]["num_trained"]) == (1, 2)
 
 
-def test_the_group_says_who_was_left_out(explain: Explain) -> None:
+def test_the_group_says_who_was_left_out_and_who_shares_a_number(explain: Explain) -> None:
     one, other, failed = make()
-    group = why_of(explain, one, "--row", "0", "--token", "2")["group"]
-    assert (group["mean"], group["std"]) == (0.5, 0.5**0.5)
-    members = {member["rollout_id"]: member for member in group["members"]}
+    why = why_of(explain, one, "--row", "0", "--token", "3")
+    assert (why["group"]["mean"], why["group"]["std"], why["num_shared"]) == (0.5, 0.5**0.5, 2)
+    members = {member["rollout_id"]: member for member in why["group"]["members"]}
     assert next(iter(members)) == one
     assert [members[each]["reward"] for each in (one, other)] == [1.0, 0.0]
     assert not members[failed]["is_counted"]
     assert members[failed]["left_out"] == "no attempt of the rollout succeeded"
-
-
-def test_a_number_of_the_whole_answer_is_said_to_be_shared(explain: Explain) -> None:
-    one, _, _ = make()
-    assert why_of(explain, one, "--row", "0", "--token", "3")["num_shared"] == 2
-    assert (
-        "shared     by all 2 tokens of the answer"
-        in explain(one, "--call", "0000000000000001", "--token", "1")[1]
-    )
+    text = explain(one, "--call", "0000000000000001", "--token", "1")[1]
+    assert "shared     by all 2 tokens of the answer" in text
 
 
 def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> None:

@@ -391,15 +391,3 @@ def test_name_of_any_length_is_refused_at_once(show: Any, name: str) -> None:  #
     code, text = show(name)
     assert (code, len(text) < 200) == (2, True)
     assert "an id, or the beginning of one, has 1,000 at most" in text
-
-
-async def test_near_ids_are_sought_a_few_times_however_long_the_name(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    class Counting(PagedReading):
-        async def rollouts(self, beginning: str) -> list[str]:
-            asked.append(beginning)
-            return []
-
-    await id_lookup._near(Counting(agl.InMemoryLightningStore()), "ro-" + "a" * 900)
-    assert len(asked) <= 24

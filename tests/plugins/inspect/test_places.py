@@ -1,6 +1,7 @@
 """Where an error arose: the same answer for `agl show`, the summary, the report and the doctor."""
 
 import asyncio
+import importlib
 import json
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import pytest
 
 import agl
 import agl_views.tables.rollout_table
+from agl.errors import AlgorithmError
 from agl.types import Attempt
 from agl_inspect.doctor.findings import attempt_failure
 from agl_inspect.show.rollout import failure
-from agl_runs.result import place_of
+from agl_runs.user_code import digests_of, place_of
 
 OF_OTHERS = [
     "/v/site-packages/openai/_base.py",
@@ -35,13 +37,71 @@ def test_place_of_an_error_is_in_the_agents_own_code_whatever_its_folder_is_call
     assert place_of(text_of(f"{folder}/agent.py", *OF_OTHERS)) == f"{folder}/agent.py:1"
 
 
-def test_place_of_an_error_without_a_frame_of_the_agents_is_the_last() -> None:
+def test_place_of_an_error_is_else_the_last_and_said_from_the_working_directory() -> None:
     assert place_of(text_of(*OF_OTHERS[:2])) == f"{json.__file__}:2"
     assert place_of(None) == ""
-
-
-def test_place_of_an_error_is_said_from_the_working_directory() -> None:
     assert place_of(text_of(f"{Path.cwd()}/agent.py")) == "agent.py:1"
+
+
+CODE = {
+    "my_parts": """
+class Order:
+    def order(self, tasks):
+        return [task["word"] for task in tasks]
+
+def estimate(inputs):
+    raise ValueError("no estimate")
+""",
+    "my_kind": """
+import agl
+import my_parts
+
+class Kind(my_parts.Order, agl.Algorithm):
+    def run(self, train_dataset=None, val_dataset=None):
+        try:
+            self.order([{}])
+        except KeyError as error:
+            raise ValueError("no order") from error
+""",
+}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in CODE.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine: Path) -> None:
+    kind = importlib.import_module("my_kind").Kind
+    options = {
+        "environment": {"type": "my_kind:Kind"},
+        "hooks": ["my_parts.Order", "ui", "json:loads"],
+        "algorithm": {
+            "type": "any",
+            "estimator": {"type": "my_parts:estimate", "rewards": None},
+            "task_order": "agl_learning.collect.task_order.Shuffled",
+            "model": "no.such:thing",
+        },
+    }
+    names = ["algorithm", "environment", "estimator", "hooks.0"]
+    before = digests_of({"algorithm": kind()}, options)
+    assert sorted(before) == names
+    (mine / "my_kind.py").write_text(f"{CODE['my_kind']}#")
+    after = digests_of({"algorithm": kind()}, options)
+    assert [n for n in names if after[n] != before[n]] == names[:2]
+    (mine / "my_parts.py").write_text(f"{CODE['my_parts']}#")  # of a base
+    last = digests_of({"algorithm": kind()}, options)
+    assert [n for n in names if last[n] != after[n]] == names
+
+
+def test_an_algorithms_error_names_where_its_cause_arose_in_the_users_code(mine: Path) -> None:
+    with pytest.raises(AlgorithmError, match=r"failed: ValueError: no order \(my_parts.py:4\)$"):
+        agl.Trainer(algorithm="my_kind:Kind", strategy="shm").fit(agl.rollout(lambda task: 1.0))
 
 
 AGENTS = """

@@ -1,8 +1,6 @@
 """What is written down of a run: its options, its code, and digests of its data."""
 
-import functools
 import hashlib
-import inspect
 import json
 import os
 import platform
@@ -22,6 +20,7 @@ from agl.utils.json_values import to_json_text
 from agl.utils.text import full_name_of
 from agl_runs.records import DatasetDigest, RunCode
 from agl_runs.secrets import redact
+from agl_runs.user_code import digest_of, digests_of, source_file, written
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
@@ -40,11 +39,12 @@ def describe_run(
 ) -> dict[str, Any]:
     """The fields of ``RunStart`` that say what is run."""
     seed = getattr(algorithm, "seed", None)
+    options = {"algorithm": options_of(algorithm)} if config is None else dict(config)
     return {
         "algorithm": name_of(algorithm),
         "seed": seed if isinstance(seed, int) else None,
-        "config": {"algorithm": options_of(algorithm)} if config is None else dict(config),
-        "code": code_of(agent),
+        "config": options,
+        "code": code_of(agent, algorithm, options),
         "datasets": {name: _digest_of(dataset) for name, dataset in datasets.items()},
     }
 
@@ -72,18 +72,23 @@ def options_of(algorithm: Algorithm) -> dict[str, Any]:
 
 def _qualified_name(value: Any) -> str:
     """Of a function or class, of what a partial calls, or of the class of any other object."""
-    if isinstance(value, functools.partial):
-        value = cast("functools.partial[Any]", value).func
-    return full_name_of(value if hasattr(value, "__qualname__") else cast(Any, type(value)))
+    return full_name_of(written(value))
 
 
-def code_of(agent: "LitAgent[Any]") -> RunCode:
-    """Versions of what is installed, and what tells the agent's source from another."""
-    versions, file = installed_versions(), source_file(agent)
+def code_of(
+    agent: "LitAgent[Any]", algorithm: Algorithm, config: Mapping[str, Any] | None = None
+) -> RunCode:
+    """Versions of what is installed, and what tells the user's source files from others."""
+    objects = {"agent": agent, "algorithm": algorithm}
+    if (grade := agent.grade_method()) is not None:
+        objects["reward"] = cast(Any, grade)
+    digests = digests_of(objects, config or {})
+    file, versions = source_file(written(agent)), installed_versions()
     if file is None:
-        return RunCode(versions=versions)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    return RunCode(versions=versions, agent=digest, commit=commit_of(file.parent))
+        return RunCode(versions=versions, sources=digests)
+    # Of an agent that is installed, too: nobody records the version of its package.
+    digests.setdefault("agent", digest_of(file))
+    return RunCode(versions=versions, sources=digests, commit=commit_of(file.parent))
 
 
 def installed_versions() -> dict[str, str]:
@@ -95,15 +100,6 @@ def installed_versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions
-
-
-def source_file(agent: "LitAgent[Any]") -> Path | None:
-    """The file that an agent was written in; None for one of a notebook, say."""
-    try:
-        found = inspect.getsourcefile(getattr(agent, "function", None) or type(agent))
-    except (TypeError, OSError):  # OSError: a class of a ``__main__`` that has no file
-        return None
-    return Path(found).resolve() if found is not None and Path(found).is_file() else None
 
 
 def commit_of(folder: Path, timeout: float = 5.0) -> str | None:

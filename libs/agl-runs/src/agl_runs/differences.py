@@ -19,6 +19,8 @@ _SAFE: Final = re.compile(
 )
 """Options of any component that change no result, only where servers are or when the run ends;
 algorithms tell their own."""
+_GIVEN: Final = ("agent", "algorithm", "reward")
+"""Whose code a trainer has as objects, whatever its options name."""
 _SHOWN: Final = 60
 _ABSENT: Final = object()
 
@@ -85,8 +87,8 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
     }
     found |= {f"{name} tasks": one.digest for name, one in start.datasets.items()}
     found |= {f"version of {name}": _series(one) for name, one in start.code.versions.items()}
-    if start.code.agent is not None:
-        found["the agent's source file"] = start.code.agent
+    sources = {n: digest for n, digest in start.code.sources.items() if not _SAFE.fullmatch(n)}
+    found |= {f"the {name}'s source file": digest for name, digest in sources.items()}
     return json.loads(json.dumps(found, default=str))
 
 
@@ -97,8 +99,11 @@ def _compare_code(old: RunCode, new: RunCode, safe: list[str], unsafe: list[str]
         text = f"{name}: version {_shown(was)} then, {_shown(version)} now"
         is_patch = version is not _ABSENT and _series(was) == _series(version)
         (safe if is_patch else unsafe).append(text)
-    if old.agent is not None and new.agent != old.agent:
-        unsafe.append(f"the agent's source file: {old.agent} then, {new.agent} now")
+    for name, was, digest in _changed(old.sources, new.sources):
+        # An option that names no code any more is another option, which is said already.
+        if was is not _ABSENT and (digest is not _ABSENT or name in _GIVEN):
+            text = f"the {name}'s source file: {_shown(was)} then, {_shown(digest)} now"
+            (safe if _SAFE.fullmatch(name) else unsafe).append(text)
     if old.commit is not None and new.commit != old.commit:
         safe.append(f"git commit: {old.commit[:12]} then, {(new.commit or 'none')[:12]} now")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agl.errors import (
+    AlgorithmError,
     ConfigError,
     InvalidTransitionError,
     NotSupportedError,
@@ -35,6 +36,7 @@ from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
 from agl_runs.rollouts import OfRunStore, cancel_leftovers
 from agl_runs.store import begin_run, end_run, get_run, query_runs
+from agl_runs.user_code import place_in
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
@@ -204,6 +206,8 @@ class RunRecorder(Recorder):
                 yield now
             except BaseException as raised:
                 error = raised
+                if isinstance(raised, AlgorithmError) and (place := place_in(raised)):
+                    raised.args = (f"{raised} ({place})",)
                 if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
                     raised.add_note(f"What it has is kept: {now.how_to_go_on}")
                 raise

@@ -31,10 +31,16 @@ class RunCode(Record):
 
     versions: dict[str, str] = Field(default_factory=dict[str, str])
     """``python``, agl-core, every installed plugin, torch and its like -> version."""
-    agent: str | None = None
-    """Digest of the agent's source file."""
+    sources: dict[str, str] = Field(default_factory=dict[str, str])
+    """``agent``, ``algorithm``, ``reward``, and each option that names the user's code, as
+    ``estimator`` -> digest of its source file."""
     commit: str | None = None
     """That the repository of the agent's source file is at; None where there is none."""
+
+    @property
+    def origin(self) -> dict[str, str | None]:
+        """Digests of source files and the commit, by what readers call them."""
+        return {**{f"code of {n}": one for n, one in self.sources.items()}, "commit": self.commit}
 
 
 class RunGeneration(Record):

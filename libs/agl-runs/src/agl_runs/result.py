@@ -2,12 +2,9 @@
 
 import json
 import logging
-import os
-import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +17,7 @@ from agl.store.queries import each_record
 from agl.types import AttemptedRollout, Failure, Rollout, public_failure
 from agl_runs.folders import known_run
 from agl_runs.records import Run
+from agl_runs.user_code import place_of
 
 logger = logging.getLogger("agl.runs")
 
@@ -139,18 +137,6 @@ async def sum_up(
     return replace(result, summary="\n".join(lines))
 
 
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.M)
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
-_AGL = re.compile(r"(.*[/\\](agl(?:_\w+)?))[/\\]")
-
-
-def place_of(traceback: str | None) -> str:
-    """``file:line`` of the last frame that the agent's author wrote, else of the last; or ""."""
-    frames: list[tuple[str, str]] = _FRAME.findall(traceback or "")
-    own = [frame for frame in frames if not _is_of_others(frame[0])] or frames
-    return ":".join(own[-1]).removeprefix(f"{Path.cwd()}{os.sep}") if own else ""
-
-
 def failure_text(error: Failure | None) -> str:
     """Boundary, type and message of a failure, and its place in the agent's code; "" for none."""
     if error is None:
@@ -158,12 +144,3 @@ def failure_text(error: Failure | None) -> str:
     place = place_of(error.traceback)
     text = f"{error.boundary}: {error.type}: {error.message}"
     return f"{text} ({place})" if place else text
-
-
-def _is_of_others(file: str) -> bool:
-    """Whether it is of the standard library, installed, or agl's own, wherever that lies."""
-    if _INSTALLED.search(file) or file.startswith(os.path.dirname(os.__file__)):
-        return True
-    folder, name = match.groups() if (match := _AGL.match(file)) else ("", "agl")
-    found = find_spec(name)
-    return found is not None and folder in (found.submodule_search_locations or ())

@@ -24,7 +24,7 @@ from agl_inspect.doctor.trial import Trial
 from agl_learning.collect.rollout_reader import OF_OTHERS
 from agl_records.row_builder import RowSet
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason
-from agl_runs.result import place_of
+from agl_runs.user_code import place_of
 
 Level = Literal["error", "warning", "note"]
 

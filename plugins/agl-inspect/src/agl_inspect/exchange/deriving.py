@@ -4,7 +4,6 @@ The agent is not run again. Of each rollout that succeeded the derived run has t
 counts, with its spans; where there is a new reward function, its reward in place of all others.
 """
 
-import hashlib
 import inspect
 import time
 from collections import Counter
@@ -36,6 +35,7 @@ from agl_records.row_builder import RowsAdapter
 from agl_runs.description import installed_versions
 from agl_runs.records import Run, RunSource, RunStart
 from agl_runs.store import begin_run, end_run
+from agl_runs.user_code import digest_of, source_file
 
 ALGORITHM: Final = "rederive"
 Component = str | dict[str, Any]
@@ -84,11 +84,8 @@ class Reward:
     @cached_property
     def digest(self) -> str | None:
         """Of its source file; None where it has none."""
-        try:
-            file = inspect.getsourcefile(self.function)
-        except TypeError:
-            return None
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+        file = source_file(self.function)
+        return digest_of(file) if file else None
 
     async def of(self, read: Read) -> dict[str, Any] | None:
         """Attributes of the reward of a rollout; None where it has none."""

@@ -156,8 +156,7 @@ def _about(facts: RunFacts) -> Iterator[str]:
         "tokens": tokens_text(facts),
     }
     if facts.run is not None:
-        code = facts.run.code
-        known |= {"seed": facts.run.seed, "agent": code.agent, "commit": code.commit}
+        known |= {"seed": facts.run.seed, **facts.run.code.origin}
         known |= {f"{name} tasks": each.num_tasks for name, each in facts.run.datasets.items()}
     yield "<h2>About the run</h2>"
     yield _table(None, [[name, value] for name, value in known.items() if value not in (None, "")])

@@ -106,7 +106,7 @@ def _about(run: Run) -> dict[str, Any]:
 
 
 def _code(run: Run) -> dict[str, Any]:
-    return {**run.code.versions, "agent": run.code.agent, "commit": run.code.commit}
+    return {**run.code.versions, **run.code.origin}
 
 
 def _totals(held: Held) -> dict[str, Any]:

@@ -128,8 +128,7 @@ def print_run(run: Run, derived: list[str]) -> None:
         "step": metrics.step,
         "reward": metrics.last_reward,
         "unread": metrics.unread or None,
-        "agent": code.agent,
-        "commit": code.commit,
+        **code.origin,
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
     }
     print_table(["", ""], [rounded(each) for each in about.items() if each[1] is not None])

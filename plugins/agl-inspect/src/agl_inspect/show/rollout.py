@@ -7,7 +7,7 @@ from agl.types import Attempt, Span
 from agl.utils.text import printable
 from agl_records.final_rewards import reward_text
 from agl_records.training_data import ModelCall
-from agl_runs.result import place_of
+from agl_runs.user_code import place_of
 from agl_views.explanations.reward_lines import refused_text
 from agl_views.explanations.rollout_view import Shown, message_text, said, text_of
 

@@ -16,7 +16,7 @@ from agl.types import Attempt, Span
 from agl_records.calls.reader import recorded_parts
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS
-from agl_runs.result import place_of
+from agl_runs.user_code import place_of
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.images import decoded
 from agl_ui.live import state_of

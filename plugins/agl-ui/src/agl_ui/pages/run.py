@@ -17,7 +17,7 @@ from agl_records.ledger.tables import excluded, reasons_text
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.differences import flat
 from agl_runs.folders import shown_status
-from agl_runs.result import place_of
+from agl_runs.user_code import place_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
