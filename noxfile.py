@@ -205,7 +205,7 @@ def tests_core(session: nox.Session) -> None:
 def tests_plugins(session: nox.Session) -> None:
     """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
-    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", "schemathesis>=4", ANTHROPIC]
+    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC]
     install(session, *EVERYTHING, *tools)
     run_tests(session, *(f"tests/{name}" for name in PLUGIN_TESTS))
     run_tests(session, "-m", "plugins", "tests/libs", "tests/house", "tests/contract")

@@ -266,19 +266,21 @@ def test_algorithm_and_runner_roles_meet_over_the_network(tmp_path: Path) -> Non
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     script = write(tmp_path, ROLE_SCRIPT)
-    environment = {**os.environ, "AGL_SERVER_HOST": "127.0.0.1", "AGL_SERVER_PORT": port}
+    environment = {**os.environ, "AGL_SERVER_PORT": port}
+    learns = {**environment, "AGL_CURRENT_ROLE": "algorithm", "AGL_SERVER_HOST": "0.0.0.0"}
+    command = [sys.executable, script]
+    refused = subprocess.run(command, env=learns, capture_output=True, text=True, timeout=250)
+    assert refused.returncode == 1
+    assert "AGL_SERVER_TOKEN" in refused.stderr.splitlines()[-1]
+    token = {"AGL_SERVER_TOKEN": "a long random text"}
     runner = subprocess.Popen(
-        [sys.executable, script],
-        env={**environment, "AGL_CURRENT_ROLE": "runner"},
+        command,
+        env={**environment, **token, "AGL_CURRENT_ROLE": "runner", "AGL_SERVER_HOST": "127.0.0.1"},
         stderr=subprocess.DEVNULL,
     )
     try:
         learner = subprocess.run(
-            [sys.executable, script],
-            env={**environment, "AGL_CURRENT_ROLE": "algorithm"},
-            capture_output=True,
-            text=True,
-            timeout=250,
+            command, env={**learns, **token}, capture_output=True, text=True, timeout=250
         )
         assert learner.returncode == 0, learner.stderr
         assert [row[1] for row in results(learner.stdout)] == ["succeeded"] * 4

@@ -1,7 +1,8 @@
 """What scripts of 0.3 do, and agl does otherwise: C1 to C28 of the review, in agentlightning.
 
-C1 and C28 are ``test_names.py``, C23 and C9 ``tests/seams/test_from_03.py``. C13, C15, C19, C25 and
-C27 are differences that the migration page gives reasons for.
+C1 and C28 are ``test_names.py``, C2 ``test_threaded_store.py``, C23
+``tests/seams/test_no_runner_left.py``; C6, C8 and C9 are among the tests of trainer, tracer and
+triplets. C13, C15, C19, C25 and C27 are differences that the migration page gives reasons for.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import json
 import logging
 import shutil
 import sys
-import threading
 import urllib.error
 import urllib.request
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ import agentlightning as agl
 from agentlightning.adapter.triplet import RewardMatchPolicy, TraceTree, Transition
 from agentlightning.algorithm.apo import APO
 from agentlightning.semconv import LinkPydanticModel, RewardPydanticModel
-from agentlightning.store import LightningStore, LightningStoreServer
+from agentlightning.store import LightningStoreServer
 from agentlightning.tracer import AgentOpsTracer, OtelTracer
 from agentlightning.types import Span
 from agl.errors import ConfigError, InvalidQueryError, UnknownRecordError
@@ -54,30 +54,7 @@ def agent(task: Any) -> float:
     return 1.0
 
 
-# --- C2: stores
-
-
-class PartOfAStore(LightningStore):
-    """As a script of 0.3 has it: some methods, no capabilities, no statistics."""
-
-    most_at_once = calls = 0
-
-    async def get_latest_resources(self) -> agl.ResourcesUpdate | None:
-        self.calls += 1
-        self.most_at_once = max(self.most_at_once, self.calls)
-        await asyncio.sleep(0.001)
-        self.calls -= 1
-        return None
-
-
-async def test_c2_store_with_a_part_of_the_methods_is_made_and_guarded() -> None:
-    store = PartOfAStore()
-    assert (await store.statistics())["name"] == "PartOfAStore"
-    guarded = agl.LightningStoreThreaded(store)
-    await asyncio.gather(*(guarded.get_latest_resources() for _ in range(5)))
-    assert store.most_at_once == 1
-    with pytest.raises(NotImplementedError, match="PartOfAStore has no enqueue_many_rollouts"):
-        await guarded.enqueue_rollout(1)
+# --- C3, C10, C26: stores
 
 
 async def test_c3_and_c10_what_the_store_refuses_is_a_value_error() -> None:
@@ -98,7 +75,20 @@ async def test_c26_one_rollout_is_waited_for() -> None:
     assert ended.status == "succeeded"
 
 
-# --- C4, C7, C8: tracers
+@pytest.mark.parametrize("kind", ["InMemoryLightningStore", "LightningStoreThreaded"])
+async def test_d4_requests_fields_are_arguments_of_enqueue_rollout(kind: str) -> None:
+    store: agl.LightningStore = agl.InMemoryLightningStore()
+    if kind == "LightningStoreThreaded":
+        store = agl.LightningStoreThreaded(store)
+    request = agl.EnqueueRolloutRequest(input=1, mode="train", metadata={"a": 1})
+    rollout = await store.enqueue_rollout(**request.model_dump())
+    assert (rollout.input, rollout.mode, rollout.metadata) == (1, "train", {"a": 1})
+    (many,) = await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input=1)])
+    made = [many, await store.enqueue_rollout(1), await store.start_rollout(1)]
+    assert [each.metadata for each in made] == [{}, {}, {}]
+
+
+# --- C4, C7: tracers
 
 
 async def test_c4_trace_under_agentops_begins_with_a_span_named_after_it() -> None:
@@ -132,16 +122,7 @@ def test_c7_what_agentops_cannot_do_is_refused_by_name() -> None:
         AgentOpsTracer().get_langchain_handler(tags=["a"])
 
 
-async def test_c8_status_is_recorded_as_text() -> None:
-    tracer = OtelTracer()
-    async with tracer.trace_context("n"):
-        with tracer.operation_context("work") as recording:
-            recording.record_status("ERROR", "it broke")
-    (made,) = tracer.get_last_trace()
-    assert (made.status.status_code, made.status.description) == ("ERROR", "it broke")
-
-
-# --- C5, C6, C11, C18, C20, C21, C22: trainer, algorithms, components
+# --- C5, C11, C18, C20, C21, C22: trainer, algorithms, components
 
 
 def test_c5_algorithms_are_subscripted_with_a_type_of_task() -> None:
@@ -151,15 +132,6 @@ def test_c5_algorithms_are_subscripted_with_a_type_of_task() -> None:
     assert isinstance(agl.Baseline[int](), agl.Baseline)
     with pytest.raises(AttributeError, match="compute_textual_gradient is not in agl: run"):
         APO(api_key="x").compute_textual_gradient  # noqa: B018
-
-
-def test_c6_dataset_that_an_algorithm_does_not_take_is_a_type_error() -> None:
-    @agl.algo
-    async def algorithm(store: agl.LightningStore) -> None:
-        raise AssertionError("it was started")
-
-    with pytest.raises(TypeError, match="train_dataset is given"):
-        agl.Trainer(algorithm=algorithm, strategy="shm").fit(agent, [1])
 
 
 def test_c11_component_is_built_from_a_registry_with_optional_defaults() -> None:
@@ -230,6 +202,30 @@ def test_records_that_are_set_say_what_to_call_instead() -> None:
     config = agl.RolloutConfig()
     with pytest.raises(AttributeError, match=r"RolloutConfig\.timeout_seconds was set"):
         config.timeout_seconds = 1.0
+
+
+def test_proxy_and_adapter_are_given_by_options_path_or_instance() -> None:
+    by_options = agl.Trainer(
+        llm_proxy={"port": 4000}, adapter="agentlightning.adapter.TraceToMessages"
+    )
+    assert isinstance(by_options.llm_proxy, agl.LLMProxy)
+    assert by_options.llm_proxy.port == 4000
+    assert isinstance(by_options.adapter, agl.TraceToMessages)
+    options = {"agent_match": "plan_agent", "repair_hierarchy": False}
+    assert isinstance(agl.Trainer(adapter=options).adapter, agl.TracerTraceToTriplet)
+    adapter = agl.LlmProxyTraceToTriplet()
+    assert agl.Trainer(adapter=adapter).adapter is adapter
+
+
+def test_s7_method_of_0_1_gets_the_rollouts_id() -> None:
+    class Agent(agl.LitAgent[Any]):
+        async def training_rollout(self, task: Any, rollout_id: str, resources: Any) -> float:  # type: ignore
+            assert "prompt" in resources
+            return float(rollout_id.startswith("ro-"))
+
+    resources: agl.NamedResources = {"prompt": agl.PromptTemplate(template="x")}
+    trainer = agl.Trainer(strategy="shm", tracer=OtelTracer(), initial_resources=resources)
+    assert trainer.dev(Agent(), [1]).mean_reward == 1.0
 
 
 # --- C14, C16: adapters
@@ -479,23 +475,3 @@ def test_log_of_the_original_s_name_is_agls() -> None:
             logging.getLogger(name).handlers = []
             logging.getLogger(name).propagate = True
             logging.getLogger(name).setLevel(logging.NOTSET)
-
-
-def test_whole_run_of_an_algorithm_of_0_3_ends() -> None:
-    seen: list[str] = []
-
-    class Mine(agl.Algorithm):
-        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-            store = self.get_store()
-            queued = [
-                await store.enqueue_rollout(input=task, mode="train") for task in train_dataset
-            ]
-            ids = [each.rollout_id for each in queued]
-            done = await store.wait_for_rollouts(rollout_ids=ids, timeout=30)
-            for each in done:
-                spans = await store.query_spans(each.rollout_id, "latest")
-                seen.append(f"{each.status} {agl.find_final_reward(spans)}")
-
-    agl.Trainer(algorithm=Mine(), strategy="shm").fit(agent, [1, 2])
-    assert seen == ["succeeded 1.0"] * 2
-    assert threading.active_count() < 50

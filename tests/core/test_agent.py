@@ -284,7 +284,8 @@ def test_coroutine_method_goes_before_the_plain_one() -> None:
             return 0.0
 
     assert method_name(Agent(), "train") == "rollout_async"
-    assert method_name(Agent(), "val") == "validation_rollout_async"
+    for mode in ("val", "test"):
+        assert method_name(Agent(), mode) == "validation_rollout_async"
     assert Agent().is_async()
 
 

@@ -10,6 +10,7 @@ import pytest
 import agl
 from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, AGL_OPERATION
+from agl.utils.otel import extract_links_from_attributes, make_link_attributes, query_linked_spans
 
 INPUT = "agentlightning.operation.input"
 OUTPUT = "agentlightning.operation.output"
@@ -153,7 +154,9 @@ def test_objects_come_back_as_they_were(value: Any) -> None:
 
 
 def test_object_is_json_as_published() -> None:
-    span = agl.emit_object({"name": "Ünal", "age": 30}, propagate=False)
+    more = {"meta": {"source": ["a", "b"]}}
+    span = agl.emit_object({"name": "Ünal", "age": 30}, attributes=more, propagate=False)
+    assert span.attributes["meta.source"] == ["a", "b"]
     assert span.attributes["agentlightning.object.type"] == "dict"
     assert span.attributes["agentlightning.object.json"] == '{"name": "Ünal", "age": 30}'
 
@@ -311,6 +314,21 @@ async def test_block_records_input_and_output() -> None:
     assert span.start_time is not None
     assert span.end_time is not None
     assert span.end_time >= span.start_time
+
+
+async def test_what_is_emitted_in_a_block_is_below_it_and_finds_it_by_its_links() -> None:
+    def work() -> None:
+        for name in ("chat-41", "chat-42"):
+            with agl.operation(conversation_id=name):
+                if name == "chat-42":
+                    agl.emit_annotation(make_link_attributes({"conversation_id": name}))
+
+    spans = await traced(work)
+    (annotation,) = (span for span in spans if span.name == AGL_ANNOTATION)
+    links = extract_links_from_attributes(annotation.attributes)
+    (match,) = query_linked_spans([s for s in spans if s.name == AGL_OPERATION], links)
+    assert match.attributes["conversation_id"] == "chat-42"
+    assert annotation.parent_id == match.span_id
 
 
 def test_local_operation_needs_no_tracer() -> None:

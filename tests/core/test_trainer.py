@@ -166,30 +166,6 @@ def test_baseline_refuses_senseless_options(options: dict[str, Any], message: st
         agl.Baseline(**options)
 
 
-def test_hooks_see_the_whole_life_of_a_rollout() -> None:
-    calls: list[str] = []
-
-    class Recorder(agl.Hook):
-        async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Any) -> None:
-            calls.append("rollout start")
-
-        async def on_trace_start(
-            self, *, agent: Any, runner: Any, tracer: Any, rollout: Any
-        ) -> None:
-            calls.append("trace start")
-
-        async def on_trace_end(self, *, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
-            calls.append("trace end")
-
-        async def on_rollout_end(
-            self, *, agent: Any, runner: Any, rollout: Any, spans: Any
-        ) -> None:
-            calls.append(f"rollout end {rollout.attempt.status}")
-
-    agl.Trainer(strategy=shm(), hooks=Recorder()).dev(tenth, [1])
-    assert calls == ["rollout start", "trace start", "trace end", "rollout end succeeded"]
-
-
 def test_strategy_forms_of_the_guides() -> None:
     algorithm = agl.Baseline()
     assert agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm").n_runners == 1
@@ -202,6 +178,9 @@ def test_strategy_forms_of_the_guides() -> None:
     ).strategy
     assert isinstance(served, agl.ClientServerExecutionStrategy)
     assert (served.n_runners, served.server_port) == (8, 9999)
+    default = agl.Trainer(algorithm=algorithm, n_runners=8).strategy
+    assert isinstance(default, agl.ClientServerExecutionStrategy)
+    assert (default.n_runners, default.server_port) == (8, 0)
 
 
 def test_environment_reaches_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +192,63 @@ def test_environment_reaches_the_strategy(monkeypatch: pytest.MonkeyPatch) -> No
     assert strategy.server_port == 10000
     assert strategy.role == "algorithm"
     assert strategy.managed_store is False
+
+
+def test_names_of_0_3_are_taken_beside_ours() -> None:
+    trainer = agl.Trainer(n_workers=1, strategy=shm())
+    assert trainer.dev(tenth, dev_dataset=[1]).mean_reward == 0.1
+    assert trainer.n_runners == 1
+    with pytest.raises(ConfigError, match="n_runners and n_workers are one setting"):
+        agl.Trainer(n_runners=1, n_workers=2)
+
+
+def test_algorithms_run_under_a_strategy_of_ones_own() -> None:
+    class OneAfterTheOther(agl.ExecutionStrategy):
+        def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:
+            async def both() -> None:
+                stop = agl.ThreadingEvent()
+                runners = asyncio.create_task(runner(store, 0, stop))
+                await algorithm(store, stop)
+                stop.set()
+                await runners
+
+            asyncio.run(both())
+
+    baseline = agl.Baseline()
+    agl.Trainer(algorithm=baseline, strategy=OneAfterTheOther(), max_rollouts=10).fit(tenth, [1, 2])
+    assert list(baseline.rewards.values()) == [0.1, 0.2]
+
+
+def test_max_rollouts_ends_a_run_that_would_go_on() -> None:
+    store = agl.InMemoryLightningStore()
+    agl.Trainer(strategy="shm", store=store, max_rollouts=3).dev(tenth, [1] * 50)
+    ended = asyncio.run(store.query_rollouts(status_in=["succeeded"]))
+    assert len(ended) == 3
+
+
+def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer() -> None:
+    class Reads(agl.Algorithm):
+        def __init__(self) -> None:  # as the guide's, it does not call the base's
+            self.read: list[Any] = []
+
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            store = self.get_store()
+            assert self.get_llm_proxy() is None
+            for task in train_dataset:
+                rollout = await store.enqueue_rollout(task)
+                ids = [rollout.rollout_id]
+                while not await store.wait_for_rollouts(rollout_ids=ids, timeout=0.0):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                spans = await store.query_spans(rollout.rollout_id, "latest")
+                self.read.append(self.get_adapter().adapt(spans))
+
+    class Rewards(agl.TraceAdapter[Any]):
+        def adapt(self, source: Any, /) -> Any:
+            return agl.find_final_reward(source)
+
+    algorithm = Reads()
+    agl.Trainer(algorithm=algorithm, adapter=Rewards(), strategy=shm()).fit(tenth, [1, 2])
+    assert algorithm.read == [0.1, 0.2]
 
 
 def test_wrong_requests_are_refused_before_anything_starts() -> None:

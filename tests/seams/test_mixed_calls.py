@@ -184,6 +184,9 @@ async def test_baseline_of_mixed_calls_tells_it(caplog: pytest.LogCaptureFixture
 async def test_agent_with_a_global_address_is_right_one_at_a_time() -> None:
     collected = await collect(by_environment, TASKS, 1)
     assert [len(one.ran.calls) for one in collected.ended] == [2, 2, 2, 2]
+    for one in collected.ended:
+        question = one.rollout.input["question"]
+        assert all(question in repr(call) for call in one.ran.calls)
 
 
 async def test_agent_that_makes_no_call_or_many_raises_no_alarm(
