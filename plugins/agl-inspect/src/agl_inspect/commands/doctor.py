@@ -15,6 +15,7 @@ from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
 from agl_inspect.doctor.grades import USES
 from agl_inspect.doctor.machine import machine
 from agl_inspect.doctor.trial import try_once
+from agl_inspect.graders.audit import Audit, audit
 from agl_runs.config.file import load_config
 
 DEFAULT = Path("agl.yaml")
@@ -29,9 +30,29 @@ DEFAULT = Path("agl.yaml")
 @click.option(
     "--tokenizer", help="Folder or name: its chat template is tried on calls without token ids."
 )
+@click.option(
+    "--graders", is_flag=True, help="See whether wrong answers are paid, in place of the rest."
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="With --graders: so many tasks, evenly spread.",
+)
+@click.option(
+    "--solution", help="With --graders: where a task has its solution.  [default: solution, answer]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    file: Path | None, overrides: tuple[str, ...], task: int, tokenizer: str | None, as_json: bool
+    file: Path | None,
+    overrides: tuple[str, ...],
+    task: int,
+    tokenizer: str | None,
+    graders: bool,
+    tasks: int,
+    solution: str | None,
+    as_json: bool,
 ) -> None:
     """Run one rollout of FILE, then a few at once, and say what could be learned from it.
 
@@ -42,6 +63,10 @@ def command(
     template, can be fine-tuned on; C: text only, for prompt optimisation and preference pairs), its
     reward and by which rule, or why it is excluded. Then what was found, with the fix.
     The exit code is 1 when nothing could be learned.
+
+    With --graders the agent runs with models that know nothing (silent, repeating the question,
+    guessing, all form, listing everything) and with one that knows the solution. The exit code is 1
+    when a wrong answer is paid as if it were right.
     """
     if file is None and not DEFAULT.exists():
         _look_at_machine(as_json)
@@ -50,6 +75,10 @@ def command(
     # What the log would say of this rollout, the findings say.
     setup_module_logging("CRITICAL", name="agl")
     logging.getLogger("agl").propagate = False
+    if graders:
+        note(f"running up to {tasks} tasks with each of 6 answers ...")
+        _show_audit(audit(loaded, tasks, solution), as_json)
+        return
     note("running one rollout, then a few at once ...")
     diagnosis = diagnose(try_once(loaded, task), tokenizer)
     if as_json:
@@ -57,6 +86,33 @@ def command(
     else:
         _show(diagnosis)
     click.get_current_context().exit(0 if diagnosis.trainable else 1)
+
+
+def _show_audit(found: Audit, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(found), "is_sound": found.is_sound})
+    else:
+        columns = ["answer", "a model that", "rollouts", "failed", "mean reward", "most"]
+        rows = [
+            [
+                one.answer,
+                one.what,
+                str(len(one.rewards) + len(one.failures)),
+                str(len(one.failures) or ""),
+                "" if one.mean is None else f"{one.mean:.4g}",
+                f"{max(one.rewards):.4g}" if one.rewards else "",
+            ]
+            for one in found.paid
+        ]
+        print_table(columns, rows)
+        click.echo()
+        for finding in found.findings:
+            _say(finding.level, f"{finding.code}: {finding.message}")
+            if finding.fix:
+                _say("", f"-> {finding.fix}")
+        sound = "can be trained on" if found.is_sound else "would be trained to do something else"
+        _say("verdict", f"an agent {sound}, as {found.num_tasks} tasks say")
+    click.get_current_context().exit(0 if found.is_sound else 1)
 
 
 def _look_at_machine(as_json: bool) -> None:

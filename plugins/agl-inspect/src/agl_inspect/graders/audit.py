@@ -1,0 +1,295 @@
+"""``agl doctor --graders``: answers that must not be paid, for tasks of a configuration."""
+
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.agent.function import FunctionalLitAgent, rollout as agent_of
+from agl.algorithm.base import FastAlgorithm
+from agl.errors import AglError, ConfigError
+from agl.store.memory import InMemoryLightningStore
+from agl.trainer import Trainer
+from agl.types import LLM, AttemptedRollout, Dataset, Failure, private_of, without_private
+from agl_inspect.doctor.findings import Finding
+from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
+from agl_records.final_rewards import final_reward
+from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
+
+PAID_SHARE = 0.1
+"""A wrong answer is paid where it earns more than this part of what the solution earns."""
+NUM_FILES, FILE_BYTES = 5000, 2**24
+"""So many files are read in search of what is private, up to so many bytes of each."""
+SHORTEST = 8
+"""Characters of a text that is no chance find in a file."""
+
+
+@dataclass
+class Paid:
+    """What one kind of answer earned."""
+
+    answer: str
+    what: str
+    rewards: list[float] = field(default_factory=list[float])
+    """Of the tasks whose rollouts succeeded and have one."""
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    @property
+    def mean(self) -> float | None:
+        """Mean reward; None without one."""
+        return statistics.fmean(self.rewards) if self.rewards else None
+
+
+@dataclass
+class Audit:
+    """What all of them earned, and what that says."""
+
+    num_tasks: int
+    paid: list[Paid] = field(default_factory=list[Paid])
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no finding is an error."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+
+def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
+    """Run the agent with models that know nothing, and look at its rewards.
+
+    Agent, grader, runner, isolation and gateway are those of the file; the algorithm is not run,
+    and the store is in memory.
+
+    Args:
+        file: The configuration; checked as ``agl run`` does.
+        num_tasks: So many of its tasks, evenly spread.
+        key: Where a task has its known solution, see ``solution_of``.
+
+    Raises:
+        ConfigError: The configuration is wrong, has no tasks, or its agent takes no model.
+        PluginError: A component is unknown or does not load.
+    """
+    with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
+        checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
+        agent = checked.agent
+        if isinstance(agent, FunctionalLitAgent) and {"llm", "resource", "resources"}.isdisjoint(
+            slot.kind for slot in agent.injector.slots
+        ):
+            raise ConfigError(
+                f"agl doctor --graders answers in the place of the agent's model, and agent "
+                f"{agent.injector.name!r} takes none. Give it a parameter llm: agl.LLM"
+            )
+        tasks = [*(checked.train or checked.val or ())]
+        if not tasks:
+            raise ConfigError(f"{checked.file.where('train')}: --graders needs tasks")
+        tasks = tasks[:: max(1, len(tasks) // num_tasks)][:num_tasks]
+        algorithm = _Answered(checked, tasks, key)
+        _fit(checked, agent, algorithm)
+        result = Audit(len(tasks), algorithm.paid)
+        result.findings += _findings(algorithm.paid)
+        result.findings += _readable(checked, tasks)
+        return result
+
+
+class _Answered(FastAlgorithm):
+    """Has every task answered in every way, one after the other, and keeps the rewards."""
+
+    publishes = (LLM,)
+
+    def __init__(self, checked: CheckedConfig, tasks: Sequence[Any], key: str | None) -> None:
+        plan = checked.components.get("algorithm")
+        given = checked.resources or {}
+        name = str(plan.options.get("resource_name", "main_llm")) if plan else "main_llm"
+        self._names = [one for one in given if isinstance(given[one], LLM)] or [name]
+        self._tasks = tasks
+        self._solutions = [solution_of(task, key) for task in tasks]
+        self.paid = [Paid(kind, what) for kind, what in WRONG.items()]
+        if any(one is not None for one in self._solutions):
+            self.paid.insert(0, Paid("solution", "gives the known solution"))
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        server = AnswerServer(self._solutions)
+        answers = [
+            (paid.answer, number)
+            for paid in self.paid
+            for number in range(len(self._tasks))
+            if paid.answer != "solution" or self._solutions[number] is not None
+        ]
+        by_kind = {paid.answer: paid for paid in self.paid}
+        async with server.served(self, "agl-probe", answers) as models:
+            together = asyncio.Semaphore(8)
+            await asyncio.gather(
+                *(
+                    self._one(by_kind[kind], self._tasks[number], model, together)
+                    for (kind, number), model in zip(answers, models, strict=True)
+                )
+            )
+
+    async def _one(self, paid: Paid, task: Any, model: LLM, together: asyncio.Semaphore) -> None:
+        store = self.get_store()
+        async with together:
+            resources = {
+                **(self.get_initial_resources() or {}),
+                **dict.fromkeys(self._names, model),
+            }
+            resources_id = (await self.publish_resources(resources)).resources_id
+            queued = await store.enqueue_rollout(task, mode="test", resources_id=resources_id)
+            (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+        reward = (await final_reward(store, ended)).reward
+        if reward is not None:
+            paid.rewards.append(reward)
+        elif isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
+            paid.failures.append(ended.attempt.error)
+
+
+def _fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
+    plans = checked.components
+    built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
+    gateway = built.pop("gateway", None)
+    options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
+    trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
+    trainer.fit(agent, None)
+
+
+def _findings(paid: Sequence[Paid]) -> list[Finding]:
+    right = next((one for one in paid if one.answer == "solution"), None)
+    wrong = [one for one in paid if one.answer != "solution"]
+    found = [finding for one in paid if (finding := _failing(one)) is not None]
+    means = [one.mean for one in wrong if one.mean is not None]
+    if not means:
+        return found
+    most = None if right is None else right.mean
+    # Without a solution nobody knows what a right answer earns: what is above 0 is pay.
+    floor = min(*means, 0.0)
+    bar = floor if most is None else floor + PAID_SHARE * max(most - floor, 0.0)
+    if most is not None and (most <= floor or most < max(means)):
+        message = f"the known solution earns {most:.4g} on average, a wrong answer {max(means):.4g}"
+        fix = "See how grader and agent read an answer; --solution KEY names where solutions stand"
+        found.append(Finding("error", "solution_not_paid", message, fix))
+    for one in wrong:
+        earned = one.mean
+        if earned is not None and earned > bar:
+            found.append(_wrong_is_paid(one, earned, most))
+    if right is None:
+        message = "no task has a known solution, so nobody knows what a right answer earns"
+        fix = "Give tasks 'solution' or 'answer' in their private part, or name it: --solution KEY"
+        found.append(Finding("note", "no_solutions", message, fix))
+    return found
+
+
+def _failing(one: Paid) -> Finding | None:
+    if not one.failures:
+        return None
+    first = one.failures[0]
+    total = len(one.failures) + len(one.rewards)
+    message = (
+        f"{len(one.failures)} of {total} rollouts failed where the model {one.what}; the first "
+        f"({first.boundary}): {first.type}: {first.message}"
+    )
+    fix = "A model gives such answers early in training: agent and grader should give them a reward"
+    return Finding("warning", f"{one.answer}_fails", message, fix)
+
+
+def _wrong_is_paid(one: Paid, earned: float, most: float | None) -> Finding:
+    of = "" if most is None else f", the known solution {most:.4g}"
+    # Guessing earns its share of a choice of few; that of nothing, or of all, is a hole.
+    is_as_good = most is not None and earned >= most / 2
+    level = "error" if is_as_good or one.answer not in ("random", "question") else "warning"
+    message = f"a model that {one.what} earns {earned:.4g} on average{of}"
+    fix = (
+        "Have the grader compare what is asked for, whole, and give nothing where it finds none; "
+        "training would learn this answer"
+    )
+    return Finding(level, f"{one.answer}_paid", message, fix)
+
+
+def _readable(checked: CheckedConfig, tasks: Sequence[Any]) -> list[Finding]:
+    """Whether an agent finds what is private in files that it can read."""
+    needles = [texts for task in tasks if (texts := _needles(task))]
+    if not needles:
+        return []
+    reader = agent_of(_read_files)
+    algorithm = _Reading(needles)
+    try:
+        _fit(checked, reader, algorithm)
+    except AglError as error:
+        message = f"whether an agent can read what is private is not known: {error}"
+        return [Finding("warning", "not_read", message)]
+    if not algorithm.found:
+        return []
+    message = (
+        f"an agent can read what is private of {len(algorithm.found)} of {len(needles)} tasks, in "
+        f"{', '.join(sorted({*algorithm.found}))}"
+    )
+    fix = "Have nobody else read the file (chmod 600) and wall agents off: isolation: process, hide"
+    return [Finding("warning", "private_readable", message, fix)]
+
+
+class _Reading(FastAlgorithm):
+    publishes = (LLM,)
+
+    def __init__(self, needles: Sequence[list[str]]) -> None:
+        self._needles = needles
+        self.found: list[str] = []
+        """Of each task that was found: in which file."""
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        store = self.get_store()
+        for needles in self._needles:
+            task = {"needles": needles, "folder": os.getcwd()}
+            queued = await store.enqueue_rollout(task, mode="test")
+            await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+            for span in await store.query_spans(queued.rollout_id):
+                if (name := span.attributes.get(_FOUND)) is not None:
+                    self.found.append(str(name))
+
+
+_FOUND = "agl.private_found_in"
+
+
+def _read_files(task: dict[str, Any]) -> float:
+    """The agent that looks for these texts in files, and says where they stand."""
+    from agl import emit_annotation
+
+    number = 0
+    for folder, _, names in os.walk(task["folder"]):
+        for name in names:
+            number += 1
+            if number > NUM_FILES:
+                return 0.0
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    text = file.read(FILE_BYTES).decode(errors="ignore")
+            except OSError:
+                continue
+            if any(needle in text for needle in task["needles"]):
+                emit_annotation(
+                    {_FOUND: os.path.relpath(os.path.join(folder, name), task["folder"])}
+                )
+                return 1.0
+    return 0.0
+
+
+def _needles(task: Any) -> list[str]:
+    """The longest text of what is private, as it is and as JSON has it."""
+    longest = max(_texts(private_of(task)), key=len, default="")
+    if len(longest) < SHORTEST or longest in json.dumps(without_private(task), default=str):
+        return []
+    return [longest, json.dumps(longest)[1:-1]]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return [value] if isinstance(value, str) else []

@@ -1,0 +1,140 @@
+"""A hook that runs answers which must not be paid beside the training, and says when they are.
+
+hooks:
+  - {type: canaries, share: 0.01}
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.plugins.hooks import Hook
+from agl.types import LLM, Rollout
+from agl.utils.checks import check_numbers
+from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
+from agl_inspect.graders.audit import PAID_SHARE
+from agl_records.final_rewards import final_rewards
+from agl_records.ledger.documents import each_part
+
+if TYPE_CHECKING:
+    from agl.algorithm.base import Algorithm
+    from agl.store.base import LightningStore
+
+logger = logging.getLogger("agl.inspect")
+
+FILE = "canaries.jsonl"
+KINDS = [kind for kind in WRONG if kind != "random"]  # a guess may be right
+
+
+class Canaries(Hook):
+    """Has some tasks of the training answered by models that know nothing, apart from it.
+
+    Nothing of these rollouts is trained, or in a metric: they have the mode ``test`` and no place in
+    a step. Their rewards are in ``canaries.jsonl`` in the run's folder. A warning says when one
+    earns more than a tenth of what the best rollout of the training has earned so far.
+
+    Args:
+        share: So many of them for each rollout that was trained.
+        solution: Where a task has its known solution; else ``solution`` or ``answer``.
+
+    Raises:
+        ConfigError: ``share`` is not above 0 and at most 1.
+    """
+
+    def __init__(self, share: float = 0.01, solution: str | None = None) -> None:
+        check_numbers(type(self).__name__, above=0, most=1, share=share)
+        self._share, self._solution = share, solution
+        self._store: LightningStore | None = None
+
+    def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+        """Begin anew."""
+        self._store, self._models = store, dict[str, LLM]()
+        self._stack = contextlib.AsyncExitStack()
+        self._solutions: list[str | None] = []
+        self._kinds = cycle(KINDS)
+        self._open: dict[str, tuple[str, int]] = {}
+        """Rollout id -> the kind of its answer, and after which step it was queued."""
+        self._due = self._most = self._least = 0.0
+        self._warned: set[str] = set()
+
+    async def on_step_end(
+        self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Look at those that have ended, and queue the next."""
+        run = algorithm.get_run()
+        if self._store is None or run is None:
+            return
+        parts = each_part(self._store, run=run[0], step=step, lost=False)
+        ids = list(dict.fromkeys([one.rollout_id async for one in parts if one.mode == "train"]))
+        trained = await self._store.query_rollouts(rollout_id_in=ids) if ids else []
+        rewards = [one.reward for one in (await final_rewards(self._store, trained)).values()]
+        known = [one for one in rewards if one is not None]
+        self._most, self._least = max([self._most, *known]), min([self._least, *known])
+        await self._look(algorithm)
+        self._solutions += [solution_of(one.input, self._solution) for one in trained]
+        self._due += self._share * len(trained)
+        for one in trained[: int(self._due)]:
+            self._due -= 1
+            await self._queue(algorithm, one, step)
+
+    async def on_run_end(self, algorithm: "Algorithm") -> None:
+        """Look at the last ones, and cancel those that have not begun."""
+        if self._store is None:
+            return
+        await self._look(algorithm)
+        for rollout_id in self._open:
+            await self._store.update_rollout(rollout_id, status="cancelled")
+        self._store = None
+        await self._stack.aclose()
+
+    async def _queue(self, algorithm: "Algorithm", of: Rollout, step: int) -> None:
+        assert self._store is not None
+        if not self._models:
+            server = AnswerServer(self._solutions)
+            answers = [(kind, 0) for kind in KINDS]
+            served = server.served(algorithm, "agl-canary", answers)
+            models = await self._stack.enter_async_context(served)
+            self._models = dict(zip(KINDS, models, strict=True))
+        kind = next(self._kinds)
+        snapshot = await self._store.get_resources_by_id(of.resources_id or "")
+        resources = {
+            name: self._models[kind] if isinstance(one, LLM) else one
+            for name, one in (snapshot.resources if snapshot else {}).items()
+        }
+        resources_id = f"canary-{of.resources_id}-{kind}"
+        await self._store.update_resources(resources_id, resources)
+        queued = await self._store.enqueue_rollout(
+            of.input, mode="test", resources_id=resources_id, metadata={"canary": kind}
+        )
+        self._open[queued.rollout_id] = (kind, step)
+
+    async def _look(self, algorithm: "Algorithm") -> None:
+        assert self._store is not None
+        if not self._open:
+            return
+        rollouts = await self._store.query_rollouts(rollout_id_in=list(self._open))
+        ended = [one for one in rollouts if one.end_time is not None]
+        for rollout_id, final in (await final_rewards(self._store, ended)).items():
+            kind, step = self._open.pop(rollout_id)
+            self._write(
+                algorithm, rollout_id=rollout_id, answer=kind, step=step, reward=final.reward
+            )
+            bar = self._least + PAID_SHARE * (self._most - self._least)
+            if final.reward is not None and final.reward > bar and kind not in self._warned:
+                self._warned.add(kind)
+                logger.warning(
+                    "step %d: a model that %s earned %.4g, and the best rollout of the training so "
+                    "far %.4g: the training learns what the grader pays for. Look at agl show %s; "
+                    "agl doctor --graders tries this before a run",
+                    step, WRONG[kind], final.reward, self._most, rollout_id,
+                )  # fmt: skip
+
+    def _write(self, algorithm: "Algorithm", **line: Any) -> None:
+        folder: Path | None = algorithm.get_run_folder()
+        if folder is not None:
+            with (folder / FILE).open("a") as file:
+                file.write(json.dumps(line) + "\n")

@@ -1,0 +1,123 @@
+"""``agl doctor --graders`` on graders with and without a hole, each for real."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl.cli import cli
+
+pytest.importorskip("agl_gateway")
+pytest.importorskip("openai")
+
+AGENT = """
+import agl
+from openai import AsyncOpenAI
+
+def strict(task, private, result):
+    return float(result.strip() == private["answer"])
+
+def contains(task, private, result):
+    return float(private["answer"] in result)
+
+def likes_form(task, private, result):
+    return float("<answer>" in result)
+
+def pays_nobody(task, private, result):
+    return 0.0
+
+def breaks(task, private, result):
+    return float(result.split()[-1] == private["answer"].split()[-1])
+
+def pays_all(task, private, result):
+    return 1.0
+
+def graded(grade):
+    @agl.rollout(grade=grade)
+    async def agent(task, llm: agl.LLM) -> str:
+        async with AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
+            asked = {"model": llm.model, "messages": [{"role": "user", "content": task["q"]}]}
+            if task["is_streamed"]:
+                stream = await client.chat.completions.create(**asked, stream=True)
+                return "".join([c.choices[0].delta.content or "" async for c in stream])
+            return (await client.chat.completions.create(**asked)).choices[0].message.content
+    return agent
+
+@agl.rollout
+def takes_no_model(task) -> float:
+    return 1.0
+
+AGENTS = {name: graded(globals()[name]) for name in (
+    "strict", "contains", "likes_form", "pays_nobody", "breaks", "pays_all")}
+globals().update({f"agent_{name}": agent for name, agent in AGENTS.items()})
+"""
+READABLE = ("warning", "private_readable")
+
+
+def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = "answer") -> Any:
+    """Exit code and what the command writes as JSON."""
+    (folder / "graded_agent.py").write_text(AGENT)
+    tasks = [
+        {"q": f"what is {n}", "is_streamed": n % 2 == 0, "private": {key: f"the number {n}"}}
+        for n in range(6)
+    ]
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    llm = 'llm: {resource_type: llm, endpoint: "http://127.0.0.1:9/v1", model: m}'
+    (folder / "agl.yaml").write_text(
+        f"agent: graded_agent:{grader}\ntrain: tasks.jsonl\nalgorithm: baseline\n"
+        f"strategy: shm\nresources: {{{llm}}}\n"
+    )
+    asked = ["doctor", str(folder / "agl.yaml"), *overrides, "--graders", "--tasks", "2", "--json"]
+    code = cli.main(asked, standalone_mode=False)
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("grader", "overrides", "code", "found"),
+    [
+        ("strict", [], 0, [READABLE]),
+        ("contains", ["gateway=proxy"], 1, [("error", "everything_paid"), READABLE]),
+        ("likes_form", [], 1, [("error", "solution_not_paid"), ("error", "format_paid"), READABLE]),
+        ("pays_nobody", [], 1, [("error", "solution_not_paid"), READABLE]),
+        (
+            "breaks",
+            [],
+            1,
+            [("warning", "empty_fails"), ("error", "question_paid"), READABLE],
+        ),
+    ],
+)
+def test_what_is_paid_is_found(
+    tmp_path: Path, capsys: Any, grader: str, overrides: list[str], code: int, found: Any
+) -> None:
+    done, said = audited(tmp_path, capsys, f"agent_{grader}", *overrides)
+    assert [(one["level"], one["code"]) for one in said["findings"]] == found
+    assert (done, said["is_sound"], said["num_tasks"]) == (code, code == 0, 2)
+    earned = {one["answer"]: one["rewards"] for one in said["paid"]}
+    assert [*earned] == ["solution", "empty", "question", "random", "format", "everything"]
+    if grader == "strict":
+        assert earned.pop("solution") == [1.0, 1.0]
+        assert {*map(tuple, earned.values())} == {(0.0, 0.0)}
+
+
+def test_without_solutions_any_pay_for_nothing_is_one(tmp_path: Path, capsys: Any) -> None:
+    code, said = audited(tmp_path, capsys, "agent_pays_all", key="expected")
+    assert code == 1
+    levels = {one["code"]: one["level"] for one in said["findings"]}
+    assert levels == {
+        **dict.fromkeys(["empty_paid", "format_paid", "everything_paid"], "error"),
+        **dict.fromkeys(["question_paid", "random_paid", "private_readable"], "warning"),
+        "no_solutions": "note",
+    }
+
+
+def test_an_agent_without_a_model_is_refused(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(Exception, match="agent 'takes_no_model' takes none"):
+        audited(tmp_path, capsys, "takes_no_model")
