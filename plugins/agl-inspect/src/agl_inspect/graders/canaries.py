@@ -33,7 +33,7 @@ KINDS = [kind for kind in WRONG if kind != "random"]  # a guess may be right
 class Canaries(Hook):
     """Has some tasks of the training answered by models that know nothing, apart from it.
 
-    Nothing of these rollouts is trained, or in a metric: they have the mode ``test`` and no place in
+    Nothing of these rollouts is trained, or in a metric: they have mode ``test`` and no place in
     a step. Their rewards are in ``canaries.jsonl`` in the run's folder. A warning says when one
     earns more than a tenth of what the best rollout of the training has earned so far.
 
