@@ -183,3 +183,33 @@ def test_debug_script_shows_the_spans(llm, tmp_path) -> None:
 @pytest.mark.slow
 def test_debug_script_dry_runs_the_trainer(llm, tmp_path) -> None:
     run("apo_debug.py", "trainer", llm=llm, cwd=tmp_path)
+
+
+def test_prompts_are_proposed_from_recorded_attempts_alone(tmp_path: Path) -> None:
+    said = [("Answer the guest.", 0.2), ("Answer the guest kindly.", 0.6), ("Go away.", None)]
+    lines = [
+        {
+            "messages": [{"role": "system", "content": prompt}, {"role": "user", "content": "Hi"}],
+            "reward": reward,
+        }
+        for prompt, reward in said
+    ]
+    file = tmp_path / "messages.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def model(body: dict[str, Any]) -> str:
+        text = body["messages"][0]["content"]
+        return "Answer in French." if "Critique:\nIt is curt." in text else "It is curt."
+
+    with EchoLLM(model) as llm:
+        environment = {**os.environ, "OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
+        command = [sys.executable, str(EXAMPLE / "recorded_attempts.py"), str(file), "--edits", "1"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "left out: 1 lines without a reward or a system message",
+        "0.600 over 1 attempts: 'Answer the guest kindly.'",
+        "0.200 over 1 attempts: 'Answer the guest.'",
+        "",
+        "proposed, never run:",
+        "Answer in French.",
+    ]

@@ -2,7 +2,6 @@
 
 from .apo import APO as APO
 from .gepa import GEPA as GEPA
-from .offpolicy import OffPolicyResult as OffPolicyResult
 from .result import Result as Result
 from .templates import render as render
 

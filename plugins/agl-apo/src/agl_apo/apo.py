@@ -16,18 +16,11 @@ Source: R. Pryzant et al., "Automatic Prompt Optimization with 'Gradient Descent
 4. All is in the store, and a run that was killed continues (``agl_apo.journal``).
 """
 
-import asyncio
 import logging
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from agl.errors import ConfigError
-from agl.types import PromptTemplate
-from agl_apo.logged import read_logged
 from agl_apo.models import Models, read_templates
-from agl_apo.offpolicy import OffPolicyResult, OffPolicySearch
 from agl_apo.optimizer import PromptOptimizer
 from agl_apo.options import APOOptions
 from agl_apo.proposals import Proposer
@@ -86,53 +79,6 @@ class APO(APOOptions, PromptOptimizer):
             beam = await race(evaluator, alive, beam, self._sizes())
             await session.require_success()
             await session.note_round(number, beam, candidates)
-
-    def optimize(
-        self,
-        data: str | Path | Iterable[Mapping[str, Any]],
-        *,
-        prompt: str | PromptTemplate | None = None,
-    ) -> OffPolicyResult:
-        """Improve a prompt on recorded attempts alone; no agent and no store take part.
-
-        The evidence is off-policy, and the result says so: see ``agl_apo.offpolicy``. Of the
-        options, those of models, batches, beam and rewards hold.
-
-        Args:
-            data: Records with ``prompt``, ``reward`` and, as far as known, ``input``, ``output`` or
-                ``messages``, and ``comment``; or what ``agl export`` writes with ``--as messages``,
-                ``sft`` or ``triplets``, whose prompt is the system message; or the path of such a
-                ``.jsonl`` file.
-            prompt: What was used where a record does not say it. A template: every edit keeps its
-                placeholders.
-
-        Raises:
-            ConfigError: A record cannot be read, there are too few, or an event loop runs in this
-                thread.
-            AlgorithmError: The models do not answer.
-        """
-        template = prompt if isinstance(prompt, PromptTemplate) else None
-        used = prompt.template if isinstance(prompt, PromptTemplate) else prompt
-        search = OffPolicySearch(
-            options=self,
-            models=self.models,
-            templates={**self.templates, "predict": read_templates(None, "predict")},
-            logged=read_logged(data, used, self.reward_range),
-            template=template,
-        )
-
-        async def run() -> OffPolicyResult:
-            async with self.models:
-                return await search.run()
-
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(run())
-        raise ConfigError(
-            "APO.optimize: an event loop runs in this thread, as in a notebook; call "
-            "await asyncio.to_thread(algorithm.optimize, data)"
-        )
 
     def _sizes(self) -> Sizes:
         step = max(1, self.val_batch_size // 4)
