@@ -1,9 +1,9 @@
 """Propose prompts from recorded attempts alone: ``python recorded_attempts.py messages.jsonl``.
 
 For attempts whose agent cannot be run here: what ``agl export STORE --as messages`` writes, or JSON
-lines with ``messages`` (the prompt is the system message) and ``reward``. A model sees the worst and
-the best attempts of the best prompt, and edits it. Nobody ran the edits, so nothing says they are
-better: run APO with the agent, and an edit as its first prompt, before you rely on it.
+lines with ``messages`` (the prompt is the system message) and ``reward``. A model sees the worst
+and the best attempts of the best prompt, and edits it. Nobody ran the edits, so nothing says that
+they are better: run APO with the agent, and an edit as its first prompt, before you rely on it.
 
 The model is reached at ``OPENAI_BASE_URL`` with ``OPENAI_API_KEY``.
 """
@@ -72,7 +72,7 @@ def main() -> None:
     client = OpenAI()
 
     def ask(text: str) -> str:
-        said = [{"role": "user", "content": text}]
+        said: Any = [{"role": "user", "content": text}]
         answer = client.chat.completions.create(model=options.model, messages=said)
         return (answer.choices[0].message.content or "").strip()
 
