@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.collect.mixed_calls import Call, Ran
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_learning.reports.diagnostics import STEPS, Signs
@@ -41,10 +42,6 @@ def signs(history, steps):
     return watched(history, steps).found()
 
 
-def is_unchanged(history):
-    return watched(history).is_unchanged
-
-
 def codes(*history, steps=100):
     return [one.code for one in signs(history, steps)]
 
@@ -74,7 +71,7 @@ def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
 
 
 async def test_rewards_are_no_reason_where_a_teacher_is_learned_from(tmp_path):
-    learns = Hooks(estimator="reverse_kl")
+    learns = Hooks(estimator=Estimator(type="reverse_kl"))
     with Report(learns, "distillation", tmp_path, 3, 0, False) as report:
         for number in (1, 2, 3):
             await report.step(number, step(number, **IDLE))
@@ -116,8 +113,8 @@ def test_each_of_several_models_is_looked_at_for_itself(two):
     assert found.seen.startswith(
         f"model {two!r}: the gradient was 0 in steps 1 to 3, with 24 calls"
     )
-    assert not is_unchanged(still)
-    assert is_unchanged([{**one, "one/grad_norm": 0.0} for one in still])
+    assert not watched(still).is_unchanged
+    assert watched([{**one, "one/grad_norm": 0.0} for one in still]).is_unchanged
     lost = {"calls__trained": 0, "calls__excluded/no_token_ids": 8}
     (found,) = signs([of_team(n, **lost) for n in (1, 2, 3)], 100)
     assert (found.code, found.model) == ("no_tokens", two)
@@ -162,9 +159,9 @@ def test_what_is_no_number_is_no_sign():
 
 
 def test_weights_are_unchanged_where_every_gradient_is_zero():
-    assert is_unchanged([step(1, grad_norm=0.0), step(2, grad_norm=0.0)])
-    assert not is_unchanged([step(1, grad_norm=0.0), step(2)])
-    assert not is_unchanged([{"step": 1}])
+    assert watched([step(1, grad_norm=0.0), step(2, grad_norm=0.0)]).is_unchanged
+    assert not watched([step(1, grad_norm=0.0), step(2)]).is_unchanged
+    assert not watched([{"step": 1}]).is_unchanged
 
 
 class Hooks(SimpleNamespace):

@@ -129,7 +129,8 @@ class Report:
         return {**copies, **changed, "warnings": warnings}
 
     def _new_signs(self) -> Signs:
-        return Signs(self._steps, getattr(self._algorithm, "estimator", ""))
+        estimator = getattr(self._algorithm, "estimator", None)
+        return Signs(self._steps, getattr(estimator, "type", ""))
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
@@ -191,9 +192,7 @@ class Report:
             "the option was turned off for a trial",
             f"Give {option}, or leave it out",
         )
-        logger.warning("%s", finding)
-        if finding.code not in {one.code for one in read_findings(self.folder)[0]}:
-            write_finding(self.folder, finding)
+        self._warn([finding])
 
     async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
         """An evaluation has ended; for ``again``, see ``step``."""
