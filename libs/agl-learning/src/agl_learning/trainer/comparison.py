@@ -44,9 +44,7 @@ def digest_of(one: "Weighed") -> str:
     return found.hexdigest()[:12]
 
 
-def compare_metrics(
-    replay: Replay, before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
-) -> None:
+def compare_metrics(replay: Replay, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Add the metrics of a step, bit for bit or as near as ``replay.tolerance``."""
     for name in dict.fromkeys((*before, *now)):
         was: Any = before.get(name)
@@ -55,7 +53,7 @@ def compare_metrics(
         if of_the_start or (was is None and is_now is None):
             continue
         same = was == is_now or (not replay.is_exact and _is_near(was, is_now, replay.tolerance))
-        replay.compared.append(Compared(prefix + name, was, is_now, same))
+        replay.compared.append(Compared(name, was, is_now, same))
 
 
 def compare_weights(replay: Replay, what: str, before: str | None, now: str | None) -> None:

@@ -11,21 +11,64 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import StoppedError
+from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset, RolloutMode
 from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.step_metrics import collected_metrics
+from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, making, remove_older
+from agl_learning.trainer.opening import open_run
 from agl_learning.trainer.requests import Requests
 from agl_learning.trainer.serving import Serving
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
-    from agl_learning.collect.task_order import Tasks
     from agl_learning.trainer.base import Training
     from agl_learning.trainer.session import Session
 
 logger = logging.getLogger("agl.learning")
+
+
+async def run(
+    training: "Training", train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+) -> None:
+    """Do all steps that the run has not had yet.
+
+    Raises:
+        ConfigError: No tasks, no gateway, or a folder, model or machine that will not do.
+        AlgorithmError: Nothing could be trained; the message says why.
+        LedgerError: A model call stands in no bin or in several.
+        StoppedError: It was asked to stop.
+    """
+    if train_dataset is None or len(train_dataset) == 0:
+        raise ConfigError(f"{training.title}: there are no training tasks; pass train_dataset")
+    training.check_datasets(train_dataset, val_dataset)
+    training.warn_of_intervals()
+    begun = time.perf_counter()
+    training.asked_to_stop = asyncio.Event()
+    origin = training.origin or await asyncio.to_thread(training.find_start)
+    training.origin = None
+    async with open_run(training, origin) as session:
+        tasks = Tasks(train_dataset, training.seed, training.task_order)
+        asked = Requests(training.hooks, origin.progress()), training.asked_to_stop
+        loop = training.running = Loop(training, session, tasks, val_dataset, *asked)
+        try:
+            stopped = await loop.run()
+            training.summary = {
+                **training.summed_up(),
+                "seconds": time.perf_counter() - begun,
+                "rewards": session.rewards,
+                "val_rewards": session.val_rewards,
+                **session.report.of_run(),
+                **session.totals.summary(),
+                "run_dir": str(session.folder),
+            }
+            session.report.summary(training.summary)
+        finally:
+            training.running = None
+            await loop.end()
+    if stopped is not None:
+        raise stopped
 
 
 class Loop:
@@ -44,7 +87,7 @@ class Loop:
         self,
         training: "Training",
         session: "Session",
-        tasks: "Tasks",
+        tasks: Tasks,
         val: Dataset[Any] | None,
         requests: Requests,
         asked_to_stop: asyncio.Event,
@@ -52,7 +95,7 @@ class Loop:
         self._training, self._session = training, session
         self.requests = requests
         self._val = [] if val is None else [val[index] for index in range(len(val))]
-        self._asked_to_stop, self._events = asked_to_stop, asyncio.get_running_loop()
+        self._asked_to_stop, self._event_loop = asked_to_stop, asyncio.get_running_loop()
         self.serving = Serving(training)
         self._source = training.find_source(self, tasks, session.taken)
 
@@ -90,7 +133,7 @@ class Loop:
 
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
-        self._events.call_soon_threadsafe(self._stop_soon)
+        self._event_loop.call_soon_threadsafe(self._stop_soon)
         return True
 
     def _stop_soon(self) -> None:
@@ -103,10 +146,10 @@ class Loop:
     async def _step(self) -> bool:
         """Do the next step; whether a checkpoint was saved after it."""
         training, session, start = self._training, self._session, time.perf_counter()
-        after, waited = session.steps_done, time.perf_counter()
+        after = session.steps_done
         number = after + 1
         collected = await self._source.next(after)
-        idle = time.perf_counter() - waited
+        idle = time.perf_counter() - start
         learned = await training.learn(collected, number)
         # Not before: rows of an update that failed must not be in the store as trained.
         await session.keep(collected, number, training.version.number)

@@ -50,10 +50,13 @@ from agl_learning.advantages.weighing import (
     is_solved,
     weigh,
 )
+from agl_learning.collect.step_metrics import collected_metrics, version_lag
 from agl_learning.reports.report import warn_of_gap
+from agl_learning.run.checkpoint import best_checkpoint
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
 from agl_learning.trainer.base import Training
+from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, leave_out
 from agl_learning.trainer.options import Checkpoints, Stopping, warn_of_intervals
@@ -286,8 +289,6 @@ class OnlineTraining(Training):
     # --- a step
 
     async def learn(self, collected: "Collected", number: int) -> Learned:
-        from agl_learning.trainer.comparison import digest_of
-
         rows = await asyncio.to_thread(self.weigh, collected)
         start, learned = time.perf_counter(), dict[str, float]()
         if rows:
@@ -302,8 +303,6 @@ class OnlineTraining(Training):
 
     def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
         """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
-        from agl_learning.collect.step_metrics import version_lag
-
         lag = version_lag([one.row for one in rows], self.weights_version)
         updated = self.update(rows)
         learned, used = updated if isinstance(updated, tuple) else (updated, rows)
@@ -314,8 +313,6 @@ class OnlineTraining(Training):
         self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
     ) -> dict[str, Any]:
         """Metrics of a step, but for those of its place and its time."""
-        from agl_learning.collect.step_metrics import collected_metrics
-
         groups = len({one.group for one in collected.ended})
         refilled = {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
         return {
@@ -334,8 +331,6 @@ class OnlineTraining(Training):
         return last or (is_due and self._ending.idle_steps == 0)  # idle steps may be given up
 
     def summed_up(self) -> dict[str, Any]:
-        from agl_learning.run.checkpoint import best_checkpoint
-
         session = self.session
         path = session.checkpoint
         best = best_checkpoint(session.folder, session.val_rewards)
@@ -350,7 +345,7 @@ class OnlineTraining(Training):
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
-        from agl_learning.trainer.running import run
+        from agl_learning.trainer.loop import run
 
         await run(self, train_dataset, val_dataset)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
+from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
@@ -123,7 +124,7 @@ class FineTuning(Training):
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
-        from agl_learning.trainer.running import run
+        from agl_learning.trainer.loop import run
 
         await run(self, train_dataset, val_dataset)
 
@@ -173,9 +174,9 @@ class FineTuning(Training):
         return Origin(folder, newest, folder)
 
     def is_usable(self, checkpoint: Path) -> bool:
-        version = _version_of(Progress.of(checkpoint))
-        if is_whole := self.is_whole(version):
-            return is_whole
+        version = Version(**Progress.of(checkpoint).made[-1])
+        if self.is_whole(version):
+            return True
         logger.warning(
             "version %d in %s is damaged and is left out: it is trained once more, from the one "
             "before it",
@@ -202,8 +203,6 @@ class FineTuning(Training):
         return {"iterations": self.version.number, "model": self.version.ref}
 
     async def learn(self, collected: "Collected", number: int) -> Learned:
-        from agl_learning.collect.step_metrics import collected_metrics
-
         session = self.session
         try:
             examples = self.select(collected, number)
@@ -235,7 +234,3 @@ class FineTuning(Training):
         lines = await asyncio.to_thread(file.read_bytes)
         rows = [hashlib.sha256(line).hexdigest()[:12] for line in lines.splitlines()]
         return Learned(metrics, True, rows)
-
-
-def _version_of(progress: Progress) -> Version:
-    return Version(**progress.made[-1])
