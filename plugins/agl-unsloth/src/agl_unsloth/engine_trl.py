@@ -4,13 +4,10 @@ import copy
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agl_unsloth.batches import dpo_batch, sft_batch
+from agl_unsloth.batches import IGNORED, dpo_batch, sft_batch
 from agl_unsloth.options import STATE, TRAINER_FOLDER, Order, TrainingOptions
-
-if TYPE_CHECKING:
-    pass
 
 OPTIMIZER = "optimizer.pt"
 """In ``STATE``: the moments of AdamW."""
@@ -237,7 +234,7 @@ def metrics_of(trainer: Any, examples: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if "labels" in examples[0]:
         metrics["tokens"] = sum(
-            label != -100 for example in examples for label in example["labels"][1:]
+            label != IGNORED for example in examples for label in example["labels"][1:]
         )
     else:
         metrics["tokens"] = sum(

@@ -1,8 +1,8 @@
 """One training, in a process of its own: ``python -m agl_unsloth.training ORDER.json``.
 
 Memory, of a GPU too, returns with the end of the process. Beside the weights it leaves
-``RESULT`` in the folder that it was told: what was learned, as numbers. Nothing of ``agl`` is
-imported here, so that it may run in an environment of its own (see the option ``python``).
+``RESULT`` in the folder that it was told: what was learned, as numbers. Of agl, only
+agl-models is imported, so that it may run in an environment of its own (see the option ``python``).
 """
 
 import json
