@@ -226,15 +226,13 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
     estimator = section.pop("adv_estimator", None)
     name = algorithm or str(estimator or "grpo").removeprefix("agl_")
     chosen = verl_algorithm(name)
-    changes = chosen.changes
-    if algorithm is not None and estimator is not None:
-        changes = {"algorithm.adv_estimator": changes["algorithm.adv_estimator"], **changes}
-        if verl_algorithm(str(estimator).removeprefix("agl_")).estimator != chosen.estimator:
-            raise ConfigError(
-                f"VERL: algorithm is {algorithm!r}, and the configuration's "
-                f"algorithm.adv_estimator is {estimator!r}; say it in one place"
-            )
-    for key, value in changes.items():
+    said = chosen if estimator is None else verl_algorithm(str(estimator).removeprefix("agl_"))
+    if said.estimator != chosen.estimator:
+        raise ConfigError(
+            f"VERL: algorithm is {algorithm!r}, and the configuration's algorithm.adv_estimator "
+            f"is {estimator!r}; say it in one place"
+        )
+    for key, value in chosen.changes.items():
         given = get(config, key)
         if given is None:
             _set(config, key, value)

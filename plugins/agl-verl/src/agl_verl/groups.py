@@ -17,7 +17,7 @@ from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
 from agl_learning.run.folder import Generation
 from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.training_data import TrainingRow
-from agl_records.types import Advantage
+from agl_records.types import Advantage, ExclusionReason
 from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import Advantages, GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME
@@ -271,7 +271,7 @@ class Groups:
         return GroupAnswer(rows, collected.num_failed, dropped)
 
     async def _close(
-        self, held: _Held, reason: Any, detail: str, trained_in: int | None = None
+        self, held: _Held, reason: ExclusionReason, detail: str, trained_in: int | None = None
     ) -> None:
         for key in held.open:
             held.collected.ledger.exclude_row(held.rows[key], reason, detail)
