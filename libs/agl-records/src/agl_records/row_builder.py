@@ -126,7 +126,7 @@ def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak |
     alike = [row for row in rows if row.token_ids[:1] == prompt[:1]]
     if not alike:
         return None
-    shared = [_common_length(row.token_ids, prompt) for row in alike]
+    shared = [common_length(row.token_ids, prompt) for row in alike]
     position = max(shared)
     if position == 0:
         return None
@@ -142,7 +142,7 @@ def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak |
     )
 
 
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences have in common from their beginning."""
     if not one or not other or one[0] != other[0]:
         return 0

@@ -12,9 +12,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
+from agl_records.row_builder import common_length
 from agl_torch.memory_estimate import AUTO_TOKENS, LOGITS_TOKENS
 from agl_torch.models import as_mask, autocast
-from agl_torch.slots import shared_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -313,7 +313,7 @@ def group_by_prefix(
         size = len(row.token_ids)
         if groups:
             others, prefix = groups[-1]
-            common = shared_length(others[0].token_ids[:prefix], row.token_ids)
+            common = common_length(others[0].token_ids[:prefix], row.token_ids)
             joined = PrefixGroup([*others, row], common)
             saved = common * len(others) - prefix * (len(others) - 1)
             longest = max(limit, min(4 * common, AUTO_TOKENS)) if is_auto else limit

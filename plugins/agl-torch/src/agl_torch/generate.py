@@ -25,9 +25,10 @@ from agl.errors import ConfigError
 from agl_models.completions import RequestError, end_tokens
 from agl_models.sampling.sequences import Completion, Constraint, SamplingRequest
 from agl_models.sampling.stops import first_stop, may_stop
+from agl_records.row_builder import common_length
 from agl_torch.draws import CHANCES, draw, generator, sampling_distribution
 from agl_torch.models import as_mask, autocast
-from agl_torch.slots import Place, Slot, Slots, shared_length
+from agl_torch.slots import Place, Slot, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -218,7 +219,7 @@ class Sampler:
             prompt = list(one.request.prompt_token_ids)
             # What another is about to read need not be read twice: a step later it is there.
             if not self._slots.keeps or all(
-                shared_length(prompt[:-1], other.slot.tokens) <= max(other.slot.held, WIDTH_STEP)
+                common_length(prompt[:-1], other.slot.tokens) <= max(other.slot.held, WIDTH_STEP)
                 for other in joined
             ):
                 one.slot = self._slots.take(len(self._running), prompt)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from agl_records.row_builder import common_length
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -136,7 +138,7 @@ class Slots:
             number: How many slots are taken: the first ones.
             prompt: Its last token is not looked for, as its logits are needed.
         """
-        shared = [shared_length(slot.tokens[: slot.held], prompt[:-1]) for slot in self.all]
+        shared = [common_length(slot.tokens[: slot.held], prompt[:-1]) for slot in self.all]
         source = max(range(len(shared)), key=lambda n: (shared[n], n), default=0)
         length = shared[source] if shared and self.keeps else 0
         goes_on = source >= number and length > 0 and length == self.all[source].held
@@ -200,17 +202,3 @@ class Slots:
 
 def _tensors(layer: Any) -> "list[Tensor]":
     return [layer.keys, layer.values] if layer.is_initialized else []
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin alike with."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
