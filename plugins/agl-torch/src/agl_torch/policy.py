@@ -23,7 +23,6 @@ from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag
 from agl_learning.run.checkpoint import home_of, making
-from agl_learning.run.start import name_of
 from agl_learning.trainer.online import OnlineTraining
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
@@ -167,10 +166,12 @@ class PolicyTraining(OnlineTraining):
 
     def identity(self) -> dict[str, Any]:
         """With models that have a name; of a folder its last part, as both may move."""
-        identity = super().identity()
-        for name in self.models:
-            identity |= name_of(name, getattr(self, name))
-        return identity
+        given = {name: getattr(self, name) for name in self.models}
+        named = {name: one for name, one in given.items() if isinstance(one, str | Path)}
+        return super().identity() | {
+            name: Path(one).resolve().name if Path(one).is_dir() else str(one)
+            for name, one in named.items()
+        }
 
     def check_start(self, origin: "Origin") -> None:
         """Refuse to go on where the start, which is compared with or built on, is nowhere."""

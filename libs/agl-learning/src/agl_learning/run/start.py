@@ -6,7 +6,7 @@ The trainer asks before runners are forked: nothing here imports more than files
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError, install_line
 from agl_learning.run.checkpoint import (
@@ -63,16 +63,6 @@ def folder_of(resume_from: Path) -> Path | None:
         return resume_from.parent.parent
     is_run = _ended_early(resume_from) or (resume_from / "checkpoints").is_dir()
     return resume_from if is_run else None
-
-
-def name_of(what: str, source: Any) -> dict[str, str]:
-    """``what`` -> the name that a model has, of a folder its last part; nothing where it has none.
-
-    Whole paths are no names: folders move.
-    """
-    if not isinstance(source, str | Path):
-        return {}
-    return {what: Path(source).resolve().name if Path(source).is_dir() else str(source)}
 
 
 def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
