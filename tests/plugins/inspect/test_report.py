@@ -17,6 +17,7 @@ from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.report import Report
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
+from agl_runs.result import known_of
 from agl_runs.rollouts import OfRunStore
 from agl_runs.store import begin_run, end_run
 from agl_views.runs.run_facts import HeldOut, RunFacts, run_facts
@@ -123,9 +124,9 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path
     begin_generation(tmp_path, run="r")
     said = {"rewards": [0.1], "calls": 3, "calls_trained": 3, "calls_excluded": {}}
     Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said)
-    assert (await run_facts(store, tmp_path, run_id="r")).calls_trained == 3
+    assert (await run_facts(store, result=known_of("r", tmp_path, None))).calls_trained == 3
     begin_generation(tmp_path)  # and that one has died, or is under way
-    facts = await run_facts(store, tmp_path, run_id="r")
+    facts = await run_facts(store, result=known_of("r", tmp_path, None))
     assert (facts.calls_trained, facts.result.steps, facts.result.trained) == (0, [], None)
 
 
@@ -139,7 +140,7 @@ async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
     run = await end_run(store, "r", 2, "finished")
     one, two = run.generations
     assert two.end_time is not None
-    facts = await run_facts(store, run_id="r")
+    facts = await run_facts(store, run=run)
     *_, last = [
         one for one in await store.query_rollouts() if (one.metadata or {})["generation"] == 1
     ]

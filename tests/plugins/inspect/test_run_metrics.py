@@ -44,9 +44,8 @@ async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(
     assert metrics.rewards == {1: 0.5, 2: 0.75}
     assert metrics.val_rewards == {}
     assert metrics.unread.startswith("metrics.jsonl: 1 left out that cannot be read, first line 2")
-    facts = await run_facts(
-        InMemoryLightningStore(), tmp_path, result=RunResult(run_id="run-1", folder=tmp_path)
-    )
+    known = RunResult(run_id="run-1", folder=tmp_path)
+    facts = await run_facts(InMemoryLightningStore(), result=known)
     assert facts.curve[:2] == [(1, 0.5), (2, 0.75)]
     assert "unread       metrics.jsonl: 1 left out" in summary_text(facts, 200)
     assert metrics.unread.split(":")[-1] in page(facts).replace("&#x27;", "'")

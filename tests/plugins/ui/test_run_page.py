@@ -33,7 +33,7 @@ def facts_of(file):
     async def ask():
         store = SqliteLightningStore(file)
         try:
-            return await run_facts(store)
+            return await run_facts(store, run=(await query_runs(store))[-1])
         finally:
             await store.close()
 

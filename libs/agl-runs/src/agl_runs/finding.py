@@ -3,11 +3,20 @@
 import os
 from pathlib import Path
 
+from agl.store.base import LightningStore
+from agl.store.forwarding import ForwardingStore
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 from agl_runs.records import Run
 
 _PLACES = ("file", "working_directory")
 """What of a run's configuration says where things lie beside its folder; absolute."""
+
+
+def innermost(store: LightningStore) -> LightningStore:
+    """The store to which others forward."""
+    while isinstance(store, ForwardingStore):
+        store = store.target
+    return store
 
 
 def stores_here() -> list[Path]:

@@ -24,14 +24,13 @@ from agl.errors import (
 from agl.plugins.build import Given
 from agl.plugins.recorder import Recorder, Recording, RunRequest
 from agl.store.base import LightningStore
-from agl.store.forwarding import ForwardingStore
 from agl.types import Dataset
 from agl.utils.secrets import hide
 from agl_runs import folders, records
 from agl_runs.description import describe_run
 from agl_runs.differences import differences, what_shapes
 from agl_runs.files import make_private_folder
-from agl_runs.finding import placed, stores_here
+from agl_runs.finding import innermost, placed, stores_here
 from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
 from agl_runs.rollouts import OfRunStore, cancel_leftovers
@@ -287,18 +286,12 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
     )
 
 
-def _innermost(store: LightningStore) -> LightningStore:
-    while isinstance(store, ForwardingStore):
-        store = store.target
-    return store
-
-
 def _is_kept(store: LightningStore) -> bool:
-    return _innermost(store).capabilities.get("persistent", False)
+    return innermost(store).capabilities.get("persistent", False)
 
 
 def _placed(run: Run, store: LightningStore) -> Run:
-    path = getattr(_innermost(store), "path", None)
+    path = getattr(innermost(store), "path", None)
     return run if not isinstance(path, str) else placed(run, Path(path))
 
 

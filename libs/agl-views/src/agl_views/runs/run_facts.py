@@ -4,7 +4,6 @@ The one place that works it out; the summary at the end of a run, ``agl report``
 and ``agl show`` say it in their words.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -18,10 +17,10 @@ from agl_learning.reports.findings import Finding, read_findings
 from agl_learning.reports.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
 from agl_records.ledger.tables import Sums, excluded, read_accounts
+from agl_runs.finding import innermost
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_runs.result import known_of, result_of, summary_in
-from agl_runs.store import get_run, query_runs
 from agl_views.runs.run_time import seconds_of
 
 
@@ -121,9 +120,7 @@ class RunFacts:
 
 async def run_facts(
     store: LightningStore,
-    folder: Path | None = None,
     *,
-    run_id: str | None = None,
     run: Run | None = None,
     result: RunResult | None = None,
     is_quick: bool = False,
@@ -132,26 +129,16 @@ async def run_facts(
 
     Args:
         store: Of the run. It is only read.
-        folder: Of the run; None takes that of its record.
-        run_id: Which run; None takes the one of this folder, else the newest of the store.
-        run: Its record, with the folder where it lies now; see ``placed``.
+        run: Its record, with the folder where it lies now (see ``placed``); None takes that of
+            ``result``.
         result: What is known of it already.
         is_quick: Whether to leave out what only all its rollouts and accounts say: how many of
             them there are, and why some failed.
-
-    Returns:
-        What is known; of a store without runs, what it has of rollouts.
     """
     run = run or (result.record if result else None)
-    run = run or await _find(store, folder, run_id or (result.run_id if result else None))
-    if folder is None and result is not None:
-        folder = result.folder
-    if folder is None and run is not None and run.folder:
-        folder = Path(run.folder)
-    if is_quick and run is not None:
-        result = known_of(run.run_id, folder, run)
     if result is None:
-        result = await result_of(store, run.run_id if run else run_id or "", folder, run)
+        known = run.run_id if run else "", Path(run.folder) if run and run.folder else None, run
+        result = known_of(*known) if is_quick else await result_of(store, *known)
     lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
     findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
     series = _series(lines)
@@ -180,24 +167,9 @@ async def run_facts(
         unread="; ".join(filter(None, [unread, lost])),
         checkpoint=result.checkpoint,
         best_checkpoint=result.best_checkpoint,
-        store_path=_path_of(store),
+        store_path=getattr(innermost(store), "path", None),
     )
     return _with_checkpoints(facts)
-
-
-async def _find(store: LightningStore, folder: Path | None, run_id: str | None) -> Run | None:
-    try:
-        if run_id:
-            return await get_run(store, run_id)
-        runs = (await query_runs(store))[::-1]
-    except NotSupportedError:
-        return None
-    here = [run for run in runs if folder is not None and _is_in(run, folder)]
-    return next(iter([*here, *runs]), None)
-
-
-def _is_in(run: Run, folder: Path) -> bool:
-    return run.folder is not None and os.path.abspath(folder) == run.folder
 
 
 def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
@@ -267,10 +239,3 @@ def _lies_at(said: str | None, folder: Path) -> str | None:
         return said
     here = folder.joinpath(*Path(said).parts[-2:])
     return str(here) if here.is_dir() else said
-
-
-def _path_of(store: LightningStore) -> str | None:
-    while (target := getattr(store, "target", None)) is not None:
-        store = target
-    path = getattr(store, "path", None)
-    return None if path is None else str(path)

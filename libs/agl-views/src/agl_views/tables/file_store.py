@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from agl.errors import AglError, NotSupportedError, StoreUnavailableError
 from agl.store.base import LightningStore
 from agl.store.engine.reading import ReadingStore
-from agl.store.forwarding import ForwardingStore
+from agl_runs.finding import innermost
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.file import named, open_to_read
 from agl_sqlite.lookups import SqliteLookups
@@ -24,7 +24,7 @@ _CACHE_KIB = 64 * 1024
 
 def file_of(store: LightningStore) -> Path | None:
     """The file in which a store of this machine lies; None where there is none."""
-    target = _innermost(store)
+    target = innermost(store)
     is_file = isinstance(target, FileStore | SqliteLightningStore)
     return Path(target.path) if is_file else None
 
@@ -34,19 +34,13 @@ async def ask_file(store: LightningStore, question: Callable[[sqlite3.Connection
 
     The question gets ids, and nothing that is hidden.
     """
-    target = _innermost(store)
+    target = innermost(store)
     if isinstance(target, FileStore):
         return await target.ask(question)
     if (file := file_of(target)) is None:
         return None
     with closing(open_to_read(file)) as connection:
         return question(connection)
-
-
-def _innermost(store: LightningStore) -> LightningStore:
-    while isinstance(store, ForwardingStore):
-        store = store.target
-    return store
 
 
 def _thread() -> ThreadPoolExecutor:
