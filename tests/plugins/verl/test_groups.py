@@ -22,10 +22,10 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
 from agl_verl.groups import Groups, Policy
-from agl_verl.making import Limits, fit, split, to_row, versions
 from agl_verl.messages import GroupRequest, Settle, Update
-from agl_verl.names import by_our_names
+from agl_verl.metric_names import by_our_names
 from agl_verl.options import Options
+from agl_verl.row_building import Limits, fit, split, to_row, versions
 from agl_verl.run import Run
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]

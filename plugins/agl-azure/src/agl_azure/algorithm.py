@@ -33,7 +33,7 @@ from agl_models.versions import Served, Version
 from agl_runs.options import Count, Share
 
 if TYPE_CHECKING:
-    from agl_azure.asking import Keys
+    from agl_azure.client import Keys
     from agl_azure.deployments import Deployments
     from agl_azure.jobs import Jobs
     from agl_learning.collect.results import Collected
@@ -92,7 +92,7 @@ class AzureSFT(AzureOptions, PaidTraining):
     async def prepare(self) -> Version:
         """Open the resource, and look whether key, login and names are right."""
         try:
-            from agl_azure.asking import Keys
+            from agl_azure.client import Keys
             from agl_azure.deployments import Deployments
             from agl_azure.jobs import Jobs
             from agl_azure.management import Management

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from azure.core.pipeline.policies import RetryPolicy
 from azure.mgmt.cognitiveservices import CognitiveServicesManagementClient, models
 
-from agl_azure.asking import MAX_PAUSE_SECONDS, MAX_RETRIES, Asking, Keys, NotYetError
+from agl_azure.client import MAX_PAUSE_SECONDS, MAX_RETRIES, AzureClient, Keys, NotYetError
 from agl_azure.errors import DeploymentFailedError
 from agl_azure.options import AzureOptions
 from agl_http.addresses import is_loopback
@@ -24,7 +24,7 @@ class _Retries(RetryPolicy):
         return asked and min(asked, MAX_PAUSE_SECONDS)
 
 
-class Management(Asking):
+class Management(AzureClient):
     """Asks for deployments; ``keys`` need a login."""
 
     def __init__(self, options: AzureOptions, keys: Keys) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from openai import AsyncAzureOpenAI, NotFoundError, OpenAIError
 
-from agl_azure.asking import MAX_RETRIES, Asking, Keys, NotYetError, pause_after
+from agl_azure.client import MAX_RETRIES, AzureClient, Keys, NotYetError, pause_after
 from agl_azure.errors import SDK_ERRORS, failed_job, is_passing, refusal
 from agl_azure.options import AzureOptions
 from agl_models.provider_errors import RemoteRefusalError
@@ -36,7 +36,7 @@ class FinishedJob:
     """As billed; None where the service did not say."""
 
 
-class AzureService(Asking):
+class AzureService(AzureClient):
     """Asks for files and jobs."""
 
     def __init__(self, options: AzureOptions, keys: Keys) -> None:

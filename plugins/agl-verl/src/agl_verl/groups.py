@@ -18,10 +18,10 @@ from agl_learning.run.folder import Generation
 from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, ExclusionReason
-from agl_verl.making import Level, Limits, fit, split, to_row
 from agl_verl.messages import Advantages, GroupAnswer, GroupRequest, Row, Settle, row_key
 from agl_verl.options import NAME
 from agl_verl.record import Record
+from agl_verl.row_building import Level, Limits, fit, split, to_row
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore

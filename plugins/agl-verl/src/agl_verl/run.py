@@ -22,7 +22,6 @@ from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_records.training_data import TrainedModel
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy
-from agl_verl.making import Limits
 from agl_verl.messages import (
     Answer,
     Backend,
@@ -33,9 +32,10 @@ from agl_verl.messages import (
     Update,
     Validated,
 )
-from agl_verl.names import by_our_names
+from agl_verl.metric_names import by_our_names
 from agl_verl.options import NAME
 from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
+from agl_verl.row_building import Limits
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm

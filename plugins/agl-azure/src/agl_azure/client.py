@@ -71,7 +71,7 @@ class NotYetError(Exception):
     """It is not so yet; the message is what it is like now."""
 
 
-class Asking:
+class AzureClient:
     """What asks Azure for something.
 
     Args:

@@ -16,9 +16,9 @@ pytest.importorskip("azure.identity")
 
 @pytest.fixture
 def asking(sft):
-    from agl_azure.asking import Asking, Keys
+    from agl_azure.client import AzureClient, Keys
 
-    return Asking(sft(poll_seconds=3.0), Keys("key-1234567890", None))
+    return AzureClient(sft(poll_seconds=3.0), Keys("key-1234567890", None))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def looking(*answers):
 
 
 async def test_looks_get_rarer_and_an_overloaded_service_says_when(asking, waits, caplog):
-    from agl_azure.asking import NotYetError
+    from agl_azure.client import NotYetError
 
     busy = failure(openai.RateLimitError, 429, "too busy", **{"retry-after": "7"})
     again = [NotYetError("running")] * 4
@@ -75,7 +75,7 @@ async def test_no_service_holds_a_run_for_years(asking, waits, far):
 
 async def test_nor_does_its_sdk_for_deployments(azure, sft, monkeypatch):
     from agl_azure import management
-    from agl_azure.asking import Keys
+    from agl_azure.client import Keys
 
     from .conftest import Login
 
@@ -88,7 +88,7 @@ async def test_nor_does_its_sdk_for_deployments(azure, sft, monkeypatch):
 
 
 async def test_a_wait_that_is_too_long_ends_with_what_it_is_like(asking, waits):
-    from agl_azure.asking import NotYetError
+    from agl_azure.client import NotYetError
 
     look = looking(NotYetError("queued"))
     message = "waited 1 seconds for it to end; it is 'queued' now"
