@@ -7,7 +7,7 @@ import pytest
 from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.collect.mixed_calls import Call, Ran
 from agl_learning.collect.prompt_checks import prompt_metrics
-from agl_learning.reports.diagnostics import STEPS, Signs
+from agl_learning.reports.diagnostics import STEPS, Diagnostics
 from agl_learning.reports.findings import read_findings
 from agl_learning.reports.report import Report
 
@@ -32,7 +32,7 @@ def step(number, **about):
 
 
 def watched(history, steps=100):
-    found = Signs(steps)
+    found = Diagnostics(steps)
     for one in history:
         found.add(one)
     return found

@@ -18,7 +18,7 @@ from agl_learning.reports.report import Report
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.result import known_of
-from agl_runs.rollouts import OfRunStore
+from agl_runs.rollouts import RunStore
 from agl_runs.store import begin_run, end_run
 from agl_views.runs.run_facts import HeldOut, RunFacts, run_facts
 
@@ -134,7 +134,7 @@ async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
     store = agl.InMemoryLightningStore()
     for number in (1, 2):
         run = await begin_run(store, RunStart(run_id="r", algorithm="toy"))
-        of_it = OfRunStore(store, "r", number)
+        of_it = RunStore(store, "r", number)
         for _ in range(3):
             await of_it.start_rollout({"x": 1})
     run = await end_run(store, "r", 2, "finished")

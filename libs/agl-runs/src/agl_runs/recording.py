@@ -33,7 +33,7 @@ from agl_runs.files import make_private_folder
 from agl_runs.finding import innermost, placed, stores_here
 from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
-from agl_runs.rollouts import OfRunStore, cancel_leftovers
+from agl_runs.rollouts import RunStore, cancel_leftovers
 from agl_runs.store import begin_run, end_run, get_run, query_runs
 from agl_runs.user_code import place_in
 
@@ -64,7 +64,7 @@ class RecordedStart(Recording):
     """Whether the store outlives this process."""
     what_shapes: dict[str, Any] = field(default_factory=dict[str, Any])
     """See ``agl_runs.differences``."""
-    _store: OfRunStore | None = None
+    _store: RunStore | None = None
 
     @property
     def place(self) -> Path:
@@ -78,7 +78,7 @@ class RecordedStart(Recording):
         return {name: getattr(self, name) for name in names}
 
     def store_of_algorithm(self, store: LightningStore) -> LightningStore:
-        self._store = OfRunStore(store, self.run_id, self.generation)
+        self._store = RunStore(store, self.run_id, self.generation)
         return self._store
 
     def replaced(self) -> ReplacedError | None:

@@ -18,7 +18,7 @@ LEFT_OVER: Final = Failure(
 """Failure of an attempt that an earlier start of a run left open."""
 
 
-class OfRunStore(StandInStore):
+class RunStore(StandInStore):
     """Rollouts made here have ``run`` and ``generation`` in their metadata.
 
     The store refuses what this start writes after another start of the run has taken over.

@@ -58,7 +58,7 @@ class _Means:
         return self.last > self.first and self.last >= self.most - 0.05 * (self.most - self.first)
 
 
-class Signs:
+class Diagnostics:
     """Watches the training steps of a run for what may keep it from learning.
 
     Of all steps it keeps the last few whole, and of the others what is needed of their rewards.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl_learning.reports.diagnostics import Signs, nothing_to_gain
+from agl_learning.reports.diagnostics import Diagnostics, nothing_to_gain
 from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.json_lines import read_json_lines
 from agl_learning.reports.progress_bar import Bar
@@ -72,7 +72,7 @@ class Report:
         make_private_folder(folder)
         self.metrics_path = folder / METRICS
         self._steps = steps
-        self._signs = self._new_signs()
+        self._diagnostics = self._new_diagnostics()
         self._is_frozen = False
         self._show = show_progress
         self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
@@ -124,21 +124,21 @@ class Report:
         last: dict[str, Any] = evaluations[-1] if evaluations else {}
         copies = {name: value for name, value in last.items() if "@" in name}
         warnings = [str(finding) for finding in read_findings(self.folder)[0]]
-        is_unchanged = self._is_frozen or self._signs.is_unchanged
+        is_unchanged = self._is_frozen or self._diagnostics.is_unchanged
         changed = {"weights_changed": False} if is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
 
-    def _new_signs(self) -> Signs:
+    def _new_diagnostics(self) -> Diagnostics:
         estimator = getattr(self._algorithm, "estimator", None)
-        return Signs(self._steps, getattr(estimator, "type", ""))
+        return Diagnostics(self._steps, getattr(estimator, "type", ""))
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""
         lines = list(lines)
-        self._signs = self._new_signs()
+        self._diagnostics = self._new_diagnostics()
         for line in lines:
             if isinstance(line.get("step"), int) and not any(k.startswith("val/") for k in line):
-                self._signs.add(line)
+                self._diagnostics.add(line)
         text = "".join(map(_text, lines))
         if text or self.metrics_path.exists():
             write_whole(self.metrics_path, text)
@@ -169,8 +169,8 @@ class Report:
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
-        self._signs.add(metrics)
-        self._warn(self._signs.found())
+        self._diagnostics.add(metrics)
+        self._warn(self._diagnostics.found())
         if not again:
             await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
 
