@@ -19,8 +19,8 @@ Where we differ, besides what ``loss`` says:
 
 1. Mean and deviation of a group are over rollouts, each with weight 1 whatever its number of rows.
 2. Calls of one rollout may have different rewards, and be compared with different calls of
-   sibling rollouts, when a credit rule says so; ``agl_learning.group_advantages`` has that part of
-   the formula.
+   sibling rollouts, when a credit rule says so; ``agl_learning.advantages.group_advantages`` has
+   that part of the formula.
 3. The ratio of tokens with negative advantage has a cap; see ``loss.clipped``.
 """
 

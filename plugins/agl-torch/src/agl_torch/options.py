@@ -156,7 +156,7 @@ class Server(Group):
 
     Args:
         type: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a process of its
-            own, with the weights anew after each update; see ``engines``.
+            own, with the weights anew after each update.
         arguments: Further ones for the command of a server of its own, as
             ``["--gpu-memory-utilization", "0.4"]``.
         timeout_seconds: Until a server of its own must be ready.

@@ -1,4 +1,4 @@
-"""What of the rollouts of a batch is compared with what: the part that estimators share."""
+"""Which rollouts of a batch are compared with which: the part that estimators share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

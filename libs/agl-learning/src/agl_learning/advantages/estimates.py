@@ -31,7 +31,7 @@ Foresee = Callable[[list[TrainingRow]], Foreseen | None]
 
 @dataclass(frozen=True)
 class Estimated:
-    """Of one row; what has one item per call has one list in it per call, of its tokens."""
+    """What one row gets; a list of lists has one list per call, with one number per token."""
 
     advantages: list[Advantage]
     """One per call: the mean over its tokens."""

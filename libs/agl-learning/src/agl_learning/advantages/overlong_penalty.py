@@ -68,7 +68,7 @@ def check_overlong(owner: str, options: Any) -> None:
 
 
 def punishment(tokens: int, limit: int, buffer: int) -> float:
-    """Of an answer with so many tokens, between 0 and -1.
+    """The punishment of an answer with so many tokens, between 0 and -1.
 
     Example:
         With a limit of 100 and a buffer of 20: 80 tokens give 0, 90 give -0.5, and 100 give -1.

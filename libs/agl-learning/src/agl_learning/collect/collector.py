@@ -30,9 +30,7 @@ from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
 from agl_records.training_data import TrainedModel
-from agl_runs.infrastructure import (
-    InfrastructureFailures,
-)
+from agl_runs.infrastructure import InfrastructureFailures
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -44,9 +42,9 @@ logger = logging.getLogger("agl.learning")
 PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
 TRIES = 3
-"""So often a rollout runs that is cut off."""
+"""How often, in each start of a run, a rollout that is cut off runs."""
 CANCEL_SECONDS = 10.0
-"""So long a run that ends tries to cancel what it has queued."""
+"""How long a run that ends tries to cancel what it has queued."""
 AS_ASKED = "as it was asked to"
 """Why a run has stopped."""
 

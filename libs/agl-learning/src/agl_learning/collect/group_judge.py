@@ -16,7 +16,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 TRIES = 2
-"""So often, in each start of a run, a judge that is down is asked about a group."""
+"""How often, in each start of a run, a judge that is down is asked about a group."""
 AT_ONCE = 8
 TIMEOUT_SECONDS = 300.0
 SCORES, GAVE_UP = "scores", "gave_up"
@@ -175,9 +174,9 @@ class Judging:
         """What the store has, or else the judge says; None where the group was left out."""
         ids = sorted(one.rollout.rollout_id for one in group)
         name = hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:24]
-        task, tries = group[0].rollout.input, 0
+        task, number, tries = group[0].rollout.input, 0, 0
         about = {**(metadata or {}), "judges": ids}
-        for number in count():
+        while True:
             rollout = await self._store.start_rollout(
                 {"judged": ids}, metadata=about, key=f"judge/{name}/{number}"
             )
@@ -198,11 +197,12 @@ class Judging:
             if is_last or (tries and (not is_down or tries >= TRIES or spent)):
                 why = f"its judge gave no scores: {error.message if error else ended_as.status}"
                 if not ended:
-                    await self._note(rollout, {GAVE_UP: True})
+                    of_it = (rollout.rollout_id, rollout.attempt.attempt_id)
+                    await self._store.update_attempt(*of_it, metadata={GAVE_UP: True})
                     logger.warning("rollouts of task %d are left out: %s", group[0].group, why)
                 _leave_out(group, "infrastructure" if is_down else "no_reward", why)
                 return None
-        raise AssertionError
+            number += 1
 
     async def _ask(self, rollout: "AttemptedRollout", task: Any, distinct: Sequence[str]) -> None:
         """One attempt at scores; how it ended is in the store."""
@@ -223,10 +223,6 @@ class Judging:
         await gateway.flush()
         pairs = [(score.value, score.because) for score in scores]
         await self._store.update_attempt(*ids, metadata={SCORES: pairs}, status="succeeded")
-
-    async def _note(self, rollout: "AttemptedRollout", metadata: dict[str, Any]) -> None:
-        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
-        await self._store.update_attempt(*ids, metadata=metadata)
 
     async def _book(self, rollout: "AttemptedRollout", collected: Collected) -> None:
         """Have the judge's calls in the account of the collection."""

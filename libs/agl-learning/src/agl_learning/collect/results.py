@@ -11,8 +11,8 @@ from agl_records.training_data import TrainingRow
 from agl_records.types import ExclusionReason
 
 COUNTED = "counted"
-"""In the metadata of a rollout whose bad end a start has taken for what came of it: no later start
-takes it for lost."""
+"""Key in the metadata of a rollout whose bad end a start has counted: no later start runs it
+again."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Ended:
     infrastructure: str | None = None
     """Why, in the attempt that counts, servers or the network failed a model call."""
     cut_off: str | None = None
-    """Why it failed, where that was as its gateway was killed, or could not store its calls."""
+    """Why it failed, if its gateway was killed or could not store its calls."""
     failed_call: str | None = None
     """Why servers or the network failed a model call of its last attempt, where it failed."""
     unusable: tuple[ExclusionReason, str] | None = None

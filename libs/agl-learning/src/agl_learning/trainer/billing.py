@@ -80,7 +80,7 @@ class PaidTraining(FineTuning):
                 "and train. Leave it out; seeds are sent all the same"
             )
         self.opened = contextlib.AsyncExitStack()
-        """What ``begin`` opens, for ``clean_up`` to close."""
+        """What ``prepare`` opens, for ``clean_up`` to close."""
         self.notes: Notes
         """What was asked of the provider; on the disk before anything is asked once more."""
 
