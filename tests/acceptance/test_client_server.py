@@ -74,97 +74,6 @@ def test_two_runner_processes_do_all_tasks(tmp_path: Path) -> None:
     ]
 
 
-def test_killed_runner_is_replaced_and_its_rollout_runs_again(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            marker = HERE / f"died-{task}"
-            if task == 1 and not marker.exists():
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return 1.0
-
-        config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
-        trainer(algorithm_of(range(3), config)).fit(agent)
-        """,
-    )
-    assert results(done.stdout) == [
-        ["0", "succeeded", "1", "1.0", "None"],
-        ["1", "succeeded", "2", "1.0", "None"],
-        ["2", "succeeded", "1", "1.0", "None"],
-    ]
-    assert "SIGKILL" in done.stderr
-
-
-def test_killed_runner_without_retry_leaves_a_failed_rollout_with_its_reason(
-    tmp_path: Path,
-) -> None:
-    done = run(
-        tmp_path,
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            if task == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return 1.0
-
-        trainer(algorithm_of(range(2))).fit(agent)
-        """,
-    )
-    assert results(done.stdout) == [
-        ["0", "failed", "1", "None", "lost"],
-        ["1", "succeeded", "1", "1.0", "None"],
-    ]
-
-
-def test_agent_that_never_returns_times_out_and_the_run_goes_on(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            while task == 0:
-                time.sleep(0.01)
-            return 1.0
-
-        config = agl.RolloutConfig(timeout_seconds=1.5)
-        trainer(algorithm_of(range(3), config)).fit(agent)
-        """,
-    )
-    assert results(done.stdout) == [
-        ["0", "failed", "1", "None", "timeout"],
-        ["1", "succeeded", "1", "1.0", "None"],
-        ["2", "succeeded", "1", "1.0", "None"],
-    ]
-
-
-def test_agents_that_raise_or_return_nonsense_fail_with_a_reason(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            if task == 0:
-                raise RuntimeError("no")
-            if task == 1:
-                return "a string"
-            if task == 2:
-                sys.exit(3)
-            return 1.0
-
-        trainer(algorithm_of(range(4))).fit(agent)
-        """,
-    )
-    assert [row[1:] for row in results(done.stdout)] == [
-        ["failed", "1", "None", "agent"],
-        ["failed", "1", "None", "agent"],
-        ["failed", "1", "None", "agent"],
-        ["succeeded", "1", "1.0", "None"],
-    ]
-
-
 def test_crashed_algorithm_ends_the_runners_and_the_exit_code_says_so(tmp_path: Path) -> None:
     body = """
         @agl.algo
@@ -177,26 +86,6 @@ def test_crashed_algorithm_ends_the_runners_and_the_exit_code_says_so(tmp_path: 
     done = run(tmp_path, body, code=1)
     assert "AlgorithmError: the algorithm failed: ZeroDivisionError" in done.stderr
     assert processes_of(tmp_path / "script.py") == []
-
-
-def test_runners_that_cannot_start_end_the_run_with_the_cause(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        """
-        class Broken(agl.LitAgentRunner):
-            async def iter(self, *, event=None):
-                raise OSError("no such device")
-
-        agl.Trainer(
-            algorithm=algorithm_of([1]),
-            strategy={"type": "cs", "server_port": 0},
-            runner=lambda: Broken(agl.OtelTracer()),
-        ).fit(agent)
-        """,
-        code=1,
-    )
-    assert "RunnerCrashError" in done.stderr
-    assert "OSError: no such device" in done.stderr
 
 
 LONG_RUN = """
@@ -234,22 +123,6 @@ def test_killed_parent_takes_its_runners_along(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert wait_until(lambda: processes_of(script) == [])
-
-
-def test_port_in_use_is_refused_before_any_process_starts(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = run(
-            tmp_path,
-            f"""
-            trainer(algorithm_of([1]), server_port={port}).fit(agent)
-            """,
-            code=1,
-        )
-    assert f"{port}" in done.stderr.splitlines()[-1]
-    assert "ConfigError" in done.stderr
 
 
 ROLE_SCRIPT = """
@@ -304,19 +177,3 @@ def test_runner_may_stay_in_the_main_process(tmp_path: Path) -> None:
         """,
     )
     assert [row[3] for row in results(done.stdout)] == ["1.0", "1.0"]
-
-
-def test_max_rollouts_ends_a_run_that_would_go_on(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        """
-        @agl.rollout
-        def agent(task: int) -> float:
-            (HERE / f"done-{task}").touch()
-            return 1.0
-
-        trainer(algorithm_of(range(100)), max_rollouts=3, graceful_timeout=1.0).fit(agent)
-        """,
-    )
-    assert len(list(tmp_path.glob("done-*"))) == 3
-    assert "All runners have ended" in done.stderr

@@ -75,19 +75,6 @@ async def test_c26_one_rollout_is_waited_for() -> None:
     assert ended.status == "succeeded"
 
 
-@pytest.mark.parametrize("kind", ["InMemoryLightningStore", "LightningStoreThreaded"])
-async def test_d4_requests_fields_are_arguments_of_enqueue_rollout(kind: str) -> None:
-    store: agl.LightningStore = agl.InMemoryLightningStore()
-    if kind == "LightningStoreThreaded":
-        store = agl.LightningStoreThreaded(store)
-    request = agl.EnqueueRolloutRequest(input=1, mode="train", metadata={"a": 1})
-    rollout = await store.enqueue_rollout(**request.model_dump())
-    assert (rollout.input, rollout.mode, rollout.metadata) == (1, "train", {"a": 1})
-    (many,) = await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input=1)])
-    made = [many, await store.enqueue_rollout(1), await store.start_rollout(1)]
-    assert [each.metadata for each in made] == [{}, {}, {}]
-
-
 # --- C4, C7: tracers
 
 

@@ -91,16 +91,6 @@ def test_run_goes_on_in_whatever_order_file_and_overrides_stand(
     assert stored(run_id)["config"]["algorithm"]["steps"] == 3
 
 
-def test_run_in_its_run_dir_goes_on_by_itself_and_not_as_another(agl: Agl) -> None:
-    begin(agl, "run_dir=out")
-    result = agl("run", "agl.yaml", "run_dir=out", "algorithm.rate=0.7")
-    assert (result.code, "algorithm.rate: 0.1 then, 0.7 now" in result.err) == (2, True)
-    result = agl("run", "agl.yaml", "run_dir=out", "algorithm.steps=3")
-    assert result.code == 0, result.err
-    result = agl("run", "agl.yaml", "run_dir=out", "algorithm.rate=0.7", "--force")
-    assert result.code == 0, result.err
-
-
 def test_force_is_for_a_run_that_goes_on(agl: Agl) -> None:
     result = agl("run", "agl.yaml", "--force")
     assert result.code == 2

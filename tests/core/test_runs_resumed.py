@@ -7,48 +7,15 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import ConfigError, StoppedError, StoreUnavailableError
+from agl.errors import ConfigError, StoreUnavailableError
 
 from .toy_runs import Toy, Writing, agent, fit, here, runs_of  # noqa: F401
-
-
-def test_run_goes_on_in_its_own_folder_and_store() -> None:
-    first = Toy(stops=True)
-    words = r"before its end, told to stop; go on with Trainer\(run='a-run', resume=True\)"
-    with pytest.raises(StoppedError, match=words):
-        fit(algorithm=first, run="a-run")
-    assert Path("agl-runs/a-run/store.db").is_file()
-    asyncio.run(first.get_trainer().store.close())
-    second = fit(run="a-run", resume=True, force=True)
-    assert [start[:2] for start in first.seen + second.seen] == [("a-run", 1), ("a-run", 2)]
-    assert first.seen[0][2] == second.seen[0][2] == Path("agl-runs/a-run").absolute()
-    store = second.get_trainer().store
-    (run,) = runs_of(store)
-    assert [each.outcome for each in run.generations] == ["stopped", "finished"]
-    assert (run.status, run.generations[0].error) == ("finished", "told to stop")
-    assert asyncio.run(store.query_rollouts()).total == 4
-    asyncio.run(store.close())
 
 
 def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path: Path) -> None:
     store = agl.InMemoryLightningStore()
     fit(store, run="a", run_dir="elsewhere")
     assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
-
-
-def test_run_that_was_moved_goes_on_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("old").mkdir()
-    monkeypatch.chdir(tmp_path / "old")
-    asyncio.run(fit(run="a").get_trainer().store.close())
-    (tmp_path / "old").rename(tmp_path / "new")
-    monkeypatch.chdir(tmp_path / "new")
-    toy = fit(run="a", resume=True)
-    (run,) = runs_of(toy.get_trainer().store)
-    assert toy.seen[0][2] == tmp_path / "new/agl-runs/a" == Path(run.folder or "")
-    assert not (tmp_path / "old").exists()
-    asyncio.run(toy.get_trainer().store.close())
 
 
 def test_store_that_this_process_has_says_so() -> None:
@@ -95,18 +62,6 @@ def test_id_that_names_no_folder_is_refused(run_id: str) -> None:
         fit(run=run_id)
 
 
-def test_run_that_would_be_another_is_refused_and_forced() -> None:
-    store = agl.InMemoryLightningStore()
-    fit(store, run="a")
-    with pytest.raises(ConfigError, match=r"algorithm\.seed: 7 then, 8 now; train tasks: 2 tasks"):
-        fit(store, Toy(seed=8), [1], run="a", resume=True)
-    assert [len(run.generations) for run in runs_of(store)] == [1]
-    fit(store, Toy(seed=8), [1], run="a", resume=True, force=True)
-    (run,) = runs_of(store)
-    assert run.seed == 8
-    assert run.generations[1].differences[0] == "algorithm.seed: 7 then, 8 now"
-
-
 def test_run_of_another_algorithm_is_refused() -> None:
     store = agl.InMemoryLightningStore()
     fit(store, run="a")
@@ -145,9 +100,13 @@ def test_folder_that_an_algorithm_names_is_made_by_it() -> None:
 def test_run_that_its_folder_names_is_refused_where_it_would_be_another() -> None:
     store = agl.InMemoryLightningStore()
     fit(store, Writing(), run_dir="out")
-    with pytest.raises(ConfigError, match=r"algorithm\.seed: 7 then, 8 now"):
+    with pytest.raises(ConfigError, match=r"seed: 7 then, 8 now.*give another run_dir, or go on"):
         fit(store, Writing(seed=8), run_dir="out")
+    assert [len(run.generations) for run in runs_of(store)] == [1]
     assert fit(store, Writing(seed=8), run_dir="out", force=True).seen[0][1] == 2
+    (run,) = runs_of(store)
+    assert run.seed == 8
+    assert run.generations[1].differences[0] == "algorithm.seed: 7 then, 8 now"
 
 
 def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
@@ -168,22 +127,6 @@ def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
     assert fit(store, Unasking()).seen[0][1] == 1
     with pytest.raises(agl.AglError, match="Older has no query_documents"):
         fit(store, Unasking(), run="a")
-
-
-def test_folder_with_a_run_goes_on_with_that_only_as_what_it_was(tmp_path: Path) -> None:
-    class Writes(Toy):
-        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-            await super().run(train_dataset, val_dataset)
-            run, generation, folder, _ = self.seen[-1]
-            (folder / "run.json").write_text(f'{{"run": "{run}", "generation": {generation}}}')
-
-    store = agl.InMemoryLightningStore()
-    fit(store, Writes(), run_dir="out")
-    with pytest.raises(ConfigError, match=r"seed: 7 then, 8 now.*give another run_dir, or go on"):
-        fit(store, Writes(seed=8), run_dir="out")
-    fit(store, Writes(seed=8), run_dir="out", force=True)
-    (run,) = runs_of(store)
-    assert (run.seed, len(run.generations)) == (8, 2)
 
 
 def test_folder_of_what_was_not_started_is_not_left(tmp_path: Path) -> None:

@@ -219,13 +219,6 @@ def test_algorithms_run_under_a_strategy_of_ones_own() -> None:
     assert list(baseline.rewards.values()) == [0.1, 0.2]
 
 
-def test_max_rollouts_ends_a_run_that_would_go_on() -> None:
-    store = agl.InMemoryLightningStore()
-    agl.Trainer(strategy="shm", store=store, max_rollouts=3).dev(tenth, [1] * 50)
-    ended = asyncio.run(store.query_rollouts(status_in=["succeeded"]))
-    assert len(ended) == 3
-
-
 def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer() -> None:
     class Reads(agl.Algorithm):
         def __init__(self) -> None:  # as the guide's, it does not call the base's

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from agl_learning.run.folder import (
 from agl_records.ledger.documents import put_parts, query_parts
 from agl_records.ledger.tables import Accounts, as_json, read_accounts
 from agl_records.types import LedgerPart
-from agl_runs.rollouts import cancel_leftovers
 from agl_runs.store import query_runs
 
 pytest.importorskip("torch")
@@ -156,36 +153,6 @@ def test_a_run_that_goes_on_elsewhere_finds_the_start_it_is_compared_with(tmp_pa
     assert read_generation(other) != read_generation(tmp_path / "run")
 
 
-def test_a_second_start_in_the_folder_of_a_live_run_is_refused_and_harms_nothing(
-    tmp_path: Path,
-) -> None:
-    first_home, second_home = tmp_path / "first", tmp_path / "second"
-    first_home.mkdir()
-    second_home.mkdir()
-    options = {"checkpoints": 1, "wait_at": 2 * CALLS_PER_STEP + 3}
-    with subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(first_home), json.dumps(options)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as first:
-        try:
-            while not (first_home / "waiting").exists():
-                assert first.poll() is None, first.stdout.read()[-3000:]
-                time.sleep(0.05)
-            there = str(first_home / "run")
-            second = run(second_home, steps=9, resume_from=there, run_dir=there)
-        finally:
-            (first_home / "go").touch()
-        output = first.communicate(timeout=250)[0]
-    assert first.returncode == 0, output[-3000:]
-    assert second.returncode != 0
-    assert f"is in use by process {first.pid}" in second.stderr
-    assert read_generation(there).number == 1
-    lines = [json.loads(line) for line in Path(there, "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.nightly
 def test_a_run_that_went_back_on_purpose_goes_on_from_there(tmp_path: Path) -> None:
     finished(tmp_path, steps=4, checkpoints=2)
@@ -298,38 +265,6 @@ async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkp
     assert set(ended) == {"succeeded", "cancelled"}
     # Of step 3 of the dead run none was run by runners of the other one.
     assert ended["succeeded"] <= 2 * CALLS_PER_STEP + 2
-
-
-@pytest.mark.nightly
-async def test_a_run_from_another_ones_checkpoint_begins_there_again_and_mixes_with_none(
-    tmp_path: Path,
-) -> None:
-    finished(tmp_path, steps=2, checkpoints=1)
-    there, other = str(tmp_path / "run"), tmp_path / "other"
-    options = {"steps": 4, "run_dir": str(other), "checkpoints": 1}
-    # The third call of step 4: step 3 and its checkpoint are there.
-    killed = run(tmp_path, kill_at=CALLS_PER_STEP + 3, resume_from=there, **options)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
-    before = read_generation(other)
-    earlier = str(tmp_path / "run/checkpoints/step-000001")
-    refused = run(tmp_path, resume_from=earlier, **options)
-    assert "ConfigError" in refused.stderr
-    assert "holds another run already, which began from" in refused.stderr
-    assert read_generation(other) == before
-
-    again = run(tmp_path, resume_from=there, **options)
-    assert again.returncode == 0, again.stderr[-3000:]
-    # The start that was refused is one in the record of the run.
-    assert read_generation(other) == replace(before, number=3)
-    assert before.origin == str((tmp_path / "run/checkpoints/step-000002").resolve())
-    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["generation"]) for line in lines if "reward/mean" in line] == [
-        (3, 3), (4, 3)
-    ]  # fmt: skip
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    parts = await query_parts(store, run=before.run, lost=False)
-    await store.close()
-    assert {part.generation for part in parts} == {3}
 
 
 @pytest.mark.parametrize(
@@ -452,20 +387,6 @@ async def test_what_a_start_went_back_behind_does_not_count(
     await put_parts(memory_store, [part("a", 3, 2)])  # it is done again
     assert await counting("a") == [(1, 1), (2, 1), (3, 2)]
     assert await counting("b") == [(1, 1), (2, 1), (3, 1)]
-
-
-async def test_only_open_rollouts_of_the_run_are_cancelled(
-    memory_store: agl.LightningStore,
-) -> None:
-    metadata = [{"run": "a", "generation": 1}, {"run": "b"}, None, {"run": "a"}, {"run": "a"}]
-    for number, one in enumerate(metadata):
-        await memory_store.enqueue_rollout(number, metadata=one)
-    done = await memory_store.dequeue_rollout()
-    await memory_store.update_attempt(done.rollout_id, "latest", status="succeeded")
-    await cancel_leftovers(memory_store, "a")
-    assert [rollout.status for rollout in await memory_store.query_rollouts()] == [
-        "succeeded", "queuing", "queuing", "cancelled", "cancelled"
-    ]  # fmt: skip
 
 
 def test_a_folder_keeps_the_id_of_its_run_and_counts_its_starts(tmp_path: Path) -> None:

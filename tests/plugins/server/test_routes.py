@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from agl.errors import InvalidRecordError, InvalidTransitionError, UnknownRecordError
+from agl.errors import InvalidRecordError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
     Event,
-    Failure,
     Link,
     Span,
     SpanContext,
@@ -146,55 +145,6 @@ async def test_spans_come_back_as_they_were_sent(client, http, store):
 # --- the turn
 
 
-async def test_a_turn_stores_ends_and_claims(client, store):
-    first, second = [await client.enqueue_rollout(number) for number in (1, 2)]
-    begun = await client.turn(worker_id="w")
-    assert (begun.spans, begun.attempt) == ([], None)
-    (rollout,) = begun.claimed
-    assert rollout.rollout_id == first.rollout_id
-    spans = [make_span(rollout, n=number) for number in range(3)]
-    done = await client.turn([*spans, spans[0]], finish=end_of(rollout), worker_id="w")
-    assert [span.sequence_id for span in done.spans] == [1, 2, 3]
-    assert done.attempt.status == "succeeded"
-    assert done.attempt.last_heartbeat_time is not None
-    assert [each.rollout_id for each in done.claimed] == [second.rollout_id]
-    assert (await store.get_rollout_by_id(first.rollout_id)).status == "succeeded"
-    assert list(await store.query_spans(first.rollout_id)) == list(done.spans)
-    worker = await store.get_worker_by_id("w")
-    assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
-    failure = Failure(boundary="agent", type="E", message="broke")
-    last = await client.turn(
-        finish=end_of(done.claimed[0], "failed", error=failure), limit=0, worker_id="w"
-    )
-    assert (last.attempt.error, last.claimed) == (failure, [])
-    assert (await store.get_worker_by_id("w")).status == "idle"
-
-
-async def test_a_refused_turn_leaves_nothing(client, store):
-    rollout = await client.start_rollout(1)
-    await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    queued = await client.enqueue_rollout(2)
-    unknown = end_of(rollout).model_copy(update={"attempt_id": "at-none"})
-    with pytest.raises(InvalidTransitionError, match="final"):
-        await client.turn([make_span(rollout)], finish=end_of(rollout, "failed"))
-    with pytest.raises(UnknownRecordError, match="at-none"):
-        await client.turn([make_span(rollout)], finish=unknown)
-    other = make_span(rollout).model_copy(update={"attempt_id": "at-other"})
-    with pytest.raises(UnknownRecordError, match="at-other"):
-        await client.turn([other, make_span(rollout)], finish=end_of(rollout))
-    assert (await store.statistics())["total_spans"] == 0
-    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "queuing"
-
-
-async def test_a_turn_may_be_repeated(client, store):
-    rollout = await client.start_rollout(1)
-    span = make_span(rollout)
-    for expected in (1, 0):
-        done = await client.turn([span], finish=end_of(rollout), limit=0)
-        assert (len(done.spans), done.attempt.status) == (expected, "succeeded")
-    assert (await store.statistics())["total_spans"] == 1
-
-
 async def test_a_turn_waits_for_work(client, store):
     rollout = await client.start_rollout(1)
     waiting = asyncio.create_task(
@@ -214,14 +164,6 @@ async def test_a_cancelled_turn_takes_no_work(client, store):
     await asyncio.gather(waiting, return_exceptions=True)
     await store.enqueue_rollout(1)
     assert (await store.dequeue_rollout()).attempt.sequence_id == 1
-
-
-async def test_a_turn_revives_and_ends_what_was_held_lost(store):
-    rollout = await store.start_rollout(1, worker_id="w")
-    await store.update_attempt(rollout.rollout_id, "latest", status="unresponsive")
-    done = await store.turn([make_span(rollout)], finish=end_of(rollout), limit=0)
-    assert done.attempt.status == "succeeded"
-    assert len(done.spans) == 1
 
 
 # --- what is refused, and leaves nothing

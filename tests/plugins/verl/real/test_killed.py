@@ -1,4 +1,7 @@
-"""verl's run is killed amid a step and goes on; minutes each. ``nox -s verl-cpu -- --long``."""
+"""verl's run is killed amid a step and goes on, or loses what it needs.
+
+Minutes each: ``nox -s verl-cpu -- --long``.
+"""
 
 import asyncio
 import contextlib
@@ -73,6 +76,30 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_step_and_goes_on(tmp_path, m
     check(ended, [3])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
+
+
+def test_a_dead_rollout_server_ends_the_run_and_does_not_hang_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_SERVER_TOKEN", uuid.uuid4().hex)
+    options = {"out": str(tmp_path), "port": free_port(), "steps": 500, "seconds": 1.0}
+    with amid_step(2, tmp_path, options) as (process, mark):
+        (server,) = (number for number, line in marked(mark).items() if "InferenceServer" in line)
+        os.kill(server, signal.SIGKILL)
+        assert process.wait(600) != 0
+        assert end_all(mark) == []
+    log = (tmp_path / "log-broken-off.txt").read_text()
+    assert "verl failed: ActorDiedError" in log or "groups in a row gave nothing" in log
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    excluded = sum(summary["calls_excluded"].values())
+    assert summary["calls"] == summary["calls_trained"] + excluded > 0
+
+
+def test_a_run_in_which_every_rollout_fails_ends_and_says_why(tmp_path):
+    ended = run(tmp_path, steps=3, crash=1.0)
+    assert ended.code != 0
+    assert ended.left == []
+    assert "groups in a row gave nothing to train on" in ended.log
+    assert "agent: RuntimeError" in ended.log
+    assert ended.summary["rollouts"] == ended.summary["rollouts_failed"] > 0
 
 
 def kill_amid_step_two(out, options, victim):
