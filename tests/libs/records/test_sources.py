@@ -65,53 +65,6 @@ PARTS = {
     Key.RESPONSE_MODEL: "qwen",
     Key.FINISH_REASONS: ["tool_calls"],
 }
-FLAT = {
-    "gen_ai.prompt.0.role": "system",
-    "gen_ai.prompt.0.content": "Be brief.",
-    "gen_ai.prompt.1.role": "user",
-    "gen_ai.prompt.1.content": "Where is it?",
-    "gen_ai.completion.0.role": "assistant",
-    "gen_ai.completion.0.finish_reason": "tool_calls",
-    "gen_ai.completion.0.tool_calls.0.id": "call_1",
-    "gen_ai.completion.0.tool_calls.0.name": "look",
-    "gen_ai.completion.0.tool_calls.0.arguments": '{"room": "kitchen"}',
-    "gen_ai.request.functions.0.name": "look",
-    "gen_ai.request.functions.0.description": "Look",
-    "gen_ai.request.functions.0.parameters": json.dumps(PARAMETERS),
-    "gen_ai.response.id": "chatcmpl-1",
-    "gen_ai.response.model": "qwen",
-    "logprobs.content": json.dumps(
-        [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]
-    ),
-    **IDS,
-}
-CHOICE = {
-    "message": ANSWER,
-    "finish_reason": "tool_calls",
-    "token_ids": [4, 5],
-    "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
-}
-RAW = {
-    "llm.hosted_vllm.messages": repr(MESSAGES),
-    "llm.hosted_vllm.tools": repr([TOOL]),
-    "llm.hosted_vllm.choices": repr([CHOICE]),
-    "llm.hosted_vllm.prompt_token_ids": "[1, 2, 3]",
-    "llm.hosted_vllm.model": "qwen",
-    "llm.hosted_vllm.id": "chatcmpl-1",
-}
-OPERATION = {
-    "agentlightning.operation.input.messages.0.role": "system",
-    "agentlightning.operation.input.messages.0.content": "Be brief.",
-    "agentlightning.operation.input.messages.1.role": "user",
-    "agentlightning.operation.input.messages.1.content": "Where is it?",
-    "agentlightning.operation.output.id": "chatcmpl-1",
-    "agentlightning.operation.output.model": "qwen",
-    "agentlightning.operation.output.prompt_token_ids": [1, 2, 3],
-    "agentlightning.operation.output.choices.0.finish_reason": "tool_calls",
-    "agentlightning.operation.output.choices.0.message.role": "assistant",
-    "agentlightning.operation.output.choices.0.message.content": "Here.",
-    "agentlightning.operation.output.choices.0.provider_specific_fields.token_ids": [4, 5],
-}
 
 
 @pytest.mark.parametrize(
@@ -119,12 +72,8 @@ OPERATION = {
     [
         ("openai.chat.completion", GATEWAY, ()),
         ("chat qwen", PARTS, ("prompt_token_ids", "response_token_ids", "response_logprobs")),
-        ("openai.chat.completion", FLAT, ()),
-        ("litellm_request", FLAT, ()),
-        ("raw_gen_ai_request", RAW, ()),
-        ("openai.chat.completions.create", OPERATION, ("tools", "response", "response_logprobs")),
     ],
-    ids=["gateway", "parts", "flat", "litellm_request", "raw_gen_ai_request", "operation"],
+    ids=["gateway", "parts"],
 )
 def test_every_way_of_writing_gives_the_same_call(trace, name, attributes, lacks) -> None:
     plain = {str(key): value for key, value in attributes.items()}
@@ -153,11 +102,13 @@ def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
         {"type": "blob", "mime_type": "image/jpeg", "content": "QUJD"},
     ]
     answer = {"type": "tool_call_response", "id": "call_1", "response": {"found": True}}
-    messages = [{"role": "user", "parts": parts}, {"role": "tool", "parts": [answer]}]
+    more = {"type": "text", "content": "Go on."}
+    messages = [{"role": "user", "parts": parts}, {"role": "user", "parts": [answer, more]}]
     call = read_call(
         trace.span("chat", {"gen_ai.input.messages": json.dumps(messages)}),
     )
-    user, tool = call.messages
+    user, tool, last = call.messages
+    assert last == {"role": "user", "content": "Go on."}
     assert [part["type"] for part in user["content"]] == ["text", "image_url", "image_url"]
     assert user["content"][2]["image_url"]["url"] == "data:image/jpeg;base64,QUJD"
     assert tool == {"role": "tool", "tool_call_id": "call_1", "content": '{"found": true}'}
@@ -181,9 +132,8 @@ def test_agents_tools_and_rewards_are_no_calls(trace, name, attributes) -> None:
     [
         {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{"},
         {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '{"role": "user"}'},
-        {"gen_ai.operation.name": "chat", "prompt_token_ids": "abc"},
         {"gen_ai.operation.name": "chat", "prompt_token_ids": [1.5]},
-        {"gen_ai.prompt.0.content": "no role"},
+        {"gen_ai.input.messages": '[{"content": "no role"}]'},
     ],
 )
 def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes) -> None:
@@ -192,6 +142,7 @@ def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes) -
         read_call(span)
 
 
+@pytest.mark.plugins
 def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(trace) -> None:
     agent = trace.span("agent", {"agent.name": "writer"}, start_time=100.0, end_time=200.0)
     trace.flat("c-1", parent_id=agent.span_id)
@@ -201,6 +152,7 @@ def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(tr
     assert call.call_id == trace.spans[2].span_id
 
 
+@pytest.mark.plugins
 def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace) -> None:
     for number in range(3):
         trace.gateway([1], [number], response_id="same")
@@ -208,13 +160,6 @@ def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace) -> None:
     for _ in range(3):
         trace.flat("same")
     assert len(model_calls(trace.spans)) == 3
-
-
-def test_nested_records_of_one_call_count_once(trace) -> None:
-    outer = trace.flat("c-1", start_time=1.0, end_time=5.0)
-    trace.flat("c-1", parent_id=outer.span_id, start_time=2.0, end_time=4.0)
-    trace.flat(None, parent_id=outer.span_id, start_time=2.0, end_time=4.0)
-    assert len(model_calls(trace.spans)) == 1
 
 
 def test_gateway_spans_find_their_agent_by_time(trace) -> None:

@@ -2,8 +2,11 @@
 
 import json
 
-from agl.types import Attempt
+import pytest
+
+from agl.types import Attempt, Span
 from agl_adapters import TraceToRows
+from agl_records.calls.sources.unread import by_scope
 
 
 def why(trace_or_spans, kind="call", attempts=None, **options) -> tuple[str, str]:
@@ -23,16 +26,26 @@ def test_no_token_ids_from_the_backend(trace) -> None:
     assert why(trace) == ("no_token_ids", "the prompt has no token ids")
 
 
-def test_a_span_name_that_the_tracer_did_not_expect(trace) -> None:
+@pytest.mark.parametrize(
+    ("attributes", "keys"),
+    [
+        ({"llm.vendor": "x", "completion_text": "yes"}, "completion_text, llm.vendor"),
+        ({"gen_ai.request.model": "qwen", "their.prompt": "hi"}, "gen_ai.request.model, their.p"),
+    ],
+)
+def test_spans_that_no_reader_knows_are_counted_by_scope(trace, attributes, keys) -> None:
     agent = trace.span("agent", {"agent.name": "writer", "gen_ai.operation.name": "invoke_agent"})
-    inner = {"llm.vendor": "x", "completion_text": "yes"}
-    trace.span("my_framework.llm.invoke", inner, parent_id=agent.span_id)
+    span = trace.span("my_framework.llm", attributes, parent_id=agent.span_id)
+    trace.spans[1] = Span.model_validate({**span.model_dump(), "scope": "theirs"})
     trace.reward(1.0)
-    assert why(trace) == (
-        "unrecognised_span",
-        "span 'my_framework.llm.invoke' looks like a model call, but has its messages under no "
-        "known keys: completion_text, llm.vendor",
+    reason, sentence = why(trace)
+    assert reason == "unrecognised_span"
+    assert sentence.startswith(
+        "spans of scope 'theirs' look like model calls; no reader knows where they have their "
+        f"messages, among {keys}"
     )
+    (said,) = by_scope([sentence, sentence.replace(keys, "others")])
+    assert said == f"2 {sentence}"
 
 
 def test_an_unknown_span_around_a_known_call_is_no_call_of_its_own(trace) -> None:

@@ -45,6 +45,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "reward": "agl.rewards",
         "environment": "agl.environments",
         "task_order": "agl.task_orders",
+        "dialect": "agl.dialects",
         "metrics": "agl.metrics",
         "recorder": "agl.recorders",
         "command": "agl.commands",

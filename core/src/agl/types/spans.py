@@ -185,7 +185,9 @@ class Span(_SpanPart):
             "writer": None,
             "late": False,
         }
-        return construct(cls, values, extra={})
+        scope = src.instrumentation_scope.name if src.instrumentation_scope else "agl"
+        extra = {} if scope in ("agl", "agentlightning") else {"scope": scope}
+        return construct(cls, values, extra=extra)
 
     @classmethod
     def from_attributes(

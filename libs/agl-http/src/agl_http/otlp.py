@@ -1,9 +1,9 @@
 """OpenTelemetry's wire format (OTLP protobuf) to spans.
 
-What a span loses on the way in: its kind, its instrumentation scope and OpenTelemetry's counts of
-dropped items. Attribute values that a ``Span`` cannot hold are unfolded, never dropped: a map
-becomes ``key.name``, a list of several types ``key.0``, ``key.1``, bytes become hex, a number that
-is not finite its name, nothing an empty string.
+What a span loses on the way in: its kind and OpenTelemetry's counts of dropped items. Attribute
+values that a ``Span`` cannot hold are unfolded, never dropped: a map becomes ``key.name``, a list
+of several types ``key.0``, ``key.1``, bytes become hex, a number that is not finite its name,
+nothing an empty string.
 """
 
 import json
@@ -38,6 +38,8 @@ _encode = msgspec.json.Encoder().encode
 MAX_ITEMS = 500_000
 """Spans, their attributes, events and links in one request. Nearly empty ones cost hundreds of
 times what sending them does."""
+_OWN_SCOPES = ("", "agl", "agentlightning")
+"""As ``Span.from_opentelemetry`` has it: the scope is kept of spans that are not ours."""
 _IS_REMOTE = 0x200
 """Bit of ``flags``: the parent (or link) was in another process."""
 
@@ -75,7 +77,7 @@ def packed_of(body: bytes) -> tuple[list[PackedSpan], list[str]]:
             for proto in scope.spans:
                 items = _few(items + len(proto.attributes) + len(proto.events) + len(proto.links))
                 try:
-                    spans.append(_packed(proto, attributes, resource))
+                    spans.append(_packed(proto, attributes, resource, scope.scope.name))
                 except ValueError as error:
                     rejected.append(f"span {proto.name!r}: {error}")
     return spans, rejected
@@ -112,7 +114,7 @@ def status_message(text: str) -> bytes:
     return ProtoStatus(message=text).SerializeToString()
 
 
-def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedSpan:
+def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw, scope: str) -> PackedSpan:
     """The span as the JSON of an ``agl.types.Span``, which need not be made for that."""
     attributes = _attributes(proto.attributes)
     rollout_id = attributes.get(_ROLLOUT_ID) or of_resource.get(_ROLLOUT_ID)
@@ -171,6 +173,8 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw) -> PackedS
         "parent": _context(trace_id, parent_id, proto.flags, "") if parent_id else None,
         "resource": resource,
     }
+    if scope not in _OWN_SCOPES:
+        body["scope"] = scope
     return PackedSpan(
         rollout_id,
         attempt_id,

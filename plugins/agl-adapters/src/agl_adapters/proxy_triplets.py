@@ -8,10 +8,12 @@ from agl.emitter import get_reward_value
 from agl.types import Span
 from agl_adapters.credit.rewards import calls_before, places
 from agl_records.calls.reader import by_attempt, recorded_calls
-from agl_records.calls.sources import litellm
 from agl_records.calls.span_tree import ordered
 from agl_records.final_rewards import graded_only
 from agl_records.training_data import ModelCall
+
+PROXY_SPANS = ("litellm_request", "raw_gen_ai_request")
+"""Names of the spans of 0.3's proxy."""
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):
@@ -54,7 +56,7 @@ def _of_attempt(spans: Sequence[Span]) -> list[Triplet]:
 
 
 def _is_proxy_span(span: Span) -> bool:
-    return is_gateway_span(span) or span.name in (litellm.REQUEST, litellm.RAW)
+    return is_gateway_span(span) or span.name in PROXY_SPANS
 
 
 def _triplet(call: ModelCall, reward: float | None) -> Triplet:

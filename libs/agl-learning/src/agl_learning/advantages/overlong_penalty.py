@@ -19,7 +19,9 @@ from agl_records.training_data import TrainingRow
 from agl_runs.options import AboveZero, Count, Group
 
 if TYPE_CHECKING:
-    from agl_learning.collect.step_metrics import Usable
+    from agl_learning.collect.results import Ended
+
+    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

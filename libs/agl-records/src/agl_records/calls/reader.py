@@ -14,6 +14,7 @@ from agl.utils.rewards import reward_problem
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import read_call
 from agl_records.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
+from agl_records.calls.sources.unread import why_unread
 from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
@@ -60,6 +61,13 @@ class Recorded:
         """Whether the span that it names as its parent is there."""
         above = self.node.parent and self.node.parent.span
         return bool(above and self.node.span and above.span_id == self.node.span.parent_id)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether a call that went well has neither messages nor tokens."""
+        call = self.call
+        said = (call.messages, call.response, call.choices, call.response_token_ids, call.error)
+        return not (self.is_gateways or self.malformed or any(said))
 
     @property
     def problem(self) -> tuple[ExclusionReason, str] | None:
@@ -152,13 +160,23 @@ def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
             continue
         # Of several spans of that form, one in the other, the innermost is the call.
         unknown = [u for u in unknown if not node.is_within(u.node)]
-        why = (
-            f"span {node.span.name!r} looks like a model call, but has its messages under no known "
-            f"keys: {', '.join(sorted(node.span.attributes)[:6])}"
-        )
         call = make_call(node.span, agent_name=agent_of(node))
-        unknown.append(Recorded(call, node, why, "unrecognised_span"))
-    return sorted([*_merged_calls(found, spans), *unknown], key=_position)
+        unknown.append(_unrecognised(Recorded(call, node), node.span))
+    known = [
+        _unrecognised(one, one.node.span) if one.node.span and one.says_nothing else one
+        for one in _merged_calls(found, spans)
+    ]
+    return sorted([*known, *unknown], key=_position)
+
+
+def unread_spans(spans: Sequence[Span]) -> list[str]:
+    """Why spans that look like calls are not read; ``by_scope`` counts these sentences."""
+    records = (one for own in by_attempt(spans).values() for one in recorded_and_unrecognised(own))
+    return [one.malformed for one in records if one.malformed and one.code == "unrecognised_span"]
+
+
+def _unrecognised(record: Recorded, span: Span) -> Recorded:
+    return replace(record, malformed=why_unread(span), code="unrecognised_span")
 
 
 def _mended(spans: Sequence[Span]) -> tuple[Node, dict[int, frozenset[str]]]:

@@ -10,6 +10,7 @@ from agl.store.base import LightningStore
 from agl_inspect.exchange.importer import Imported, Importer
 from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
+from agl_records.calls.sources.unread import by_scope
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import open_store
 
@@ -47,6 +48,8 @@ def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
         f"{done.resources} snapshots of resources in {url or path}"
     )
+    for remark in by_scope(done.unread):
+        note(remark)
 
 
 def open_or_make(path: Path | None, url: str | None) -> LightningStore:

@@ -8,6 +8,7 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl_records.calls.sources.unread import by_scope
 from agl_records.ledger.tables import (
     Accounts,
     as_json,
@@ -72,7 +73,13 @@ def _print(accounts: Accounts) -> None:
     for reason, meaning in EXCLUSION_REASONS.items():
         if reason in met:
             note(f"{reason}: {meaning}")
-    for remark in _remarks(accounts):
+    unread = [
+        e.detail
+        for part in accounts.parts
+        for e in part.excluded
+        if e.reason == "unrecognised_span"
+    ]
+    for remark in (*by_scope(unread), *_remarks(accounts)):
         note(remark)
 
 

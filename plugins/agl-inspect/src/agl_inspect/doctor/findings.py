@@ -22,6 +22,7 @@ from agl_inspect.doctor.fixes import (
 from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
 from agl_learning.collect.rollout_reader import OF_OTHERS
+from agl_records.calls.sources.unread import by_scope
 from agl_records.row_builder import RowSet
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.user_code import place_of
@@ -100,8 +101,11 @@ def check_calls(calls: Sequence[Graded], trial: Trial, has_rewards: bool) -> lis
             f"{len(some)} of {len(calls)} calls are excluded as {reason} "
             f"({EXCLUSION_REASONS[reason]})"
         )
-        if detail := min((call.detail for call in some if call.detail), default=""):
-            message += f": {detail}"
+        details = [call.detail for call in some if call.detail]
+        if reason == "unrecognised_span":
+            message += f": {'; '.join(by_scope(details))}"
+        elif details:
+            message += f": {min(details)}"
         findings.append(Finding(level, reason, message, _fix(reason, some)))
     return findings
 

@@ -10,8 +10,8 @@ FIXES: dict[ExclusionReason, str] = {
     "the model through the gateway, which keeps what was sampled",
     "no_logprobs": "Serve the model with something that returns log-probabilities, and do not "
     "switch 'logprobs' off in the agent's requests",
-    "unrecognised_span": "Call the model through the gateway (base_url=llm.endpoint), or record it "
-    "by OpenTelemetry's conventions: gen_ai.input.messages and gen_ai.output.messages",
+    "unrecognised_span": "Let the tracer record messages; write a reader, a plugin of agl.dialects "
+    "(docs/howto/write-a-plugin.md); or call the model through the gateway (base_url=llm.endpoint)",
     "model_error": "Look at the error of the call: agl spans shows its span; the backend's log "
     "says more",
     "infrastructure": "Look at the error of the failed call: agl spans shows its span. More "

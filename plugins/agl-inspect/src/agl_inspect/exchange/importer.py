@@ -30,6 +30,7 @@ from agl_inspect.exchange.recorded import (
     RecordedRollout,
     read_records,
 )
+from agl_records.calls.reader import unread_spans
 
 AT_ONCE = 64
 """Rollouts that are written at the same time."""
@@ -47,6 +48,8 @@ class Imported:
     spans: int = 0
     resources: int = 0
     rewards: int = 0
+    unread: list[str] = field(default_factory=list[str])
+    """Why spans that look like model calls are not read, a sentence for each."""
 
 
 @dataclass
@@ -180,6 +183,7 @@ class Importer:
         await self.end(one.id, rollout_id, attempt_id, error if one.status == "failed" else None)
         self.done.spans += len(spans)
         self.done.rewards += len(rewards)
+        self.done.unread += unread_spans(spans)
 
     async def begin(self, given_id: str, **fields: Any) -> tuple[str, str]:
         """Ids of the rollout and its attempt in the store.

@@ -17,7 +17,7 @@ from agl.types import Span
 from agl_http.otlp import spans_of
 from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
-from agl_records.calls.reader import model_calls
+from agl_records.calls.reader import model_calls, unread_spans
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -85,7 +85,9 @@ async def add_otlp(importer: Importer, path: Path) -> None:
     await _write(importer, batch)
     importer.done.known += len(traces) - len(open_ids)
     for name, (rollout_id, attempt_id) in open_ids.items():
-        task = task_of(await importer.store.query_spans(rollout_id, attempt_id))
+        own = await importer.store.query_spans(rollout_id, attempt_id)
+        importer.done.unread += unread_spans(own)
+        task = task_of(own)
         if task is not None:
             await importer.store.update_rollout(rollout_id, input=task)
         await importer.end(name, rollout_id, attempt_id, traces[name].error)

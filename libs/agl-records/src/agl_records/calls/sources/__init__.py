@@ -1,15 +1,30 @@
-"""Readers of model-call spans, one module per way in which such spans are written.
+"""Readers of model-call spans: a dialect for each way in which such spans are written.
 
 ``read_call(span)`` gives the same ``ModelCall`` whoever wrote the span.
 """
 
-from agl.errors import AdapterError
+import logging
+from functools import cache
+
+from agl.errors import AdapterError, PluginError
+from agl.plugins.registry import GROUPS, components, load_component
 from agl.types import Span
-from agl_records.calls.sources import flat, litellm, openinference, operation, parts
+from agl_records.calls.sources.dialect import Dialect
 from agl_records.training_data import ModelCall
 
-_SOURCES = (litellm, openinference, operation, parts, flat)
-"""In order of preference: the first that knows a span reads it."""
+logger = logging.getLogger("agl.records")
+
+
+@cache
+def dialects() -> tuple[Dialect, ...]:
+    """All dialects that are installed, in the order in which they are asked."""
+    found: list[Dialect] = []
+    for component in components(GROUPS["dialect"]):
+        try:
+            found.append(load_component(component)())
+        except PluginError as error:
+            logger.warning("spans of this dialect are not read: %s", error)
+    return tuple(sorted(found, key=lambda dialect: dialect.is_standard))
 
 
 def read_call(span: Span) -> ModelCall | None:
@@ -18,9 +33,9 @@ def read_call(span: Span) -> ModelCall | None:
     Raises:
         AdapterError: It is a model call, and its attributes cannot be read.
     """
-    for source in _SOURCES:
+    for dialect in dialects():
         try:
-            call = source.read(span)
+            call = dialect.read(span)
         except AdapterError:
             raise
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

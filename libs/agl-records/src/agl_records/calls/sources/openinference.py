@@ -9,6 +9,7 @@ from typing import Any
 
 from agl.types import Span
 from agl.utils.json_values import parse_json
+from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.fields import (
     chat_message,
     completion_fields,
@@ -23,26 +24,29 @@ from agl_records.training_data import ModelCall
 KIND = "openinference.span.kind"
 
 
-def read(span: Span) -> ModelCall | None:
-    """The call, or None when the span is of another kind."""
-    attributes = span.attributes
-    if attributes.get(KIND) != "LLM":
-        return None
-    answers = [_message(item) for item in numbered(attributes, "llm.output_messages")]
-    fields: dict[str, Any] = {
-        **token_fields(attributes),
-        "model": text(attributes.get("llm.model_name")),
-        "agent_name": text(attributes.get("agent.name")),
-        "finish_reason": text(attributes.get("llm.finish_reason")),
-    }
-    fields.update({name: value for name, value in _answer(attributes).items() if value})
-    return make_call(
-        span,
-        messages=[_message(item) for item in numbered(attributes, "llm.input_messages")],
-        tools=[_tool(item) for item in numbered(attributes, "llm.tools")],
-        response=answers[0] if answers else None,
-        **fields,
-    )
+class OpenInference(Dialect):
+    """OpenInference's conventions (Phoenix, Arize): ``llm.input_messages.0.message.role``."""
+
+    def read(self, span: Span) -> ModelCall | None:
+        """The call, or None when the span is of another kind."""
+        attributes = span.attributes
+        if attributes.get(KIND) != "LLM":
+            return None
+        answers = [_message(item) for item in numbered(attributes, "llm.output_messages")]
+        fields: dict[str, Any] = {
+            **token_fields(attributes),
+            "model": text(attributes.get("llm.model_name")),
+            "agent_name": text(attributes.get("agent.name")),
+            "finish_reason": text(attributes.get("llm.finish_reason")),
+        }
+        fields.update({name: value for name, value in _answer(attributes).items() if value})
+        return make_call(
+            span,
+            messages=[_message(item) for item in numbered(attributes, "llm.input_messages")],
+            tools=[_tool(item) for item in numbered(attributes, "llm.tools")],
+            response=answers[0] if answers else None,
+            **fields,
+        )
 
 
 def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,131 +1,131 @@
 # pyright: standard
-"""OpenTelemetry's current GenAI keys, agl-gateway's too: messages as JSON, of typed parts.
+"""Messages of any library as OpenAI's chat messages.
 
-``[{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]`` becomes OpenAI's
-``[{"role": "user", "content": "Hi"}]``; messages in OpenAI's form are taken as they are.
+Libraries write the parts of a message under different names: a tool's answer is a
+``tool_call_response`` of OpenTelemetry, a ``tool_result`` of Anthropic, a ``tool-result`` of
+Vercel's AI SDK, a ``toolResult`` of Bedrock and Strands, and a ``ToolMessage`` of LangChain.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from agl.algorithm.gateway import is_gateway_span
-from agl.semconv import ModelCallAttributes as Key
-from agl.types import Span
-from agl.utils.json_values import parse_json
-from agl_records.calls.sources.fields import (
-    CALLS,
-    chat_message,
-    checked_role,
-    listed_choices,
-    make_call,
-    response_fields,
-    token_fields,
-)
-from agl_records.dialects.chat import as_chat, as_json, joined, tool_call
-from agl_records.training_data import ModelCall
+from agl_records.calls.sources.fields import chat_message, checked_role
+from agl_records.dialects.chat import as_json, joined, tool_call
 
-_SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+_CALLS = ("tool_call", "tool_use", "tool-call", "toolUse", "function_call")
+_ANSWERS = ("tool_call_response", "tool_result", "tool-result", "toolResult")
+_THOUGHTS = ("reasoning", "thinking", "redacted_thinking", "reasoningContent")
+_IDS = ("id", "toolCallId", "toolUseId", "tool_use_id", "call_id", "tool_call_id")
+_NAMES = ("name", "toolName")
+_ARGUMENTS = ("arguments", "args", "input")
+_RESULTS = ("response", "result", "output", "content")
+_TEXTS = ("content", "text")
+_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+"""LangChain's roles."""
 
 
-def read(span: Span) -> ModelCall | None:
-    """The call, or None when the span has none of these keys or is an agent or a tool."""
-    attributes = span.attributes
-    is_gateways = is_gateway_span(span)
-    operation = attributes.get(Key.OPERATION)
-    has_messages = Key.INPUT_MESSAGES in attributes or Key.OUTPUT_MESSAGES in attributes
-    is_flat = not has_messages and any(key.startswith("gen_ai.prompt.") for key in attributes)
-    is_call = operation in CALLS or (operation is None and has_messages)
-    if not is_gateways and (is_flat or not is_call):
-        return None
-    response = response_fields(attributes)
-    return make_call(
-        span,
-        served_model=response["requested_model"] if is_gateways else None,
-        **message_fields(attributes),
-        **response,
-        **token_fields(attributes),
-    )
+def chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One message in OpenAI's form; each answer of a tool is a message of its own.
 
-
-def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Messages, tools and answer in OpenAI's form."""
+    Raises:
+        ValueError: It has no role, or a part of an unknown kind.
+    """
+    message = _unwrapped(message)
+    role = checked_role(message)
+    parts = message.get("parts", message.get("content"))
+    # LiteLLM has calls beside the parts.
+    listed = message.get("tool_calls") or []
+    if not isinstance(parts, list):
+        calls = [called(call) for call in listed]
+        return [chat_message(message, (parts or None) if calls else parts, calls)]
     messages: list[dict[str, Any]] = []
-    instructions = _loaded(attributes, _SYSTEM_INSTRUCTIONS)
-    if instructions:
-        messages.extend(_chat_messages({"role": "system", "parts": instructions}))
-    for message in _loaded(attributes, Key.INPUT_MESSAGES):
-        messages.extend(_chat_messages(message))
-    said = _loaded(attributes, Key.OUTPUT_MESSAGES)
-    of_each = [_chat_messages(message) if message else [] for message in said]
-    answers = [chat for chats in of_each for chat in chats]
-    return {
-        "messages": messages,
-        "tools": [_chat_tool(tool) for tool in _loaded(attributes, Key.TOOL_DEFINITIONS)],
-        "response": answers[0] if answers else None,
-        "choices": listed_choices(attributes, [next(iter(chats), None) for chats in of_each]),
-    }
-
-
-def _chat_messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One message in OpenAI's form; each answer of a tool is a message of its own."""
-    checked_role(message)
-    if "parts" not in message:
-        return [dict(message)]
     content: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    answers: list[dict[str, Any]] = []
-    for part in message["parts"]:
+
+    def flush() -> None:
+        said = joined(content) if content else None
+        # What is said beside the answers of tools is a message of whoever sends them.
+        of = {**message, "role": "user"} if messages and role == "tool" else message
+        messages.append(chat_message(of, said, list(calls)))
+        content.clear()
+
+    for part in map(_named, parts):
         kind = part.get("type")
-        if kind == "tool_call":
-            calls.append(tool_call(part.get("id") or "", part["name"], part.get("arguments")))
-        elif kind == "tool_call_response":
-            answers.append(_tool_answer(part))
-        elif kind != "reasoning":
-            content.append(_content_part(part))
-    if answers:
-        return answers
-    # LiteLLM has these beside the parts.
-    calls = calls or message.get("tool_calls") or []
-    return [chat_message(message, joined(content) if content else None, calls)]
+        if kind in _CALLS:
+            calls.append(called(part))
+        elif kind in _ANSWERS:
+            if content:
+                flush()
+            messages.append(_answer(part))
+        elif kind not in _THOUGHTS:
+            content.append(_content(part))
+    calls = calls or [called(call) for call in listed]
+    if content or calls or not messages:
+        flush()
+    return messages
 
 
-def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool in OpenAI's form, where its definition stands under ``function``."""
-    if "function" in tool or tool.get("type", "function") != "function":
-        return dict(tool)
-    return as_chat(tool)
+def called(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a tool in OpenAI's form."""
+    if "function" in call:
+        return dict(call)
+    return tool_call(_first(call, _IDS) or "", _first(call, _NAMES) or "", _first(call, _ARGUMENTS))
 
 
-def _tool_answer(part: Mapping[str, Any]) -> dict[str, Any]:
-    answer = part.get("response", part.get("result"))
-    return {
-        "role": "tool",
-        "tool_call_id": part.get("id") or "",
-        "content": "" if answer is None else as_json(answer),
-    }
+def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message of LangChain, which stands in the arguments of its constructor, as others are."""
+    inner = message.get("kwargs") if message.get("lc") else message.get("data")
+    if isinstance(inner, dict):
+        message = {**message, **inner}
+    if "role" in message or "type" not in message:
+        return message
+    kind = str(message["type"])
+    return {**message, "role": _ROLES.get(kind, kind)}
 
 
-def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
+def _named(part: Any) -> Mapping[str, Any]:
+    """A part that says of what kind it is; Bedrock's have the kind as their one key."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if "type" in part or len(part) != 1:
+        return part
+    ((kind, value),) = part.items()
+    return {**value, "type": kind} if isinstance(value, dict) else {"type": kind, kind: value}
+
+
+def _answer(part: Mapping[str, Any]) -> dict[str, Any]:
+    answer = _first(part, _RESULTS)
+    if isinstance(answer, dict) and answer.keys() == {"type", "value"}:
+        answer = answer["value"]  # of Vercel's AI SDK
+    if isinstance(answer, list) and answer and all(map(_is_text, answer)):
+        answer = "".join(str(block["text"]) for block in answer)
+    content = "" if answer is None else as_json(answer)
+    return {"role": "tool", "tool_call_id": _first(part, _IDS) or "", "content": content}
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and "text" in block and block.keys() <= {"type", "text"}
+
+
+def _content(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     if kind == "text":
-        # LiteLLM leaves some parts in OpenAI's form.
-        return {"type": "text", "text": part["content"] if "content" in part else part["text"]}
+        return {"type": "text", "text": part[next(name for name in _TEXTS if name in part)]}
     if kind == "image_url":
         return dict(part)
     if kind == "uri":
-        return {"type": "image_url", "image_url": {"url": part["uri"]}}
+        return _image(part["uri"])
     if kind == "blob":
-        url = f"data:{part.get('mime_type') or 'image/png'};base64,{part['content']}"
-        return {"type": "image_url", "image_url": {"url": url}}
+        return _image(f"data:{part.get('mime_type') or 'image/png'};base64,{part['content']}")
+    if kind in ("image", "file") and isinstance(data := part.get("image", part.get("data")), str):
+        is_url = data.startswith(("http:", "https:", "data:"))
+        return _image(data if is_url else f"data:{part.get('mediaType')};base64,{data}")
     raise ValueError(f"expected a part of type text, uri, blob or tool_call, got {kind!r}")
 
 
-def _loaded(attributes: Mapping[str, Any], key: str) -> list[Any]:
-    value = attributes.get(key)
-    if isinstance(value, str):
-        value = parse_json(value) if value else None
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ValueError(f"{key}: expected a JSON list, got {str(value)[:80]}")
-    return value
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((values[name] for name in names if values.get(name) is not None), None)

@@ -12,33 +12,38 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources import flat, parts
+from agl_records.calls.sources import genai
+from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.fields import completion_fields, make_call, text
 from agl_records.dialects.chat import tool_call
 from agl_records.training_data import ModelCall
+from agl_tracers.dialects import openllmetry
 
-REQUEST = "litellm_request"
 RAW = "raw_gen_ai_request"
 _FUNCTIONS = "llm.request.functions"
 _TOOL_CALL = re.compile(r"gen_ai\.completion\.\d+\.function_call\.name$")
 _PROVIDER = re.compile(r"llm\.([^.]+)\.")
 
 
-def read(span: Span) -> ModelCall | None:
-    """The call, or None for other spans."""
-    if span.name == REQUEST:
-        fields = flat.call_fields(span.attributes)
-        if Key.INPUT_MESSAGES in span.attributes or Key.OUTPUT_MESSAGES in span.attributes:
-            messages = parts.message_fields(span.attributes)
-            # Answers are listed in both forms, their reasons to finish often in one of them.
-            messages["choices"] = messages["choices"] or fields["choices"]
-            fields.update(messages)
-            fields["tools"] = fields["tools"] or flat.tools(span.attributes, _FUNCTIONS)
-            _add_tool_calls(fields["response"], span.attributes)
-        return make_call(span, **fields)
-    if span.name == RAW:
-        return make_call(span, **_raw_fields(span.attributes))
-    return None
+class LiteLLM(Dialect):
+    """LiteLLM's proxy, as 0.3 stored its two spans."""
+
+    def read(self, span: Span) -> ModelCall | None:
+        """The call, or None for other spans."""
+        if span.name == openllmetry.LITELLM:
+            fields = openllmetry.call_fields(span.attributes)
+            if Key.INPUT_MESSAGES in span.attributes or Key.OUTPUT_MESSAGES in span.attributes:
+                messages = genai.message_fields(span.attributes)
+                # Answers are listed in both forms, their reasons to finish often in one of them.
+                messages["choices"] = messages["choices"] or fields["choices"]
+                messages["finish_reason"] = fields["finish_reason"] or messages["finish_reason"]
+                fields.update(messages)
+                fields["tools"] = fields["tools"] or openllmetry.tools(span.attributes, _FUNCTIONS)
+                _add_tool_calls(fields["response"], span.attributes)
+            return make_call(span, **fields)
+        if span.name == RAW:
+            return make_call(span, **_raw_fields(span.attributes))
+        return None
 
 
 def _add_tool_calls(response: dict[str, Any] | None, attributes: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.json_values import parse_json
+from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.fields import (
     CALLS,
     chat_message,
@@ -22,18 +23,24 @@ from agl_records.calls.sources.fields import (
 from agl_records.dialects.chat import tool_call
 from agl_records.training_data import Choice, ModelCall
 
-_PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
+LITELLM = "litellm_request"
+"""Name of a span with these keys and others, which ``litellm`` reads."""
+_PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.")
 _CONTENT_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
 
 
-def read(span: Span) -> ModelCall | None:
-    """The call, or None when the span has no such key or is an agent or a tool."""
-    attributes = span.attributes
-    if not any(key.startswith(_PREFIXES) for key in attributes):
-        return None
-    if attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
-        return None
-    return make_call(span, **call_fields(span.attributes))
+class OpenLLMetry(Dialect):
+    """OpenLLMetry's older keys, AgentOps' too: ``gen_ai.prompt.0.content`` and their like."""
+
+    def read(self, span: Span) -> ModelCall | None:
+        """The call, or None when the span has no such key or is an agent or a tool."""
+        attributes = span.attributes
+        if Key.INPUT_MESSAGES in attributes or Key.OUTPUT_MESSAGES in attributes:
+            return None
+        is_flat = span.name != LITELLM and any(key.startswith(_PREFIXES) for key in attributes)
+        if not is_flat or attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
+            return None
+        return make_call(span, **call_fields(attributes))
 
 
 def call_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:

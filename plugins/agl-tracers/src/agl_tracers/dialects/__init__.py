@@ -1,0 +1,1 @@
+"""Dialects of tracers that are not of agl: each reads the model calls of one library."""
