@@ -12,7 +12,6 @@ from agl.errors import (
     BrokenComponentError,
     ConfigError,
     DatasetError,
-    StoreError,
     UnknownComponentError,
 )
 from agl.plugins.build import build_component, plan_component
@@ -210,7 +209,7 @@ def test_text_that_is_no_yaml_is_refused_with_its_line(text: str, message: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_overrides_lead_into_blocks_names_and_lists() -> None:
+def test_overrides_lead_into_blocks_names_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
     values: dict[str, Any] = {"algorithm": "apo", "hooks": ["a:b", "c:d"], "store": {"path": "x"}}
     values["strategy"] = {"type": "shm", "main_thread": "runner"}
     overrides = [
@@ -226,6 +225,9 @@ def test_overrides_lead_into_blocks_names_and_lists() -> None:
         "val": None,
         "strategy": {"type": "cs"},
     }
+    assert (
+        capsys.readouterr().err == "strategy.type=cs: left out, as options of 'shm': main_thread\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,6 +355,8 @@ def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -
     assert checked.agent.grade({}, None, "") == 0.5
     with pytest.raises(ConfigError, match="reward: the agent has a grader of its own"):
         check(project, *whole, "reward=exact_match")
+    with pytest.raises(ConfigError, match=r"environment: .* an Environment whose train is empty"):
+        check(project, *whole, "environment.level=0")
 
 
 def test_concurrency_of_the_file_goes_before_the_variable(
@@ -441,14 +445,3 @@ def test_resolved_configuration_has_defaults_and_no_secrets(
     assert resolved["algorithm"]["n_epochs"] == 1
     assert resolved["strategy"]["token"] == "${AGL_TEST_SECRET}"
     assert "hush" not in str(resolved)
-
-
-def test_store_error_is_kept_as_such(tmp_path: Path) -> None:
-    (tmp_path / "not-a-store.db").write_text("x" * 5000)
-    with pytest.raises(StoreError, match=r"^f: "):
-        build_component(
-            {"type": "sqlite", "path": str(tmp_path / "not-a-store.db")},
-            group="agl.stores",
-            expected_type=agl.LightningStore,
-            where="f",
-        )

@@ -4,7 +4,6 @@ import csv
 import json
 import random
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ for module in ("agl_azure", "azure.mgmt.cognitiveservices"):
     pytest.importorskip(module)
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "azure"))
 
-from azure_server import Azure  # noqa: E402
+from azure_server import Azure, Login  # noqa: E402
 
 FOLDER = EXAMPLES / "azure"
 SCRIPT = FOLDER / "train_capital_agent.py"
@@ -26,16 +25,6 @@ TASK = {"question": "What is the capital of France?", "private": {"answer": "Par
 @pytest.fixture(autouse=True)
 def on_path(use_example: Any) -> None:
     use_example("azure")
-
-
-class Login:
-    """A credential like those of azure-identity."""
-
-    def __init__(self, token: str) -> None:
-        self.token, self.expires_on, self.refresh_on = token, int(time.time()) + 3600, None
-
-    def get_token(self, *scopes: str, **options: object) -> "Login":
-        return self
 
 
 class Careless(Azure):

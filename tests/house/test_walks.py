@@ -155,25 +155,3 @@ def test_no_file_is_met_twice_on_the_way_down(page: str) -> None:
             (REPOSITORY / folder / file).exists() or (REPOSITORY / folder / place).exists()
             for folder in (".", "core/src/agl", "libs", "plugins")
         ), file
-
-
-async def test_enqueueing_meets_five_files_before_the_record_is_kept() -> None:
-    store, files = agl.InMemoryLightningStore(), dict[str, None]()
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        file = frame.f_code.co_filename
-        for package, name in PACKAGES.items():
-            if event == "call" and file.startswith(package):
-                files[f"{name}{file.removeprefix(package)}"] = None
-
-    sys.setprofile(note)
-    await store.enqueue_rollout("task")
-    sys.setprofile(None)
-    database = "store/table.py"
-    assert [one for one in files if not LEFT_OUT.match(one) and one != database] == [
-        "store/base.py",
-        "store/engine/store.py",
-        "store/memory.py",
-        "store/engine/operations.py",
-        "store/memory_tables.py",
-    ]

@@ -82,15 +82,6 @@ async def answering(task: str, main_llm: agl.LLM, rollout: agl.AttemptedRollout)
     return WORDS.index(first[0]) / 4 if first and first[0] in WORDS else 0.0
 
 
-class Login:
-    """Gives the token of the local Azure."""
-
-    def get_token(self, *scopes: str, **options: object) -> object:
-        from azure.core.credentials import AccessToken
-
-        return AccessToken("token-of-acme-0987654321", int(time.time()) + 3600)
-
-
 def prompts(kind: str, url: str, out: Path) -> dict[str, Any]:
     """What a trainer of a prompt optimiser takes."""
     options: dict[str, Any] = {"base_url": url, "api_key": "none", "smallest_gain": 0.4}
@@ -110,6 +101,8 @@ def prompts(kind: str, url: str, out: Path) -> dict[str, Any]:
 
 def azure(kind: str, url: str, out: Path) -> dict[str, Any]:
     """The same of ``azure-sft``."""
+    from tests.plugins.azure.azure_server import Login
+
     options = {
         "endpoint": url,
         "base_deployment": "base",
@@ -118,7 +111,7 @@ def azure(kind: str, url: str, out: Path) -> dict[str, Any]:
         "resource_group": "group-1",
         "account_name": "acme",
         "api_key": "key-of-acme-1234567890",
-        "credential": Login(),
+        "credential": Login("token-of-acme-0987654321"),
         "management_url": url,
         "poll_seconds": 0.05,
         "iterations": 2,

@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,20 +273,10 @@ def complete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
 
         options["tokenizer"] = build_tokenizer()
     else:
+        from tests.plugins.azure.azure_server import Login
+
         options["credential"] = Login(options.pop("token"))
     return options
-
-
-class Login:
-    """A credential like those of azure-identity."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def get_token(self, *scopes: str, **options: object) -> Any:
-        from azure.core.credentials import AccessToken
-
-        return AccessToken(self._token, int(time.time()) + 3600)
 
 
 RUNS: dict[str, tuple[dict[str, dict[str, int]], list[dict[str, Any]]]] = {}

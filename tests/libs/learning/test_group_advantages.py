@@ -1,10 +1,12 @@
 """What counts as an advantage of zero: decided on the rewards, not on what rounding leaves."""
 
 import itertools
+import math
 
 import pytest
 
 from agl.types import Rollout
+from agl.utils.rewards import MAX_REWARD
 from agl_learning.advantages.group_advantages import group_advantages, moments, sibling_advantages
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected, Ended
@@ -68,6 +70,13 @@ def test_a_difference_that_somebody_means_is_kept_however_small_it_is() -> None:
     assert (high, low) == ([0.5], [-0.5])
     high, low = group_advantages([[2e-9], [1e-9]], normalise_std=False)
     assert (high, low) == ([pytest.approx(5e-10)], [pytest.approx(-5e-10)])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_largest_rewards_have_finite_advantages(normalise: bool) -> None:
+    found = group_advantages([[MAX_REWARD], [0.0], [-MAX_REWARD]], normalise)
+    assert [math.isfinite(one) for (one,) in found] == [True] * 3
+    assert found[0][0] > 0 == found[1][0] > found[2][0]
 
 
 def test_two_terms_that_cancel_are_zero() -> None:

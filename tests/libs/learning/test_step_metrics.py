@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import Rollout
 from agl_learning.advantages.weighing import WeighingOptions, is_solved, weigh
 from agl_learning.collect.results import Collected, Ended
@@ -24,7 +24,7 @@ def test_every_task_comes_once_before_any_comes_again():
 
 class Backwards(TaskOrder):
     def order(self, tasks, number, random):
-        return range(2, number - 1, -1)
+        return tasks[2] and range(2, number - 1, -1)
 
 
 def test_tasks_come_in_an_order_of_ones_own():
@@ -33,6 +33,8 @@ def test_tasks_come_in_an_order_of_ones_own():
     assert Tasks("abc", 0, mine).take(1, 4) == list("bacb")
     with pytest.raises(ConfigError, match="positions from 0 to 2 for pass 3, at least one; got "):
         Tasks("abc", 0, mine).take(0, 9)
+    with pytest.raises(AlgorithmError, match="Backwards failed for pass 0: IndexError: string"):
+        Tasks("ab", 0, mine).take(0, 1)
 
 
 def ended(rollout_id, group, *rows, status="succeeded"):

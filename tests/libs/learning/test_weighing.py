@@ -30,6 +30,7 @@ RIGHT = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0}
 @pytest.fixture
 def batch(collected, ended):
     """Siblings a, b, c and d, e with as many sampled tokens; a has two calls, and x failed."""
+    pytest.importorskip("torch")
 
     def build(**changed):
         rewards = {**REWARDS, **changed}
@@ -88,7 +89,6 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))
 def test_each_call_has_the_advantage_of_its_rollout(batch, name):
-    pytest.importorskip("torch")
     rewards = {"all": 1, "right": 0.5} if name == "gdpo" else None
     found = values(given := batch(), estimator={"type": name, "rewards": rewards})
     assert {each: one[0] for each, one in found.items()} == pytest.approx(EXPECTED[name])
@@ -102,7 +102,6 @@ def test_each_call_has_the_advantage_of_its_rollout(batch, name):
 
 
 def test_what_is_no_advantage_says_by_which_estimator(batch):
-    pytest.importorskip("torch")
     given = batch(a=0.0)
     assert set(values(given, estimator="rloo")) == {"d", "e"}
     (detail,) = {e.detail for e in given.ledger.exclusions if e.reason == "zero_advantage"}
@@ -113,8 +112,6 @@ def test_what_is_no_advantage_says_by_which_estimator(batch):
 
 
 def test_calls_that_credit_tells_apart_are_compared_with_their_own_kind(batch):
-    pytest.importorskip("torch")
-
     def credited():
         given = batch()
         first, second = given.ended[0].rows[0], given.ended[1].rows[0]
@@ -136,7 +133,6 @@ def test_calls_that_credit_tells_apart_are_compared_with_their_own_kind(batch):
 
 
 def test_a_rollout_has_a_reward_for_gpg_where_any_of_its_calls_has_one(batch):
-    pytest.importorskip("torch")
     given = batch(a=0.0, d=0.0)
     given.ended[0].rows[0].credits = [Credit(reward=2.0), Credit(reward=0.0)]
     # The first call of a alone has a reward: 1 of 5 rollouts. The mean of a is 1, of three 1/3.
@@ -151,7 +147,6 @@ def test_a_rollout_has_a_reward_for_gpg_where_any_of_its_calls_has_one(batch):
 
 
 def test_equal_siblings_have_an_advantage_where_the_whole_step_is_compared(batch):
-    pytest.importorskip("torch")
     given = batch(a=0.0, d=1.0, e=1.0)
     found = values(given, estimator="reinforce_plus_plus")
     assert {name: math.copysign(1, one[0]) for name, one in found.items()} == {
@@ -205,7 +200,6 @@ def test_a_dimension_that_nobody_has_is_named(batch):
 
 
 def test_a_rollout_without_the_dimensions_is_excluded_and_its_siblings_are_not(batch):
-    pytest.importorskip("torch")
     given = batch()
     given.ended[1].rewards = {"all": 0.0}
     found = values(given, estimator={"type": "gdpo", "rewards": {"all": 1, "right": 1}})
@@ -222,7 +216,6 @@ def test_nothing_that_is_usable_is_nothing_to_estimate(collected, ended):
 
 
 def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch):
-    pytest.importorskip("torch")
     sys.modules["own"] = own = types.ModuleType("own")
     own.distance = lambda inputs: inputs.rollouts.mask_NT * (inputs.outcomes_N - 0.25)[:, None]
     own.distance.__doc__, own.wrong = "The distance from 0.25.\n\nOf all.", lambda it: it.outcomes_N
@@ -230,15 +223,13 @@ def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch
     check_weighing("Mine", given)
     (first, *_) = weigh(batch(), given)
     assert [each.value for each in first.advantages] == [0.75, 0.75]
-    assert first.advantages[0].because.startswith("own:distance (The distance from 0.25); its ")
+    assert first.advantages[0].because == "own:distance (The distance from 0.25); its reward: 1"
     assert estimator_of(first.advantages[0].because) == "own:distance"
     with pytest.raises(ConfigError, match=r"for each token, .* of \(5, 3\) .* got \(5,\)"):
         weigh(batch(), WeighingOptions(estimator="own:wrong"))
 
 
 def test_penalties_count_with_the_default_estimator_too(batch):
-    pytest.importorskip("torch")
-
     def foresee(rows):
         return Foreseen(penalties=[[-1.0] * row.num_sampled for row in rows])
 

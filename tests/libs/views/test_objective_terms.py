@@ -85,7 +85,8 @@ def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
     assert sum(one or 0.0 for one in found.values()) == pytest.approx(ADVANTAGE / 20)
 
 
-def test_without_a_deviation_the_advantage_is_the_distance() -> None:
+def test_without_a_deviation_the_advantage_is_the_distance_and_a_rule_may_give_less() -> None:
+    assert values(of_call(reward=0.25))["rule"] == -0.75
     found = values(of_call(advantage=0.6), **{"estimator.normalise_std": False})
     assert "scale" not in found
     assert found["length"] == pytest.approx(0.6 * (1 / 20 - 1))
@@ -98,10 +99,6 @@ def test_a_long_answer_costs_what_the_ledger_says() -> None:
     assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
     given = {"overlong.buffer": 20, "overlong.penalty": 2.0}
     assert values(of_call(because=because, reward=0.0), **given)["overlong"] == pytest.approx(-1.0)
-
-
-def test_a_rule_that_gives_less_is_a_term_of_its_own() -> None:
-    assert values(of_call(reward=0.25))["rule"] == -0.75
 
 
 @pytest.mark.parametrize(
@@ -147,11 +144,13 @@ def test_what_is_not_trained_loses_all_of_it() -> None:
     assert "length" not in found
 
 
-def test_another_estimator_stands_in_the_place_of_mean_and_deviation() -> None:
-    why = of_call(advantage=0.7, advantage_because="rloo (leave one out): 1 less 0.3")
-    found = values(why, **{"estimator.type": "rloo"})
-    assert found["estimator"] == pytest.approx(-0.3)
-    assert not {"baseline", "scale"} & found.keys()
+@pytest.mark.parametrize("name", ["rloo", "mine:quarter"])
+def test_another_estimator_stands_in_the_place_of_mean_and_deviation(name: str) -> None:
+    why = of_call(advantage=0.7, advantage_because=f"{name} (leave one out); its reward: 1")
+    found = {one.name: one for one in terms_of(why, {"estimator.type": name})}
+    assert found["estimator"].value == pytest.approx(-0.3)
+    assert found["estimator"].because.count(name) == (2 if name == "rloo" else 1)
+    assert not {"baseline", "scale", "clip"} & found.keys()  # no option of the loss bounds a ratio
 
 
 def test_a_mean_over_tokens_has_no_terms_of_its_own() -> None:

@@ -1,27 +1,8 @@
 """A provider that runs on this machine, and what is trained there."""
 
-import time
-
 import pytest
 
-
-class Token:
-    """What azure-core takes for an access token."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self.expires_on = int(time.time()) + 3600
-        self.refresh_on = None
-
-
-class Login:
-    """A credential like those of azure-identity."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def get_token(self, *scopes: str, **options: object) -> Token:
-        return Token(self._token)
+from .azure_server import Login
 
 
 @pytest.fixture(autouse=True)

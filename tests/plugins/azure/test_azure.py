@@ -12,7 +12,7 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
 from ..conftest import end, kill_when  # noqa: TID252
-from .conftest import Login
+from .azure_server import Login
 
 TASKS = list(CAPITALS)
 

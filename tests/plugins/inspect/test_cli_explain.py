@@ -142,14 +142,8 @@ def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain: Explai
 def test_json_has_the_same_chain(explain: Explain) -> None:
     one, other = make_step("per_call", [*FIRST, *SECOND], OTHER)
     value = json.loads(explain(one, "--row", "0", "--token", "3", "--json")[1])
-    assert value["token"] == {
-        "position": 3,
-        "token_id": 2,
-        "sampled": True,
-        "logprob": -0.2,
-        "call_id": "0000000000000001",
-        "place": 1,
-    }
+    token = {"position": 3, "token_id": 2, "sampled": True, "logprob": -0.2, "place": 1}
+    assert value["token"] == {**token, "call_id": "0000000000000001"}
     (row,) = value["rows"]
     (call,) = row["calls"]
     assert (call["reward"], call["rule"]) == (0.25, "per_call")

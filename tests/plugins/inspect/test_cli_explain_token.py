@@ -3,7 +3,9 @@
 import asyncio
 import json
 import sqlite3
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,12 +53,12 @@ async def weighed(
     await save_ledger(store, ledger, rollouts, step=1, algorithm="toy", run="r", generation=1)
 
 
-def make(**options: Any) -> list[str]:
+def make(file: str = "agl.yaml", **options: Any) -> list[str]:
     """A step of three rollouts of a task, of which the last failed."""
 
     async def fill() -> list[str]:
         store = SqliteLightningStore("s.db")
-        given = {"algorithm": {**OPTIONS, **options}}
+        given = {"file": file, "algorithm": {**OPTIONS, **options}}
         await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
         ended = [await add(store, spans) for spans in ([*FIRST, *SECOND], OTHER)]
         ended.append(await add(store, FAILED, "failed"))
@@ -223,6 +225,24 @@ def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> 
     )
     assert [number["same"] for number in why["again"]["numbers"]] == [True] * 3
     assert why["again"]["numbers"][2]["now"] == 1.0  # of two the other is the mean of the others
+
+
+def test_an_estimator_of_ones_own_is_found_beside_the_file_of_its_run(
+    explain: Explain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (folder := tmp_path / "elsewhere").mkdir()
+    twice = "'Two rewards.'; return inputs.rollouts.mask_NT * 2 * inputs.outcomes_N[:, None]"
+    (folder / "own_estimate.py").write_text(f"def twice(inputs): {twice}")
+    with monkeypatch.context() as then:
+        then.syspath_prepend(folder)
+        one, _, _ = make(str(folder / "agl.yaml"), estimator="own_estimate:twice")
+    monkeypatch.delitem(sys.modules, "own_estimate")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
+    assert why["again"]["problem"] == ""
+    assert [number["now"] for number in why["again"]["numbers"]] == [1.0, 2.0]
+    assert why["call"]["advantage_because"].endswith("(Two rewards); its reward: 1")
 
 
 def test_a_token_of_nothing_is_refused(explain: Explain) -> None:

@@ -368,6 +368,9 @@ def test_function_in_the_place_of_a_model_s_name_is_refused_at_once():
     with pytest.raises(ConfigError, match="model 'hostile:model': expected a folder or a name on"):
         agl_torch.GRPO(model="hostile:model")
     assert agl_torch.GRPO(model="none").update([]) == ({}, [])  # a subclass may choose no row
+    wrong = type("Mine", (agl_torch.GRPO,), {"why_unused": ("too_long", "of 9 tokens")})
+    with pytest.raises(ConfigError, match="Mine: why_unused is 'too_long'; expected no_token_ids"):
+        wrong(model="none")
 
 
 def test_a_critic_that_is_another_is_another_run():

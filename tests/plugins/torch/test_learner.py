@@ -9,6 +9,7 @@ import torch
 from tests.libs.learning.rollouts_by_hand import make_row, two_calls
 
 from agl.errors import ConfigError
+from agl.utils.rewards import MAX_REWARD
 from agl_learning.run.checkpoint import Progress, find_checkpoint, making
 from agl_torch.checkpoint import restore, save
 from agl_torch.learner import Learner, LearnerOptions, Objective, Sample
@@ -54,6 +55,13 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
     assert measured["grad_norm"] > 0
     update = Learner(model, dataclasses.replace(OPTIONS, epochs=1), RULE).update
     assert update(given)["logprob_gap"] != update(given)["logprob_gap"]
+
+
+def test_the_largest_advantages_leave_weights_and_metrics_finite(model):
+    given = [Sample(make_row("a", 5), [MAX_REWARD]), Sample(make_row("b", 6), [-MAX_REWARD])]
+    measured = Learner(model, OPTIONS, RULE).update(given)
+    assert all(math.isfinite(value) for value in measured.values())
+    assert all(torch.isfinite(weights).all() for weights in model.parameters())
 
 
 def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():

@@ -127,24 +127,6 @@ async def test_streamed_text_never_shows_a_stop_text(client):
     assert "".join(parts) == free[: free.index(stop)]
 
 
-async def test_seed_makes_answers_repeat_and_temperature_zero_needs_none(client):
-    async def ask(**options):
-        answer = await client.chat.completions.create(
-            model="tiny",
-            messages=MESSAGES,
-            max_tokens=10,
-            extra_body={"return_token_ids": True},
-            **options,
-        )
-        return answer.choices[0].token_ids
-
-    answers = await asyncio.gather(*(ask(seed=seed) for seed in (1, 2, 1, 2, 1)))
-    assert answers[0] == answers[2] == answers[4]
-    assert answers[1] == answers[3] != answers[0]
-    (greedy,) = {tuple(await ask(temperature=0, seed=seed)) for seed in (1, 2)}
-    assert [*greedy] not in answers
-
-
 async def test_concurrent_requests_share_passes(server, passes):
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5}
     await asyncio.gather(*(post(server, body) for _ in range(24)))
@@ -257,13 +239,6 @@ async def test_what_cannot_be_done_is_refused_by_name(server, change, status, me
     assert got == status
     assert message in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize("body", [b"{", b"[1]", b""])
-async def test_a_body_that_is_no_request_is_refused(server, body):
-    status, answer = await post(server, body)
-    assert status == 400
-    assert answer["error"]["message"]
 
 
 async def test_openai_client_raises_its_own_errors(client):
@@ -380,11 +355,3 @@ def test_other_machines_need_a_key(model, tokenizer):
     for host in ("0.0.0.0", "::", "192.0.2.1", "box.example"):
         with pytest.raises(ConfigError, match="AGL_SERVE_API_KEY"):
             InferenceServer(model, tokenizer, host=host, api_key="")
-
-
-async def test_whoever_has_no_key_is_refused(model, tokenizer):
-    with InferenceServer(model, tokenizer, host="0.0.0.0", api_key="k") as server:
-        asked = {"model": "model", "messages": MESSAGES, "max_tokens": 1}
-        assert (await post(server, asked))[0] == 401
-        async with openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
-            assert (await client.chat.completions.create(**asked)).choices

@@ -179,7 +179,7 @@ class Team(OnlineTraining):
 
     def collector(self) -> "Collector":
         collector = super().collector()
-        collector.adapter = RowsByModel(self.get_adapter(), self._trained_models)
+        collector.reader.adapter = RowsByModel(self.get_adapter(), self._trained_models)
         return collector
 
     def weigh(self, collected: "Collected") -> "list[Weighed]":

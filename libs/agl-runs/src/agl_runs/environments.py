@@ -35,11 +35,18 @@ def load_environment(spec: str | Mapping[str, Any], where: str = "environment") 
         where: What error messages begin with.
 
     Raises:
-        ConfigError: Its options are wrong, or it makes something else.
+        ConfigError: Its options are wrong, or it makes something else, or one without tasks.
         PluginError: The name is unknown, or its package does not load.
     """
     group = GROUPS["environment"]
-    return build_component(spec, group=group, expected_type=Environment, where=where)
+    made = build_component(spec, group=group, expected_type=Environment, where=where)
+    for name, tasks in (("train", made.train), ("val", made.val)):
+        if tasks is not None and len(tasks) == 0:
+            raise ConfigError(
+                f"{where}: {spec!r} gives an Environment whose {name} is empty. Give it one task "
+                f"at least, or leave {name} out of it, and name a file of tasks as {name}"
+            )
+    return made
 
 
 def add_reward(

@@ -1,12 +1,14 @@
-"""Where the stores of runs lie, and the files of a run whose store was moved."""
+"""Where the stores of runs lie, and the files and the code of a run, also of one that was moved."""
 
 import os
 from pathlib import Path
 
 from agl.store.base import LightningStore
 from agl.store.forwarding import ForwardingStore
+from agl.utils.logs import tell
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run
 from agl_runs.records import Run
+from agl_runs.user_code import put_on_path
 
 _PLACES = ("file", "working_directory")
 """What of a run's configuration says where things lie beside its folder; absolute."""
@@ -42,6 +44,21 @@ def placed(run: Run, file: Path) -> Run:
     if "file" in moved and moved["file"].is_file():
         config |= {name: str(place) for name, place in moved.items()}
     return run.changed(folder=str(folder), config=config)
+
+
+def find_code(run: Run) -> None:
+    """Have modules looked for where they were when a run was begun: beside its file, then here."""
+    places = [run.config.get(name) for name in _PLACES]
+    file, place = (Path(one) if isinstance(one, str) else None for one in places)
+    put_on_path(*filter(None, (file and file.parent, place, Path.cwd())))
+
+
+def enter(run: Run) -> None:
+    """Go to the working directory of a run, where what its configuration names is looked for."""
+    place = run.config.get("working_directory")
+    if place is not None and os.path.isdir(place) and not os.path.samefile(place, os.getcwd()):
+        tell(f"working directory: {place}")
+        os.chdir(place)
 
 
 def _is_beside(run_id: str, file: Path, other: Path) -> bool:

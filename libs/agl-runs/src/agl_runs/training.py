@@ -54,6 +54,7 @@ def resume_run(
     has the configuration in its folder.
     """
     from agl_runs.config.file import load_config, load_config_of_run
+    from agl_runs.finding import enter
     from agl_runs.local_runs import folder_here
 
     file = None if path is None else load_config(path, overrides)
@@ -61,17 +62,9 @@ def resume_run(
     folder = folder_here(run)
     if file is None:
         file = load_config_of_run(run, overrides)
-        _enter(run)
+        enter(run)
     request = RunRequest(run.run_id, resume=True, folder=folder, force=force)
     _run(file, request, dry=False, ui=ui)
-
-
-def _enter(run: "Run") -> None:
-    """Go to the working directory of a run, where what its configuration names is looked for."""
-    place = run.config.get("working_directory")
-    if place is not None and os.path.isdir(place) and not os.path.samefile(place, os.getcwd()):
-        note(f"working directory: {place}")
-        os.chdir(place)
 
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":

@@ -45,6 +45,14 @@ def place_in(error: BaseException) -> str:
     return place_of("".join(traceback.format_list(own)))
 
 
+def put_on_path(*folders: str | Path) -> None:
+    """Have modules looked for in these folders, in the first one first, while the process lives."""
+    for entry in map(str, reversed(folders)):
+        if entry in sys.path:
+            sys.path.remove(entry)
+        sys.path.insert(0, entry)
+
+
 def source_file(thing: Any) -> Path | None:
     """The file that a function or class was written in; None for one of a notebook, say."""
     try:

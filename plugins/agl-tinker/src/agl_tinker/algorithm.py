@@ -190,7 +190,7 @@ class Tinker(PaidTraining, WeighingOptions):
         sampler = await self._tinker.sampler(self.base_model, version.metrics.get("sampler"))
         if self._loaded_tokenizer is None:
             self._loaded_tokenizer = await asyncio.to_thread(_load_tokenizer, self, sampler)
-            self.session.collector.model = self.trained_model()
+            self.session.collector.reader.model = self.trained_model()
         server = ServerThread(Bridge(sampler, self._loaded_tokenizer, version.number, self._limit))
         server.start()
         try:

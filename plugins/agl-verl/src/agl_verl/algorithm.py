@@ -70,7 +70,10 @@ class VERL(Options, Algorithm):
             StoppedError: It was asked to stop, or its budget is spent.
         """
         if train_dataset is None or len(train_dataset) == 0:
-            raise ConfigError("VERL: there are no training tasks; pass train_dataset")
+            raise ConfigError(
+                "VERL: there are no training tasks. Pass train_dataset; in a file, name them as "
+                "train, or have the environment give them as its train"
+            )
         gateway = free_gateway(self, "VERL")
         from agl_verl.launch import launch
         from agl_verl.preflight import check_environment

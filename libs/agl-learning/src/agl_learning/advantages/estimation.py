@@ -85,7 +85,8 @@ def estimate(
             f"estimator {name!r}: expected a finite advantage for each token, in a tensor of "
             f"{tuple(laid.mask_NT.shape)} (rollouts, tokens); got {tuple(advantages_NT.shape)}"
         )
-    is_by_token = returns_NT is not None or ":" in name
+    is_own = ":" in name  # it need not use the mean of the group, nor its deviation
+    is_by_token = returns_NT is not None or is_own
     text = f"{name} ({describe_estimator(name)})"
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
@@ -94,8 +95,14 @@ def estimate(
         of_critic = returns_NT is not None and values_NT is not None
         returns = iter(_cut(returns_NT[n], parts) if of_critic and returns_NT is not None else [])
         values = iter(_cut(values_NT[n], parts) if values_NT is not None else [])
+        said = iter(one.because for of_row in compared for one in of_row)
+        if is_own:
+            said = iter(f"{call.credit.reward or 0.0:.4g}" for call in calls)
         estimated_N.append(
-            [_of_row(of_row, advantages, returns, values, is_by_token, text) for of_row in compared]
+            [
+                _of_row(of_row, advantages, returns, values, is_by_token, text, said)
+                for of_row in compared
+            ]
         )
     return estimated_N
 
@@ -107,6 +114,7 @@ def _of_row(
     values: "Iterator[list[float]]",
     is_by_token: bool,
     about: str,
+    said: "Iterator[str]",
 ) -> Estimated:
     tokens = [next(advantages) for _ in compared]
     given: list[Advantage] = []
@@ -115,7 +123,7 @@ def _of_row(
         if low != high:
             text += f"{mean_of_tokens(len(of_call))} from {low:.4g} to {high:.4g}"
         value = low if low == high else math.fsum(of_call) / len(of_call)
-        because = f"{text}; its reward: {each.because}"
+        because = f"{text}; its reward: {next(said)}"
         given.append(Advantage(value=value, group=each.group, because=because))
     number = len(tokens)
     return Estimated(

@@ -19,9 +19,7 @@ from agl_records.training_data import TrainingRow
 from agl_runs.options import AboveZero, Count, Group
 
 if TYPE_CHECKING:
-    from agl_learning.collect.results import Ended
-
-    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+    from agl_learning.collect.step_metrics import Usable
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

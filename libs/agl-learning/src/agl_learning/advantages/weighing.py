@@ -31,10 +31,8 @@ from agl_runs.options import check_options
 
 if TYPE_CHECKING:
     from agl_learning.advantages.estimates import Foresee
-    from agl_learning.collect.results import Collected, Ended
-
-    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
-    """A rollout and its usable rows, each with its position among all its rows."""
+    from agl_learning.collect.results import Collected
+    from agl_learning.collect.step_metrics import Usable
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

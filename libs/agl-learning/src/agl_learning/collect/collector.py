@@ -64,7 +64,7 @@ class Collector:
             requests wait for the same runners.
         infrastructure_failures: What becomes of a rollout that succeeded although servers or the
             network failed a model call of it.
-        model: The one that is trained; None takes the calls of all. May be set later.
+        model: The one that is trained; None takes the calls of all.
         seed: Of the run; None leaves rollouts without seeds.
         asked_to_stop: Once it is set, rollouts that are queued are cancelled, and when those under
             way have ended, ``collect`` and ``run`` raise ``StoppedError``; None never asks.
@@ -92,31 +92,14 @@ class Collector:
         self._store = store
         self._gateway = gateway
         keeps = infrastructure_failures == "keep"
-        self._reader = Reader(store, adapter, keeps, model)
+        self.reader = Reader(store, adapter, keeps, model)
+        """Its ``adapter`` and its ``model`` may be set later."""
         self._config = config
         self.patience_seconds = patience_seconds
         self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self._mixing = MixingCheck()
         rule = getattr(adapter, "credit", None)
         self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
-
-    @property
-    def adapter(self) -> "TraceAdapter[Any] | None":
-        """See above; may be set."""
-        return self._reader.adapter
-
-    @adapter.setter
-    def adapter(self, adapter: "TraceAdapter[Any] | None") -> None:
-        self._reader.adapter = adapter
-
-    @property
-    def model(self) -> TrainedModel | None:
-        """The one that is trained."""
-        return self._reader.model
-
-    @model.setter
-    def model(self, model: TrainedModel | None) -> None:
-        self._reader.model = model
 
     async def collect(
         self,
@@ -153,7 +136,7 @@ class Collector:
             ConfigError: The adapter does not give training rows.
         """
         start = time.perf_counter()
-        self._reader.check_model()
+        self.reader.check_model()
         requests = [
             EnqueueRolloutRequest(
                 input=task,
@@ -174,7 +157,7 @@ class Collector:
         if self._infrastructure_failures == "drop_group":
             drop_groups(collected.ended)
         if self._judging is not None and not at_once:  # of what is given up nothing is trained
-            await self._judging.judge(collected, self.model, metadata)
+            await self._judging.judge(collected, self.reader.model, metadata)
         collected.seconds = time.perf_counter() - start
         return collected
 
@@ -190,7 +173,7 @@ class Collector:
             ConfigError: The store has not all of them.
         """
         start = time.perf_counter()
-        self._reader.check_model()
+        self.reader.check_model()
         wanted = [*rollout_ids, *((0, rollout_id) for rollout_id in lost)]
         found = {one.rollout_id: one for one in await self._find([one for _, one in wanted])}
         missing = [rollout_id for _, rollout_id in wanted if rollout_id not in found]
@@ -201,7 +184,7 @@ class Collector:
             )
         collected = Collected([], Ledger(), 0.0)
         read = await together(
-            self._reader.read(found[one], group, collected.ledger) for group, one in wanted
+            self.reader.read(found[one], group, collected.ledger) for group, one in wanted
         )
         collected.ended = [*read[: len(rollout_ids)]]
         for one in read[len(rollout_ids) :]:
@@ -209,7 +192,7 @@ class Collector:
         if self._infrastructure_failures == "drop_group":
             drop_groups(collected.ended)
         if self._judging is not None:
-            await self._judging.judge(collected, self.model, None)
+            await self._judging.judge(collected, self.reader.model, None)
         collected.seconds = time.perf_counter() - start
         return collected
 
@@ -300,7 +283,7 @@ class Collector:
         if self._gateway is not None:
             await self._gateway.flush()
         read = await together(
-            self._reader.read(
+            self.reader.read(
                 ended[rollout_id], (request.metadata or {}).get("group", number), ledger
             )
             for number, (rollout_id, request) in enumerate(zip(rollout_ids, requests, strict=True))

@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError, DamagedRecordError
 from agl.types import Attempt, Rollout, Span
@@ -14,7 +14,8 @@ from agl_learning.collect.results import Ended
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import graded_only
 from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import TrainedModel, TrainingRow
+from agl_records.row_builder import RowSet
+from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
 from agl_runs.infrastructure import infrastructure_failure
 
@@ -26,13 +27,6 @@ logger = logging.getLogger("agl.learning")
 
 OF_OTHERS = frozenset({"agent_not_selected", "other_model", "judge"})
 """Why a call is excluded that is none of the trained model's."""
-
-
-class _Rows(Protocol):
-    """What the adapter ``rows`` gives."""
-
-    rows: list[TrainingRow]
-    ledger: Ledger
 
 
 @dataclass
@@ -134,7 +128,7 @@ class Reader:
                 f"the algorithm learns from training rows; the adapter {type(adapter).__name__} "
                 f"gave {type(adapted).__name__}. Use the adapter 'rows', or leave the adapter out"
             )
-        read = cast(_Rows, adapted)
+        read = cast(RowSet, adapted)
         one.rows = read.rows
         one.tokens_left_out = _tokens_left_out(spans, read, self.model)
         ledger.merge(read.ledger)
@@ -144,7 +138,7 @@ class Reader:
 
 
 def _tokens_left_out(
-    spans: Sequence[Span], read: _Rows, model: TrainedModel | None
+    spans: Sequence[Span], read: RowSet, model: TrainedModel | None
 ) -> tuple[int, int]:
     """Sampled and given tokens of the model's calls that are in no row, of a conversation once."""
     excluded = {

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_learning.collect.results import Collected, Ended
 
+    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+    """A rollout and its usable rows, each with its position among all its rows."""
+
 _EXCLUDED = "excluded/"
 _OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
 """Calls that are no question of training."""
 
 
-def usable_rows(collected: "Collected") -> list[tuple["Ended", list[tuple[int, TrainingRow]]]]:
+def usable_rows(collected: "Collected") -> "list[Usable]":
     """What of the rollouts can be trained; the other rows are excluded in the ledger.
 
     Calls of failed rollouts, of rollouts that infrastructure failed, and calls without a reward are
     excluded, and so are rows of token ids whose prompts had images: no trainer has these.
 
     Returns:
-        Per rollout that has any, its usable rows, each with its position among all its rows. They
-        come by their tokens, and not as they were recorded: agents may call side by side.
+        Of each rollout that has any, its usable rows by their tokens, and not as they were
+        recorded: agents may call side by side.
     """
-    found: list[tuple[Ended, list[tuple[int, TrainingRow]]]] = []
+    found: list[Usable] = []
     for one in collected.ended:
         usable: list[tuple[int, TrainingRow]] = []
         for number, row in enumerate(one.rows):

@@ -4,10 +4,11 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from random import Random
 from typing import Any
 
-from agl.errors import ConfigError
+from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.build import ComponentPlan, plan_component
 from agl.plugins.registry import GROUPS
 from agl.types import Dataset
@@ -93,15 +94,23 @@ class Tasks:
         """Those from place ``start`` on.
 
         Raises:
+            AlgorithmError: The order failed.
             ConfigError: The order has no position, or one where there is no task.
         """
         while len(self._positions) < start + count:
-            positions = list(self._order.order(self.dataset, self._passes, self._random))
-            last = len(self.dataset) - 1
-            if not positions or not all(0 <= each <= last for each in positions):
+            name, last = type(self._order).__name__, len(self.dataset) - 1
+            try:
+                positions = list(self._order.order(self.dataset, self._passes, self._random))
+            except Exception as error:
+                raise AlgorithmError(
+                    f"task_order: {name} failed for pass {self._passes}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            is_place = (isinstance(one, Integral) and 0 <= one <= last for one in positions)
+            if not positions or not all(is_place):
                 raise ConfigError(
-                    f"task_order: {type(self._order).__name__} must give positions from 0 to "
-                    f"{last} for pass {self._passes}, at least one; got {positions!r:.200}"
+                    f"task_order: {name} must give positions from 0 to {last} for pass "
+                    f"{self._passes}, at least one; got {positions!r:.200}"
                 )
             self._passes += 1
             self._positions += positions

@@ -41,7 +41,10 @@ async def run(
         StoppedError: It was asked to stop.
     """
     if train_dataset is None or len(train_dataset) == 0:
-        raise ConfigError(f"{training.title}: there are no training tasks; pass train_dataset")
+        raise ConfigError(
+            f"{training.title}: there are no training tasks. Pass train_dataset; in a file, name "
+            "them as train, or have the environment give them as its train"
+        )
     training.check_datasets(train_dataset, val_dataset)
     training.warn_of_intervals()
     begun = time.perf_counter()

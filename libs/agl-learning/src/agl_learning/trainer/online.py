@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from agl.types import Dataset
+from agl.utils.checks import check_choice
 from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
@@ -70,7 +71,7 @@ from agl_learning.trainer.source import (
 )
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.versions import Version
-from agl_records.types import ExclusionReason
+from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.options import AboveZero, Count, absolute, pick_options
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class OnlineTraining(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_weighing(self.title, self)
+        check_choice(self.title, [*EXCLUSION_REASONS], why_unused=self.why_unused[0])
         names = ("max_staleness", "max_refills", "deterministic")
         check_source(self.title, self, **{name: getattr(self, name) for name in names})
         self.resume_from = absolute(self.resume_from)

@@ -50,7 +50,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
         try:
             with session.report:
                 await training.begin(origin.checkpoint, progress, folder)
-                session.collector.model = training.trained_model()
+                session.collector.reader.model = training.trained_model()
                 # Killed here, the next start must find the same checkpoint, and what changed.
                 set_aside(folder, progress.step)
                 await _go_back(session, before.shape if before else {}, shape)

@@ -54,7 +54,7 @@ async def replay(training: "Training", step: int, folder: Path | None) -> Replay
         try:
             training.enter(session)
             await training.begin(checkpoint, progress, Path(scratch))
-            session.collector.model = training.trained_model()
+            session.collector.reader.model = training.trained_model()
             left = {number: what_is_left(folder, number, progress.step) for number in again}
             await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
             exact = steps[step].weights is not None and training.deterministic

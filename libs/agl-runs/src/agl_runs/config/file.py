@@ -6,7 +6,6 @@ Neither builds a component or starts anything.
 
 import inspect
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
@@ -28,6 +27,7 @@ from agl_runs.differences import flat
 from agl_runs.environments import Environment, add_reward, load_environment
 from agl_runs.folders import CONFIG, STORE
 from agl_runs.secrets import expand, redact
+from agl_runs.user_code import put_on_path
 
 if TYPE_CHECKING:
     from agl.agent.base import LitAgent
@@ -236,11 +236,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         PluginError: A component is unknown or does not load.
     """
     folder = file.path.resolve().parent
-    # The file's folder goes first, as a script's does.
-    for entry in (os.getcwd(), str(folder)):
-        if entry in sys.path:
-            sys.path.remove(entry)
-        sys.path.insert(0, entry)
+    put_on_path(folder, os.getcwd())  # the file's folder goes first, as a script's does
     config = file.config
     if config.algorithm is None and not dry:
         names = registry.names_in("agl.algorithms")

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from agl.errors import ConfigError
+from agl.utils.logs import tell
 
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
@@ -43,7 +44,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         overrides: ``key=value`` each; dots lead into blocks, numbers into lists, and the value is
             YAML. A component given by its name alone becomes a block: ``algorithm.beam_width=4``
             turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``. Another type
-            drops the options of the former one.
+            drops the options of the former one, and says so on standard error.
 
     Raises:
         ConfigError: One has no ``=``, no YAML value, or leads nowhere.
@@ -67,7 +68,10 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
             block = cast("Any", inner)
         at, value = _place(block, parts[-1], override), parse_yaml(text, override)
         if at == "type" and block.get(at) not in (None, value):
-            block.clear()  # the options there are those of another type
+            of, left = block.pop("type"), ", ".join(block)
+            if left:
+                tell(f"{override}: left out, as options of {of!r}: {left}")
+            block.clear()
         block[at] = value
 
 

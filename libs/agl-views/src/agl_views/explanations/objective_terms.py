@@ -48,7 +48,9 @@ def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
         return tuple(terms)
     terms.append(Term("mask", 0.0, "sampled by the model, in a call that is trained", 1.0))
     terms.append(_staleness(found, options))
-    if {"clip.low", "clip.high"} & {*options} or _step_metric(found, "clip_fraction") is not None:
+    # A loss of one's own may have no ratio; then none was ever held.
+    bounds = {"clip.low", "clip.high", "clip.ratio_cap", "ratio_cap"} & {*options}
+    if bounds or _step_metric(found, "clip_fraction"):
         terms.append(_clip(found, found.call.advantage, options))
     length = _length(found, found.call.advantage, options)
     if length.value is not None and any(one.value is None for one in terms):
@@ -90,8 +92,9 @@ def _advantage(
         why = "what each token of the call had is not kept, only their mean"
         return [Term("estimator", None, f"{why}: {found.call.advantage_because}")]
     if name != DEFAULT or group is None:
-        about = f"estimator {name!r}: {ABOUT[name]}" if name in ABOUT else str(name)
-        return [Term("estimator", advantage - credit, f"{about}; {found.call.advantage_because}")]
+        about = f"{name!r}: {ABOUT[name]}; " if name in ABOUT else ""  # one's own has said it
+        why = f"estimator {about}{found.call.advantage_because}"
+        return [Term("estimator", advantage - credit, why)]
     distance = credit - group.mean
     counted = f"{group.num_counted} rollouts"
     terms = [Term("baseline", -group.mean, f"the mean of {counted} is {group.mean:.6g}")]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, cast
 
-from agl.errors import AglError
 from agl.store.base import LightningStore
 from agl_learning.advantages.estimator_option import ADVANTAGES, DEFAULT, estimator_of
 from agl_learning.advantages.group_advantages import Moments, moments
@@ -78,7 +77,7 @@ async def recompute(
             reader, siblings if estimator == DEFAULT else chain.of_step, item
         )
         weigh(collected, WeighingOptions(**given))
-    except (AglError, ImportError) as error:
+    except Exception as error:  # an estimator of one's own may raise anything
         return Recomputed((), f"it cannot be computed again: {error}")
     ids = {one.rollout_id for one, _ in siblings}
     now = [part for part in collected.ledger.parts() if part.rollout_id in ids]
@@ -89,7 +88,8 @@ async def recompute(
     elif item.advantage is not None and item.credit is not None:
         name, before = item.credit.group, [part for _, part in siblings]
         means = [each and each.mean for each in (moments_in(before, name), moments_in(now, name))]
-        numbers.append(_compared("mean of the group", *means))
+        if ":" not in estimator:  # one's own need not use it
+            numbers.append(_compared("mean of the group", *means))
         if not problem:
             values = [one and one.advantage and one.advantage.value for one in (item, found)]
             numbers.append(_compared("advantage", *values))

@@ -9,9 +9,12 @@ import click
 from agl.cli.shared import print_json, read_and_close
 from agl_inspect.show.call import call_text
 from agl_inspect.show.id_lookup import rollout_of
+from agl_runs.finding import find_code, placed
+from agl_runs.store import get_run
 from agl_views.explanations.explanation import Explanation, TokenLine, explain
 from agl_views.explanations.reward_lines import RewardLine, refused_text
 from agl_views.explanations.token_explanation import why
+from agl_views.tables.file_store import FileStore
 from agl_views.tables.stores import open_store, store_options
 
 if TYPE_CHECKING:
@@ -59,6 +62,10 @@ def command(
 
     async def read(store: "LightningStore") -> "tuple[Explanation, Why | None]":
         chain = await explain(store, await rollout_of(store, name, accounted=True), step)
+        if again and chain.part is not None and chain.part.run is not None:
+            run = await get_run(store, chain.part.run)
+            if run is not None:  # an estimator may be code of its user
+                find_code(placed(run, Path(store.path)) if isinstance(store, FileStore) else run)
         if call is not None and token is not None:
             return chain.whole, await why(store, chain, call, token, again=again)
         explanation = chain.only(row, token)

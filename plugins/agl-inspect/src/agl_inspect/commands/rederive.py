@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from agl_inspect.runs.lookup import copy_store, file_of, find_run, rounded
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
+from agl_runs.user_code import put_on_path
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import open_store, store_options
 
@@ -69,7 +69,7 @@ def command(
     if reward is None and credit is None and adapter is None:
         raise click.UsageError("what is to be another? Give --reward, --credit or --adapter")
     run = find_run(run_id, (path, url))
-    sys.path.insert(0, os.getcwd())
+    put_on_path(os.getcwd())
     how = How(
         None if reward is None else Reward(reward),
         None if credit is None else _component(credit, "--credit"),

@@ -12,6 +12,7 @@ from agl.errors import ConfigError
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import Where, copy_store, file_of, find_run
 from agl_runs.config.file import check_config, load_config, load_config_of_run
+from agl_runs.finding import enter
 from agl_runs.folders import CONFIG
 from agl_runs.local_runs import folder_here
 from agl_runs.replay import replay
@@ -55,6 +56,7 @@ def command(
     """
     run = find_run(run_id, (path, url))
     folder_here(run)
+    path = file_of(run, path).absolute() if url is None else path
     found = _replay(run, (path, url), step, _config_of(run, config, overrides))
     if as_json:
         first = found.first_difference
@@ -78,7 +80,9 @@ def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "Co
             "its algorithm. Call agl_runs.replay.replay(Trainer(...), agent, step) in the"
             " script that began it, or give --config FILE"
         )
-    return load_config_of_run(run, overrides)
+    config = load_config_of_run(run, overrides)
+    enter(run)
+    return config
 
 
 def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Replay":
@@ -92,7 +96,8 @@ def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Repla
         if url is not None:
             store = open_store(None, url)
         else:
-            store = SqliteLightningStore(copy_store(file_of(run, path), Path(scratch)))
+            assert path is not None
+            store = SqliteLightningStore(copy_store(path, Path(scratch)))
         trainer = Trainer(
             algorithm=checked.components["algorithm"].build(),
             adapter=None if plan is None else plan.build(),
