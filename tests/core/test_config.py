@@ -239,11 +239,12 @@ def test_overrides_lead_into_blocks_names_and_lists(capsys: pytest.CaptureFixtur
         ("runners.x=1", "'runners' is 2 and has no 'x'"),
         ("hooks.5=x", "'5' is no position in a list of 1"),
         ("runners=[", "runners=[, line 1: not YAML"),
+        ("a.b.c=1 then a.b=2", "'a.b=2' replaces what 'a.b.c=1' has set before; give it first"),
     ],
 )
 def test_wrong_override_is_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        apply_overrides({"runners": 2, "hooks": ["a"]}, [override])
+        apply_overrides({"runners": 2, "hooks": ["a"]}, override.split(" then "))
     assert message in str(caught.value)
 
 
@@ -353,6 +354,9 @@ def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -
     checked = check(project, *whole, "val=tasks.jsonl", "reward=cfg_agent:grade")
     assert (checked.train, checked.val) == ([{"x": 2}] * 2, [{"x": 1}])
     assert checked.agent.grade({}, None, "") == 0.5
+    # The agent itself is as before: another file may grade it otherwise.
+    assert check(project, *whole, "reward=cfg_agent:grade").agent is not checked.agent
+    sys.modules["cfg_agent"].agent.grade = checked.agent.grade
     with pytest.raises(ConfigError, match="reward: the agent has a grader of its own"):
         check(project, *whole, "reward=exact_match")
     with pytest.raises(ConfigError, match=r"environment: .* an Environment whose train is empty"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import agl_learning
 from agl.errors import ConfigError
 from agl_learning.advantages.estimates import Foreseen
 from agl_learning.advantages.estimator_option import ADVANTAGES, OF_TOKENS, estimator_of
@@ -25,6 +26,13 @@ pytestmark = pytest.mark.plugins
 TOKENS = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 3}
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 1.0, "e": 0.0}
 RIGHT = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0, "e": 1.0}
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """A module of one's own."""
+    monkeypatch.setitem(sys.modules, "own", module := types.ModuleType("own"))
+    return module
 
 
 @pytest.fixture
@@ -215,18 +223,57 @@ def test_nothing_that_is_usable_is_nothing_to_estimate(collected, ended):
     assert values(given, estimator="rloo") == {}
 
 
-def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch):
-    sys.modules["own"] = own = types.ModuleType("own")
+def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch, own):
     own.distance = lambda inputs: inputs.rollouts.mask_NT * (inputs.outcomes_N - 0.25)[:, None]
-    own.distance.__doc__, own.wrong = "The distance from 0.25.\n\nOf all.", lambda it: it.outcomes_N
+    own.distance.__doc__ = "The distance from 0.25.\n\nOf all."
     given = WeighingOptions(estimator="own:distance")
     check_weighing("Mine", given)
     (first, *_) = weigh(batch(), given)
     assert [each.value for each in first.advantages] == [0.75, 0.75]
     assert first.advantages[0].because == "own:distance (The distance from 0.25); its reward: 1"
     assert estimator_of(first.advantages[0].because) == "own:distance"
-    with pytest.raises(ConfigError, match=r"for each token, .* of \(5, 3\) .* got \(5,\)"):
+    check_copies("Mine", given, group_size=1)  # it may look at the whole step
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda it: it.outcomes_N, r"for each token, .* of \(5, 3\) .* got \(5,\)"),
+        (lambda it: it.penalties_NT.tolist(), r"of \(5, 3\) .* got list"),
+        (lambda it: it.penalties_NT / 0, r"of 5 of 5 rollouts are not finite, of 'a' for one"),
+        (
+            lambda it: agl_learning.compared(it, lambda group: [[1.0]]),
+            r"a number per entry, \[2, 1, 1\] of them; got \[\[1.0\]\]",
+        ),
+    ],
+)
+def test_what_an_estimator_of_ones_own_gives_is_checked(batch, own, wrong, message):
+    own.wrong = wrong
+    with pytest.raises(ConfigError, match=message):
         weigh(batch(), WeighingOptions(estimator="own:wrong"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: 1, "expected a function of one argument"),
+        (dict, "no function"),
+        ("text", "no function"),
+    ],
+)
+def test_what_is_no_function_of_the_inputs_is_refused(own, wrong, message):
+    own.wrong = wrong
+    with pytest.raises(ConfigError, match=f"Mine: estimator 'own:wrong'.*{message}"):
+        check_weighing("Mine", WeighingOptions(estimator="own:wrong"))
+
+
+def test_where_calls_have_rewards_of_their_own_a_rollout_has_no_outcome(batch, own):
+    own.of_outcomes = lambda inputs: inputs.rollouts.mask_NT * inputs.outcomes_N[:, None]
+    given = batch()
+    row = given.ended[0].rows[0]
+    row.credits[0] = row.credits[0].model_copy(update={"reward": 0.5})
+    with pytest.raises(ConfigError, match="of 1 of 5 rollouts are not finite, of 'a' for one"):
+        weigh(given, WeighingOptions(estimator="own:of_outcomes"))
 
 
 def test_penalties_count_with_the_default_estimator_too(batch):

@@ -205,6 +205,7 @@ class Holder:
         ({}, 0.2, 0.4),
         ({"clip": {"low": 0.1}}, 0.1, 0.4),  # the rest is the default of the field
         ({"clip": 0.3}, 0.3, 0.4),
+        ({"clip": None}, 0.2, 0.4),
         ({"clip": Clip(low=0.1)}, 0.1, None),
     ],
 )
@@ -213,6 +214,7 @@ def test_a_group_is_given_as_a_dict_a_value_or_itself(given: Any, low: float, hi
     assert (holder.clip.low, holder.clip.high, holder.more) == (low, high, None)
     checked = validate(Holder, {"clip": {"low": "0.1"}, "more": 0.5}, "a.yaml: algorithm")
     assert checked == {"clip": {"low": 0.1}, "more": {"low": 0.5}}
+    assert validate(Holder, {"clip": None}, "a.yaml: algorithm") == {"clip": {}}
     holder = Holder(**checked)
     assert (holder.clip, holder.more) == (Clip(low=0.1, high=0.4), Clip(low=0.5))
 
@@ -231,6 +233,8 @@ def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str)
     assert str(caught.value) == f"Mine: {message}"
     with pytest.raises(ConfigError, match=r"^a.yaml: algorithm.clip.lo: unknown key. .*'low'"):
         validate(Holder, {"clip": {"lo": 1}}, "a.yaml: algorithm")
+    with pytest.raises(ConfigError, match=r"algorithm\.clip\.low: expected no true or false"):
+        validate(Holder, {"clip": {"low": True}}, "a.yaml: algorithm")
 
 
 def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json() -> None:

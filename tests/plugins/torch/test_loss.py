@@ -7,11 +7,12 @@ import torch
 import transformers
 
 import agl_torch
+from agl.errors import AlgorithmError
 from agl_learning.advantages.group_advantages import group_advantages
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
 from agl_torch.batch import microbatches, token_logprobs
-from agl_torch.loss import Gain, Tokens, clipped, policy_loss, row_weights
+from agl_torch.loss import Gain, Tokens, check_gain, clipped, policy_loss, row_weights
 
 
 def row(rollout_id, token_ids, loss_mask, reward=0.0):
@@ -244,3 +245,20 @@ def test_calls_of_a_row_share_its_ratio_and_keep_their_advantages(name):
     gain.sum().backward()
     # Before, all had the gradient of their mean: 0.5.
     assert new.grad.tolist() == pytest.approx([ratio, ratio, -0.5 * ratio])
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (lambda x_N: x_N, "got Tensor"),
+        (lambda x_N: Gain(x_N[:, None], x_N > 0), r"got Gain of \[\(3, 1\), \(3,\)\]"),
+        (lambda x_N: Gain(x_N.mean(), x_N > 0), r"got Gain of \[\(\), \(3,\)\]"),
+        (lambda x_N: Gain(x_N, None), r"got Gain of \[\(3,\), None\]"),
+        (lambda x_N: Gain(x_N.detach(), x_N > 0), "the first with a gradient"),
+    ],
+)
+def test_what_a_loss_of_ones_own_gains_is_checked(given, got):
+    x_N = torch.ones(3, requires_grad=True)
+    check_gain(Gain(x_N, x_N > 0), 3)
+    with pytest.raises(AlgorithmError, match=got):
+        check_gain(given(x_N), 3)

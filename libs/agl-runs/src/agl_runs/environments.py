@@ -6,6 +6,7 @@ A component of the group ``agl.environments`` makes an ``Environment``, and one 
 
 import inspect
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ def load_environment(spec: str | Mapping[str, Any], where: str = "environment") 
 def add_reward(
     agent: LitAgent[Any], spec: str | Mapping[str, Any], where: str = "reward"
 ) -> LitAgent[Any]:
-    """Have an agent graded by a reward of this name.
+    """A copy of an agent that is graded by a reward of this name.
 
     Args:
         agent: One without a grader.
@@ -74,8 +75,9 @@ def add_reward(
             raise ConfigError(
                 f"{spec!r} takes ({', '.join(names)}); expected (task, private, result)"
             )
-    agent.grade = reward
-    return agent
+    graded = copy(agent)
+    graded.grade = reward
+    return graded
 
 
 def _load_reward(spec: str | Mapping[str, Any]) -> GradeMethod:

@@ -77,6 +77,8 @@ _TYPES: dict[Any, tuple[Any, str]] = {
 class Group:
     """Options that belong together; each has a default, and a bare value is that of the first.
 
+    None, null in a file, is all defaults, but where a field may be None.
+
     Raises:
         ConfigError: An option is wrong, or does not go with the others.
     """
@@ -102,8 +104,8 @@ class Group:
         """The options that a value is."""
         if isinstance(value, cls):
             return {name: getattr(value, name) for name in cls.names()}
-        if isinstance(value, Mapping):
-            return dict(cast("Mapping[str, Any]", value))
+        if value is None or isinstance(value, Mapping):
+            return dict(cast("Mapping[str, Any]", value or {}))
         return {cls.names()[0]: value}
 
     @classmethod
@@ -114,10 +116,21 @@ class Group:
         from pydantic_core import core_schema as made
 
         hints = get_type_hints(cls, include_extras=True)
-        each = {name: handler.generate_schema(hints[name]) for name in cls.names()}
+        each: dict[str, Any] = {}
+        for name in cls.names():
+            each[name] = handler.generate_schema(hints[name])
+            if bool not in (hints[name], *get_args(hints[name])):
+                each[name] = made.no_info_before_validator_function(_no_bool, each[name])
         optional = {name: made.typed_dict_field(one, required=False) for name, one in each.items()}
         group = made.typed_dict_schema(optional, extra_behavior="forbid")
         return made.no_info_before_validator_function(cls.given, group)
+
+
+def _no_bool(value: Any) -> Any:
+    """The value; True would count as 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected no true or false")
+    return value
 
 
 def absolute(folder: str | None) -> str | None:
@@ -186,7 +199,7 @@ def _made(owner: str, field: "Field[Any]", group: type[Group], kind: Any, value:
     if isinstance(value, group) or (value is None and type(None) in get_args(kind)):
         return value
     known = group.names()
-    given = group.given({} if value is None else value)
+    given = group.given(value)
     for name in given:
         if name not in known:
             hint = did_you_mean(str(name), known) or f" Known: {', '.join(known)}"

@@ -26,6 +26,7 @@ from agl_torch.loss import (
     Gain,
     Tokens,
     Weight,
+    check_gain,
     next_coefficient,
     policy_loss,
     row_weights,
@@ -284,6 +285,7 @@ class Learner:
                 self._set_old_logprobs(chunk, scores.logprobs_N)
             tokens = self._per_token(chunk, scores.logprobs_N)
             gain = self.objective.gain(tokens)
+            check_gain(gain, len(tokens.advantages_N))
             correction_N = torch.cat([sample.correction_N for sample in chunk])
             counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
             weights_N = _spread(counted, self.model.device)

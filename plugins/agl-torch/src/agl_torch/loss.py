@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from agl.errors import AlgorithmError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -112,6 +114,26 @@ class Gain(NamedTuple):
 
     gain_N: "Tensor"
     is_clipped_N: "Tensor"
+
+
+def check_gain(given: object, count: int) -> None:
+    """Refuse what a ``gain`` of one's own gives in the place of N gains.
+
+    Raises:
+        AlgorithmError: It is none, or one of another shape or without a gradient.
+    """
+    parts = given if isinstance(given, Gain) else ()
+    if (
+        not parts
+        or not all(isinstance(one, torch.Tensor) and one.shape == (count,) for one in parts)
+        or not parts[0].requires_grad
+    ):
+        got = [tuple(one.shape) if isinstance(one, torch.Tensor) else one for one in parts]
+        raise AlgorithmError(
+            f"gain: expected Gain of two tensors of ({count},), a number and a bool for each "
+            "sampled token, the first with a gradient; got "
+            f"{f'Gain of {got}' if parts else type(given).__name__}"
+        )
 
 
 def clipped(

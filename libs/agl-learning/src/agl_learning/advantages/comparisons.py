@@ -25,6 +25,7 @@ class Inputs:
 
     rollouts: "Trajectories"
     outcomes_N: "Tensor"
+    """The reward of each rollout; NaN where its calls have different ones."""
     penalties_NT: "Tensor"
     """What a KL penalty adds to the rewards; zeros without one."""
     gamma: float = 1.0
@@ -113,7 +114,13 @@ def compared(inputs: Inputs, compare: Comparison, whole: bool = False) -> "Tenso
         for entry in entries:
             by_rollout.setdefault(entry.rollout, []).append(entry)
         group = list(by_rollout.values())
-        for members, values in zip(group, compare(group), strict=True):
+        given = compare(group)
+        if [len(values) for values in given] != [len(members) for members in group]:
+            raise AlgorithmError(
+                "compare: expected for each rollout of a group a number per entry, "
+                f"{[len(members) for members in group]} of them; got {given!r:.200}"
+            )
+        for members, values in zip(group, given, strict=True):
             for entry, value in zip(members, values, strict=True):
                 advantages_NT[entry.rollout, entry.start : entry.end] += entry.weight * value
     return advantages_NT * rollouts.mask_NT

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -57,10 +57,9 @@ def estimate(
     )
     calls_N = laid.calls or []
     outcomes: list[float] = []
-    for (one, _), calls in zip(members, calls_N, strict=True):
-        # Of one reward for all calls that is the rollout's, whichever the credit rule took.
+    for calls in calls_N:
         rewards = {call.credit.reward for call in calls}
-        outcomes.append((rewards.pop() if len(rewards) == 1 else one.reward) or 0.0)
+        outcomes.append((rewards.pop() or 0.0) if len(rewards) == 1 else math.nan)
     values_NT = None if foreseen.values is None else _packed(laid, masks, foreseen.values)
     inputs = Inputs(
         laid,
@@ -78,13 +77,9 @@ def estimate(
         found = find_estimator(name)(inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
         raise ConfigError(str(error)) from None
-    given: tuple[Tensor, Tensor | None] = found if isinstance(found, tuple) else (found, None)
-    advantages_NT, returns_NT = given
-    if advantages_NT.shape != laid.mask_NT.shape or not advantages_NT.isfinite().all():
-        raise ConfigError(
-            f"estimator {name!r}: expected a finite advantage for each token, in a tensor of "
-            f"{tuple(laid.mask_NT.shape)} (rollouts, tokens); got {tuple(advantages_NT.shape)}"
-        )
+    given: Any = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    advantages_NT, returns_NT = cast("tuple[Tensor, Tensor | None]", given)
+    _check_advantages(name, advantages_NT, laid)
     is_own = ":" in name  # it need not use the mean of the group, nor its deviation
     is_by_token = returns_NT is not None or is_own
     text = f"{name} ({describe_estimator(name)})"
@@ -105,6 +100,25 @@ def estimate(
             ]
         )
     return estimated_N
+
+
+def _check_advantages(name: str, given: Any, laid: "Trajectories") -> None:
+    """Refuse what an estimator of one's own gives in the place of a finite number per token."""
+    shape = tuple(laid.mask_NT.shape)
+    if not isinstance(given, torch.Tensor) or given.shape != shape:
+        got = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+        raise ConfigError(
+            f"estimator {name!r}: expected an advantage for each token, in a tensor of {shape} "
+            f"(rollouts, tokens); got {got}"
+        )
+    bad_N = ~given.isfinite().all(-1)
+    if bad_N.any():
+        wrong = laid.names[int(bad_N.nonzero()[0])]
+        raise ConfigError(
+            f"estimator {name!r}: the advantages of {int(bad_N.sum())} of {len(bad_N)} rollouts "
+            f"are not finite, of {wrong!r} for one. inputs.outcomes_N is NaN where calls of a "
+            "rollout have different rewards: compare calls, or use credit: final"
+        )
 
 
 def _of_row(
@@ -142,6 +156,12 @@ def _packed(
     if values is None:
         return values_NT
     rows: list[Tensor] = []
+    counts = [int(mask.sum()) for mask in masks]
+    if [len(given) for given in values] != counts:
+        raise ConfigError(
+            f"foresee: expected for each row a number per sampled token, {counts[:9]} of them; got "
+            f"{[len(given) for given in values[:9]]}"
+        )
     for mask, given in zip(masks, values, strict=True):
         row = torch.zeros(len(mask), dtype=torch.double)
         row[mask.bool()] = torch.tensor(given, dtype=torch.double)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from inspect import getdoc
+from inspect import getdoc, isclass, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
@@ -79,8 +79,7 @@ def check_estimator(owner: str, /, **values: object) -> None:
     """
     for name, value in values.items():
         if isinstance(value, str) and ":" in value:
-            if not callable(find_estimator(value)):
-                raise ConfigError(f"{owner}: {name} {value!r} is no function")
+            _check_function(f"{owner}: {name} {value!r}", find_estimator(value))
             continue
         for refused, needed in OF_TOKENS.items():
             if value == refused:
@@ -89,6 +88,15 @@ def check_estimator(owner: str, /, **values: object) -> None:
                     f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
                 )
         check_choice(owner, list(ADVANTAGES), **{name: value})
+
+
+def _check_function(where: str, found: Any) -> None:
+    if not callable(found) or isclass(found) or iscoroutinefunction(found):
+        raise ConfigError(f"{where} is no function that gives advantages")
+    try:
+        signature(found).bind("inputs")
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: expected a function of one argument, the inputs") from None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

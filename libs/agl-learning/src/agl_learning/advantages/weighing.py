@@ -87,12 +87,13 @@ def check_copies(owner: str, options: Any, **copies: Any) -> None:
     Raises:
         ConfigError: It names the option and the estimator.
     """
-    if options.estimator.type not in ACROSS_TASKS:
+    name = options.estimator.type
+    if name not in ACROSS_TASKS and ":" not in name:  # one's own may look at the whole step
         try:
             check_numbers(owner, least=2, **copies)
         except ConfigError as error:
             raise ConfigError(
-                f"{error}: estimator {options.estimator.type!r} compares rollouts of one task"
+                f"{error}: estimator {name!r} compares rollouts of one task"
             ) from None
 
 

@@ -244,7 +244,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     environment = _load_environment(file)
     agent = environment.agent
     if config.reward is not None:
-        add_reward(agent, config.reward, file.where("reward"))
+        agent = add_reward(agent, config.reward, file.where("reward"))
     datasets = {
         name: _load_tasks(value, folder, file.where(name))
         for name, value in (("train", config.train), ("val", config.val))

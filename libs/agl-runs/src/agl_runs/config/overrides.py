@@ -49,9 +49,16 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: One has no ``=``, no YAML value, or leads nowhere.
     """
+    done: list[str] = []
     for override in overrides:
         dotted, equals, text = override.partition("=")
         parts = dotted.strip().split(".")
+        for earlier in done:
+            if earlier.startswith(dotted.strip() + "."):
+                raise ConfigError(
+                    f"{override!r} replaces what {earlier!r} has set before; give it first"
+                )
+        done.append(override)
         if not equals or not all(parts):
             raise ConfigError(f"{override!r}: expected key=value, as in algorithm.beam_width=4")
         block: Any = values
