@@ -81,7 +81,7 @@ def public_names() -> str:
 AREAS = {
     "Model": "model tokenizer dtype device torch_threads lora lora_rank base_model",
     "Tasks and rollouts": "steps iterations groups_per_step group_size tasks_per_iteration "
-    "rollouts_per_task max_refills max_staleness task_order rollouts infrastructure_failures",
+    "rollouts_per_task max_refills max_staleness task_order rollouts failures",
     "Sampling and evaluation": "temperature max_tokens max_model_tokens evaluation resource_name",
     "Rewards and advantages": "credit estimator overlong gamma gae_lambda min_reward "
     "keep_fraction data_filter_ratio reward_range",

@@ -55,7 +55,7 @@ VALUES: dict[str, list[Any]] = {
     "memory": [{"gradient_checkpointing": True}, {"microbatch_tokens": 8}],
     "group_size": [1, 2],
     "groups_per_step": [2, 3],
-    "infrastructure_failures": ["keep", "drop_group"],
+    "failures": ["keep", "drop_group", {"agent": "penalise", "penalty": -1.0}],
     "kl": [0.1],
     "lora": [{"rank": 2}],
     "loss": ["grpo"],
@@ -70,7 +70,7 @@ TOGETHER = {"overlong": {"max_tokens": 3}}
 """What an option needs beside it, as a person would know."""
 
 
-HALFWAY = ("servers or the network failed model calls of all", "apart. Use the rule 'final'")
+HALFWAY = ("infrastructure failed all", "apart. Use the rule 'final'")
 ENDS = ("nothing could be trained", *HALFWAY)
 """What an error says of a run that cannot go on: the judge is out of order, or the credits of one
 rollout differ, where the estimator takes one reward for all of it."""

@@ -19,7 +19,7 @@ from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import why_nothing
 from agl_records.training_data import ModelCall, TrainedModel
-from agl_runs.infrastructure import infrastructure_failure
+from agl_runs.failures import infrastructure_failure
 
 pytest.importorskip("agl_adapters")
 

@@ -272,7 +272,7 @@ async def test_drop_group_sees_rollouts_that_were_drawn_again(counting, store, l
     options = {
         "iterations": 1,
         "rollouts_per_task": 2,
-        "infrastructure_failures": "drop_group",
+        "failures": "drop_group",
     }
     await stop_amid(counting(**options), store, ["one", "two"], after=1)
     (kept,) = [r for r in await store.query_rollouts() if r.status == "succeeded"]

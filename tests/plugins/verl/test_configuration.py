@@ -174,15 +174,10 @@ def test_what_an_algorithm_stands_for_is_not_set_against_the_configuration():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"failed_rollouts": "zero"}, "expected keep or drop"),
+        ({"failures": {"agent": "zero"}}, "failures.agent is 'zero'; expected exclude"),
         ({"rollout_timeout_seconds": 0}, "rollout_timeout_seconds must be above 0"),
-        ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
+        ({"failures": {"retries": 1.5}}, "failures.retries must be a whole number"),
         ({"resource_name": ""}, "resource_name must be a name"),
-        (
-            {"retry_on": ["crashed"]},
-            "'crashed'; expected failed, timeout or unresponsive",
-        ),
-        ({"max_failed_groups": -1}, "max_failed_groups must be at least 1"),
     ],
 )
 def test_wrong_options_are_refused(options, says):

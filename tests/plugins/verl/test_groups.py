@@ -21,6 +21,7 @@ from agl_learning.run.folder import Generation, begin_generation, read_generatio
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
+from agl_runs.failures import DEFAULT, Failures
 from agl_verl.groups import Groups, Policy
 from agl_verl.messages import GroupRequest, Settle, Update
 from agl_verl.metric_names import by_our_names
@@ -70,17 +71,26 @@ async def play_runner(store):
 
 @contextlib.asynccontextmanager
 async def groups(
-    level="trajectory", keep=True, timeout=30.0, runner=True, config=None, waits=False, **limits
+    level="trajectory",
+    failures=DEFAULT,
+    timeout=30.0,
+    runner=True,
+    config=None,
+    waits=False,
+    **limits,
 ):
     store = agl.InMemoryLightningStore()
     resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
     limits = Limits(**({"prompt": 100, "response": 100} | limits))
-    policy = Policy(level, limits, keep, timeout, waits=waits)
+    policy = Policy(level, limits, timeout, waits=waits)
+    options = {"failures": failures, "seed": 0}
     playing = asyncio.create_task(play_runner(store)) if runner else None
     try:
         yield Groups(
             store=store,
-            collector=Collector(store, None, agl.TraceToRows(), config or RolloutConfig(), seed=0),
+            collector=Collector(
+                store, None, agl.TraceToRows(), config or RolloutConfig(), **options
+            ),
             train=TASKS,
             val=TASKS,
             resources=dict.fromkeys(("train", "val"), resources.resources_id),
@@ -200,9 +210,10 @@ async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zer
         kept = await ours.run(request(1))
     assert [row.reward for row in kept.rows] == [1.0]
     assert kept.failed == 1
-    async with groups(keep=False) as ours:
+    async with groups(failures=Failures(agent="drop_group")) as ours:
         dropped = await ours.run(request(1))
-        assert (dropped.rows, dropped.dropped) == ([], "1 of 2 rollouts failed")
+        assert dropped.rows == []
+        assert dropped.dropped.startswith("2 rollouts, 1 succeeded")
         settled = await ours.settle(Settle(7, {}))
         ledger = await agl.load_ledger(ours.store)
         ledger.check()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import agl
 from agl.algorithm.base import FastAlgorithm
@@ -12,9 +12,9 @@ from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginErro
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
-from agl.utils.checks import check_choice, check_numbers
+from agl.utils.checks import check_numbers
 from agl.utils.text import shorten
-from agl_runs.infrastructure import InfrastructureFailures, infrastructure_failure
+from agl_runs.failures import infrastructure_failure
 
 logger = logging.getLogger("agl.baseline")
 _of_attempts = logging.getLogger("agl.runner.attempt")
@@ -29,15 +29,13 @@ class Baseline(FastAlgorithm):
     At level debug (``agl dev -v``) the log has spans and adapted data, too. The train tasks run in
     mode ``train``, the validation tasks in mode ``val``. At the end a line says how many rollouts
     succeeded and their mean reward. A run that goes on counts what has succeeded in its earlier
-    starts, and runs the other tasks; one that is forced to runs all. A run fails if servers or the
-    network failed model calls of all rollouts that it ran; when it goes on, these run again.
+    starts, and runs the other tasks; one that is forced to runs all. A rollout that succeeded
+    although servers or the network failed a model call of it has no reward, and runs again when the
+    run goes on. A run fails if that happened to all rollouts that it ran.
 
     Args:
         n_epochs: How often each task runs.
         max_queue_length: At most so many rollouts wait in the queue at once.
-        infrastructure_failures: ``exclude`` leaves out the reward of a rollout that succeeded
-            although servers or the network failed a model call of it, as does ``drop_group``, and
-            runs it again when the run goes on; ``keep`` counts it.
     """
 
     publishes = ()
@@ -47,20 +45,11 @@ class Baseline(FastAlgorithm):
         cls.publishes = cls.__dict__.get("publishes")
         super().__init_subclass__(**options)
 
-    def __init__(
-        self,
-        *,
-        n_epochs: int = 1,
-        max_queue_length: int = 4,
-        infrastructure_failures: InfrastructureFailures = "exclude",
-    ) -> None:
-        known = get_args(InfrastructureFailures)
-        check_choice("Baseline", known, infrastructure_failures=infrastructure_failures)
+    def __init__(self, *, n_epochs: int = 1, max_queue_length: int = 4) -> None:
         check_numbers("Baseline", whole=True, least=0, n_epochs=n_epochs)
         check_numbers("Baseline", whole=True, least=1, max_queue_length=max_queue_length)
         self.n_epochs = n_epochs
         self.max_queue_length = max_queue_length
-        self.infrastructure_failures: InfrastructureFailures = infrastructure_failures
         self.rewards: dict[str, float | None] = {}
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
 
@@ -121,7 +110,7 @@ class Baseline(FastAlgorithm):
         for rollout in await self.get_store().query_rollouts(status_in=["succeeded"], run=run_id):
             about = rollout.metadata or {}
             counts = about.get("run") == run_id and {"epoch", "index"} <= about.keys()
-            if counts and self.infrastructure_failures != "keep":
+            if counts:
                 spans = await self.get_store().query_spans(rollout.rollout_id, "latest")
                 counts = infrastructure_failure(spans) is None
             if counts:
@@ -161,8 +150,6 @@ class Baseline(FastAlgorithm):
         failure = infrastructure_failure(spans)
         if ended.status != "succeeded":
             failure = error.message if error and error.boundary == "model" else failure
-        elif self.infrastructure_failures == "keep":
-            failure = None
         elif failure is not None:
             logger.warning("%s Reward %s left out: a model call failed: %s", who, reward, failure)
             reward = None

@@ -184,7 +184,8 @@ def check_options(owner: str, options: Any) -> None:
         kind = _resolved(owner_type, field.name, field.type)
         value = getattr(options, field.name)
         if group := _group_in(kind):
-            setattr(options, field.name, _made(owner, field, group, kind, value))
+            made = _made(owner, field, group, kind, value)
+            object.__setattr__(options, field.name, made)  # it may be frozen
         else:
             _check(owner, field.name, kind, value)
 

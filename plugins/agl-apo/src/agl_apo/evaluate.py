@@ -5,9 +5,9 @@ another order, in the decision in the same one. Every candidate is evaluated on 
 of it, so any two are compared on the same tasks.
 
 An evaluation that fails says nothing about the prompt: it is no reward, not even the lowest. One
-whose reward cannot be read, or is outside of ``reward_range``, failed as well. It is run again, up
-to ``evaluation_tries`` times in all (once where the key is wrong or the model is not there:
-``FINAL``), and then left out, with its reason. A candidate of which too
+whose reward cannot be read, or is outside of ``reward_range``, failed as well. It is run again as
+often as ``failures`` says (not where the key is wrong or the model is not there: ``FINAL``), and
+then left out, with its reason. A candidate of which too
 many evaluations were left out is not compared with others any more; if it is the first prompt, or
 if a whole batch failed, the run stops.
 """
@@ -16,17 +16,18 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError
-from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode, public_failure
+from agl.types import EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import COUNTED, Ended
 from agl_records.seeds import SEED, seed_of
+from agl_runs.failures import KINDS_WITH_POLICY, Failed as Unusable
 from agl_views.runs.prompt_runs import EVALUATION
 
 logger = logging.getLogger("agl.apo")
@@ -112,13 +113,20 @@ class Evaluator:
             max_attempts=MAX_ATTEMPTS,
             retry_condition=["unresponsive"],
         )
+        failures = self.options.failures
+        # Here they run again under keys and seeds of their own, and count once in all starts.
+        again = [kind for kind in KINDS_WITH_POLICY if getattr(failures, kind) == "retry"]
         self._collector = Collector(
             self.journal.store,
             self.gateway,
             None,
             self._config,
-            infrastructure_failures=self.options.infrastructure_failures,
+            failures=replace(failures, **dict.fromkeys(again, "exclude")),
         )
+
+    @property
+    def _most_tries(self) -> int:
+        return 1 + self.options.failures.retries
 
     @property
     def total(self) -> int:
@@ -207,7 +215,7 @@ class Evaluator:
             pending = [
                 place
                 for place in pending
-                if isinstance(read[place], Failed) and tries[place] < self.options.evaluation_tries
+                if isinstance(read[place], Failed) and tries[place] < self._most_tries
             ]
             number += 1
             self.again += len(pending)
@@ -249,7 +257,7 @@ class Evaluator:
         for one in failed:
             await self._note(one.rollout_id, {}, without=COUNTED)
         raise AlgorithmError(
-            f"{self.options.title}: {what}, in up to {self.options.evaluation_tries} runs "
+            f"{self.options.title}: {what}, in up to {self._most_tries} runs "
             f"each, most often with {most_frequent(failed)!r}.{hint} Mend that and run again: it "
             "continues here"
         )
@@ -259,9 +267,11 @@ class Evaluator:
         metadata = one.rollout.metadata or {}
         error = getattr(getattr(one.rollout, "attempt", None), "error", None)
         names = error.type.split(".") if error else [""]
+        failures, known = self.options.failures, one.failed or Unusable("grader", "")
         # Who waited in vain for a runner once need not do so twice more.
         is_last = one.is_late or (names[0] in CLIENTS and names[-1] in FINAL)
-        tries = metadata.get(COUNTED, self.options.evaluation_tries if is_last else 1)
+        is_last = is_last or not failures.runs_again(known)
+        tries = metadata.get(COUNTED, self._most_tries if is_last else 1)
         await self._note(one.rollout.rollout_id, {COUNTED: tries})
         return tries
 
@@ -336,11 +346,11 @@ class Evaluator:
 
 def why_failed(one: Ended) -> str | None:
     """Why an evaluation brought no reward that could be used; None if nothing says so."""
-    rollout = one.rollout
-    if rollout.status != "succeeded":
-        error = public_failure(getattr(getattr(rollout, "attempt", None), "error", None))
-        return f"{error.boundary}: {error.type}: {error.message}" if error else rollout.status
-    return one.problem if one.unusable is None else f"infrastructure: {one.infrastructure}"
+    if one.unusable is None:
+        return one.problem
+    if one.failed is None:
+        return one.unusable[1]
+    return f"{'infrastructure: ' if one.rollout.status == 'succeeded' else ''}{one.failed.why}"
 
 
 def most_frequent(failed: Sequence[Failed]) -> str:

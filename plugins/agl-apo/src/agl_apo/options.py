@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Lt
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
-from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.failures import Failures
 from agl_runs.options import AboveZero, Count, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
@@ -48,13 +48,12 @@ class PromptOptions:
             refused when too few to conclude.
         rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
             queued together is cancelled and left out.
-        evaluation_tries: How often an evaluation that fails is run, at most; then it is left out.
-            One whose model refuses the key, or is not there, is run once.
         max_failed: Part of a prompt's evaluations that may be left out, if more than two. Of the
             first prompt more stop the run; any other prompt is taken out of it.
-        infrastructure_failures: What an evaluation is that succeeded although servers or the
-            network failed a model call of it: with ``exclude`` it failed, and its pair is left out
-            (``drop_group`` is the same here); with ``keep`` it counts as any other.
+        failures: What becomes of evaluations that failed, by what failed them; a reward that cannot
+            be read, or is outside of ``reward_range``, is the grader's failure. One that is
+            excluded is left out, with its pair (``drop_group`` is the same here). One whose model
+            refuses the key, or is not there, runs once.
         smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted;
             the decision ends when it is ruled out, and is planned to find it.
         confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
@@ -81,9 +80,10 @@ class PromptOptions:
     agents: dict[str, str] | None = None
     max_evaluations: Count | None = None
     rollout_batch_timeout: AboveZero | None = 3600.0
-    evaluation_tries: Count = 3
     max_failed: Annotated[float, Ge(0), Lt(1)] = 0.2
-    infrastructure_failures: InfrastructureFailures = "exclude"
+    failures: Failures = Failures(
+        infrastructure="retry", timeout="retry", grader="retry", agent="retry"
+    )
     smallest_gain: Inside = 0.25
     confidence: Inside = 0.95
     max_repeats: Count = 3

@@ -50,8 +50,6 @@ class Policy:
 
     level: Level
     limits: Limits
-    keep_incomplete: bool
-    """Whether the rollouts that succeeded are trained where siblings failed."""
     timeout_seconds: float | None
     """Of a whole group."""
     estimator: str = "grpo"
@@ -104,12 +102,8 @@ class Groups:
         rows = self._rows(held)
         held.open = set(held.rows)
         failed = collected.num_failed
-        dropped = ""
-        if failed and not self.policy.keep_incomplete:
-            dropped = f"{failed} of {request.copies} rollouts failed"
-        elif not rows:
+        if not rows:
             dropped = why_nothing(collected)
-        if dropped:
             logger.warning("task %d: its group is dropped: %s", request.index, dropped)
             await self._close(held, "unused_group", f"its group was dropped: {dropped}")
             self._record.dropped += 1

@@ -221,8 +221,7 @@ class AglManager:
             self._failed_in_a_row = 0
             return
         self._failed_in_a_row += 1
-        limit = self.options.max_failed_groups or 2 * int(self.config.data.train_batch_size)
-        if self._failed_in_a_row >= limit:
+        if self._failed_in_a_row >= 2 * int(self.config.data.train_batch_size):
             self.failure = self.failure or (
                 f"{self._failed_in_a_row} groups in a row gave nothing to train on, up to step "
                 f"{request.step}. The last one: {answer.dropped}"

@@ -16,7 +16,6 @@ class ProcessOptions:
 
     trainer_cls: Any = None
     daemon_cls: Any = None
-    max_failed_groups: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
 """The options of ``VERL``."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from agl.types import RolloutConfig
-from agl.utils.checks import check_choice
 from agl_records.credit import check_credit
-from agl_runs.infrastructure import InfrastructureFailures
-from agl_runs.options import AboveZero, Count, Name, absolute, check_options
+from agl_runs.failures import Failures
+from agl_runs.options import AboveZero, Name, absolute, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
 NAME = "verl"
 """Of the algorithm: in configurations, and in the folder of a run."""
-ENDS = ("failed", "timeout", "unresponsive")
-"""Of an attempt that did not succeed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,20 +32,11 @@ class Options:
             ``final``.
         resource_name: Name of the resource that the agent gets.
         rollout_timeout_seconds: Limit of one attempt; None has no limit.
-        unresponsive_seconds: An attempt whose runner is silent for longer counts as lost; None
+        unresponsive_seconds: A rollout whose runner is silent for longer is tried once more; None
             waits for the limit above.
         group_timeout_seconds: Limit of all rollouts of one task together, waiting for runners
             included; what has not ended then is cancelled and counts as failed. None has no limit.
-        max_attempts: How often a rollout is tried.
-        retry_on: After which ends of an attempt it is tried again; by default when its runner was
-            lost. Errors of the agent are final.
-        failed_rollouts: ``keep`` trains the siblings of failed rollouts, ``drop`` drops their
-            group. In both cases failed rollouts are no zeros: they are in no mean.
-        max_failed_groups: So many groups in a row without anything to train end the run; None
-            takes two steps' worth.
-        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
-            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
-            task), or ``keep`` it.
+        failures: What becomes of rollouts that failed, by what failed them.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless
             ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None takes that of the
             run (``run_dir`` of the file or the trainer), and where it has none a new one under
@@ -74,17 +62,11 @@ class Options:
     rollout_timeout_seconds: AboveZero | None = 1800.0
     unresponsive_seconds: AboveZero | None = 60.0
     group_timeout_seconds: AboveZero | None = 7200.0
-    max_attempts: Count = 2
-    retry_on: list[str] | None = None
-    failed_rollouts: Literal["keep", "drop"] = "keep"
-    max_failed_groups: Count | None = None
-    infrastructure_failures: InfrastructureFailures = "exclude"
+    failures: Failures = Failures()
     run_dir: str | None = None
 
     def __post_init__(self) -> None:
         check_options("VERL", self)
-        for end in self.retry_on or ():
-            check_choice("VERL", ENDS, retry_on=end)
         config = read(self.config)
         check(config)
         object.__setattr__(self, "algorithm", with_algorithm(config, self.algorithm))
@@ -97,6 +79,6 @@ class Options:
         return RolloutConfig(
             timeout_seconds=self.rollout_timeout_seconds,
             unresponsive_seconds=self.unresponsive_seconds,
-            max_attempts=self.max_attempts,
-            retry_condition=self.retry_on or ["unresponsive"],  # pyright: ignore[reportArgumentType]
+            max_attempts=2,
+            retry_condition=["unresponsive"],
         )

@@ -227,7 +227,7 @@ class Run:
             self._algorithm.get_adapter(),
             options.rollout_config,
             PATIENCE_SECONDS,
-            infrastructure_failures=options.infrastructure_failures,
+            failures=options.failures,
             model=TrainedModel(name=backend.model, vocabulary_size=backend.vocabulary_size),
             seed=int(rollout.seed),
         )
@@ -296,7 +296,6 @@ class Run:
                 prompt=ours.trajectory_max_prompt_length or int(data.max_prompt_length),
                 response=ours.trajectory_max_response_length or longest,
             ),
-            keep_incomplete=options.failed_rollouts == "keep",
             timeout_seconds=options.group_timeout_seconds,
             estimator=str(self._config.algorithm.adv_estimator).removeprefix("agl_"),
             dimensions=_compares_dimensions(self._config.algorithm),

@@ -25,6 +25,13 @@ from agl_testing.verl_cpu import cpu_config, use_cpu
 from agl_views.tables.file_store import FileStore
 
 
+class Retrying(agl.VERL):
+    @property
+    def rollout_config(self) -> agl.RolloutConfig:
+        again = {"retry_condition": ["unresponsive", "failed"]}
+        return super().rollout_config.model_copy(update=again)
+
+
 class Killing(Script):
     """Ends the trainer with SIGKILL in the second rollout of a step; the first is done by then, and
     the step before is accounted for.
@@ -99,11 +106,10 @@ def main(
     script = Script() if kill_in is None else Killing(kill_in, folder / "store.db")
     with judge() as server:
         agl.Trainer(
-            algorithm=agl.VERL(
+            algorithm=Retrying(
                 config,
                 algorithm="grpo",
                 run_dir=str(folder),
-                retry_on=["unresponsive", "failed"],
             ),
             adapter={"type": "rows", **adapter},
             store=agl.SqliteLightningStore(str(folder / "store.db")),

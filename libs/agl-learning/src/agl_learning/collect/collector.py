@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import (
     AlgorithmError,
@@ -20,7 +20,6 @@ from agl.errors import (
 from agl.store.queries import PAGE
 from agl.store.rules import ENDED, QUEUED
 from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
-from agl.utils.checks import check_choice
 from agl_learning.collect.group_judge import Judging
 from agl_learning.collect.mixed_calls import MixingCheck
 from agl_learning.collect.results import COUNTED, Collected, Ended, drop_groups
@@ -30,7 +29,7 @@ from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
 from agl_records.training_data import TrainedModel
-from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.failures import DEFAULT, Failures
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -41,8 +40,6 @@ logger = logging.getLogger("agl.learning")
 
 PATIENCE_SECONDS = 60.0
 """After so long without the end of a rollout, say so."""
-TRIES = 3
-"""How often, in each start of a run, a rollout that is cut off runs."""
 CANCEL_SECONDS = 10.0
 """How long a run that ends tries to cancel what it has queued."""
 AS_ASKED = "as it was asked to"
@@ -62,15 +59,11 @@ class Collector:
         config: Limits and retries of each rollout.
         patience_seconds: After so long without the end of a rollout it says so. More, where many
             requests wait for the same runners.
-        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
-            network failed a model call of it.
+        failures: What becomes of a rollout that failed.
         model: The one that is trained; None takes the calls of all.
         seed: Of the run; None leaves rollouts without seeds.
         asked_to_stop: Once it is set, rollouts that are queued are cancelled, and when those under
             way have ended, ``collect`` and ``run`` raise ``StoppedError``; None never asks.
-
-    Raises:
-        ConfigError: That is none of the policies.
     """
 
     def __init__(
@@ -80,23 +73,20 @@ class Collector:
         adapter: "TraceAdapter[Any] | None",
         config: RolloutConfig,
         patience_seconds: float = PATIENCE_SECONDS,
-        infrastructure_failures: InfrastructureFailures = "exclude",
+        failures: Failures = DEFAULT,
         model: TrainedModel | None = None,
         seed: int | None = None,
         asked_to_stop: asyncio.Event | None = None,
     ) -> None:
         self._asked_to_stop = asked_to_stop or asyncio.Event()
-        known = get_args(InfrastructureFailures)
-        check_choice("Collector", known, infrastructure_failures=infrastructure_failures)
         self._seed = seed
         self._store = store
         self._gateway = gateway
-        keeps = infrastructure_failures == "keep"
-        self.reader = Reader(store, adapter, keeps, model)
+        self.reader = Reader(store, adapter, failures, model)
         """Its ``adapter`` and its ``model`` may be set later."""
         self._config = config
         self.patience_seconds = patience_seconds
-        self._infrastructure_failures: InfrastructureFailures = infrastructure_failures
+        self._failures = failures
         self._mixing = MixingCheck()
         rule = getattr(adapter, "credit", None)
         self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
@@ -154,8 +144,7 @@ class Collector:
         collected.ended, lost = await self._run_all(requests, limit, collected.ledger, True)
         for one in lost:
             collected.exclude_lost(one)
-        if self._infrastructure_failures == "drop_group":
-            drop_groups(collected.ended)
+        drop_groups(collected.ended, self._failures)
         if self._judging is not None and not at_once:  # of what is given up nothing is trained
             await self._judging.judge(collected, self.reader.model, metadata)
         collected.seconds = time.perf_counter() - start
@@ -189,8 +178,7 @@ class Collector:
         collected.ended = [*read[: len(rollout_ids)]]
         for one in read[len(rollout_ids) :]:
             collected.exclude_lost(one)
-        if self._infrastructure_failures == "drop_group":
-            drop_groups(collected.ended)
+        drop_groups(collected.ended, self._failures)
         if self._judging is not None:
             await self._judging.judge(collected, self.reader.model, None)
         collected.seconds = time.perf_counter() - start
@@ -234,9 +222,9 @@ class Collector:
         ledger: Ledger,
         cancels: bool,
     ) -> tuple[list[Ended], list[Ended]]:
-        """What came of all of them, and those lost ones in whose place others ran.
+        """What came of all of them, and those in whose place others ran.
 
-        Those that have a key and were cut off run ``TRIES`` times in all, in each start.
+        Those that have a key run again as ``Failures`` has it, in each start.
         """
         ended, lost = await self._run(requests, timeout_seconds, ledger, cancels), list[Ended]()
         tries = Counter[int]()
@@ -245,9 +233,9 @@ class Collector:
             for n, (one, request) in enumerate(zip(ended, requests, strict=True)):
                 if _is_lost(one, request):
                     places.append(n)
-                elif one.cut_off and request.key:
+                elif request.key and self._failures.runs_again(one.failed):
                     tries[n] += 1
-                    if tries[n] < TRIES:
+                    if tries[n] <= self._failures.retries:
                         places.append(n)
             if not places:
                 break
@@ -369,4 +357,4 @@ def _is_lost(one: Ended, request: EnqueueRolloutRequest) -> bool:
     if request.key is None or COUNTED in of_it:
         return False
     is_earlier = any(of_it.get(name) != value for name, value in start.items())
-    return is_earlier and (one.rollout.status != "succeeded" or one.infrastructure is not None)
+    return is_earlier and one.failed is not None

@@ -23,13 +23,14 @@ import aiohttp
 from agl.errors import AdapterError, ConfigError, GatewayError
 from agl.store.rules import ENDED
 from agl.types import Failure
-from agl_learning.collect.results import Collected, Ended
+from agl_learning.collect.results import PENALTY, Collected, Ended
 from agl_models.task_group import together
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
 from agl_records.credit import GroupRule, Score, check_scores
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
+from agl_runs.failures import Failed
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
@@ -78,8 +79,10 @@ class Judging:
         """
         groups: dict[int, list[Ended]] = {}
         for one in collected.ended:
-            is_usable = one.rollout.status == "succeeded" and one.unusable is None and one.rows
-            if one.rollout.mode == "train" and is_usable:
+            is_usable = one.unusable is None and one.rows and one.rollout.mode == "train"
+            if PENALTY in one.rewards:
+                _give(one, one.rewards[PENALTY], "its rollout failed, and is penalised")
+            elif is_usable:
                 groups.setdefault(one.group, []).append(one)
         found = Counter[str]({"judge/groups": 0, "judge/equal": 0, "judge/failed": 0})
         async with contextlib.AsyncExitStack() as stack:
@@ -141,9 +144,7 @@ class Judging:
             better = sum(by_text[other].value > score.value for other in texts)
             place = f"place {better + 1} of {len(group)}"
             because = f"the judge's score is {score.value:.4g}, {place}: {score.because}"
-            for row in one.rows:
-                given = {"reward": score.value, "because": because}
-                row.credits = [credit.model_copy(update=given) for credit in row.credits]
+            _give(one, score.value, because)
             one.reward, one.rewards = score.value, {**one.rewards, "judge": score.value}
         is_equal = len({score.value for score in scores}) == 1
         return ["judge/groups", *(["judge/equal"] if is_equal else [])]
@@ -247,11 +248,17 @@ class Judging:
             )
 
 
+def _give(one: Ended, reward: float, because: str) -> None:
+    given = {"reward": reward, "because": because}
+    for row in one.rows:
+        row.credits = [credit.model_copy(update=given) for credit in row.credits]
+
+
 def _leave_out(group: Sequence[Ended], reason: ExclusionReason, why: str) -> None:
     for one in group:
         one.reward, one.rewards, one.unusable = None, {}, (reason, why)
         if reason == "infrastructure":
-            one.infrastructure = why
+            one.failed = Failed("infrastructure", why)
 
 
 async def _send(llm: "LLM", messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:

@@ -9,10 +9,14 @@ from agl_learning.collect.pass_at_k import over_copies
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import ExclusionReason
+from agl_runs.failures import Failed, Failures
 
 COUNTED = "counted"
 """Key in the metadata of a rollout whose bad end a start has counted: no later start runs it
 again."""
+
+PENALTY = "penalty"
+"""Name of the reward of a rollout that failed and is penalised."""
 
 
 @dataclass
@@ -23,8 +27,7 @@ class Ended:
     group: int
     """Position of its task in the request."""
     reward: float | None
-    """The final one of its last successful attempt; None for a failed rollout, and for one whose
-    reward says nothing because a model call failed by infrastructure."""
+    """The final one of the attempt that counts; None where what failed it excludes it."""
     rows: list[TrainingRow] = field(default_factory=list[TrainingRow])
     tokens_left_out: tuple[int, int] = (0, 0)
     """Sampled and given ones of calls of the model that are in no row, as in a failed attempt."""
@@ -32,14 +35,10 @@ class Ended:
     """Why it has no reward, where one was given that cannot be read."""
     is_late: bool = False
     """Whether it was cancelled because it had not ended in time."""
-    infrastructure: str | None = None
-    """Why, in the attempt that counts, servers or the network failed a model call."""
-    cut_off: str | None = None
-    """Why it failed, if its gateway was killed or could not store its calls."""
-    failed_call: str | None = None
-    """Why servers or the network failed a model call of its last attempt, where it failed."""
+    failed: Failed | None = None
+    """What failed it, or a model call of its attempt that counts."""
     unusable: tuple[ExclusionReason, str] | None = None
-    """Why its rows may not be trained, although it succeeded."""
+    """Why its rows may not be trained."""
     rewards: dict[str, float] = field(default_factory=dict[str, float])
     """The dimensions of ``reward``; none where it is None."""
     ran: Ran | None = None
@@ -55,8 +54,8 @@ class Collected:
     """Open: what becomes of ``rows`` is for the caller to say."""
     seconds: float
     lost: list[Ended] = field(default_factory=list[Ended])
-    """Those that a dead start of the run, or a dead gateway, took along, and that ran once more;
-    their calls are excluded."""
+    """Those that failed, or that a dead start of the run took along, and that ran once more; their
+    calls are excluded."""
 
     others: list[Rollout] = field(default_factory=list[Rollout])
     """Those in which a judge was asked about these; nothing of them is trained."""
@@ -106,14 +105,14 @@ class Collected:
     @property
     def num_infrastructure(self) -> int:
         """Rollouts that succeeded although servers or the network failed a model call of theirs."""
-        return sum(one.infrastructure is not None for one in self.ended)
+        return sum(
+            one.failed is not None and one.rollout.status == "succeeded" for one in self.ended
+        )
 
     def exclude_lost(self, one: Ended) -> None:
-        """Say of the calls of a rollout that is lost that they train nothing."""
+        """Say of the calls of a rollout in whose place another ran that they train nothing."""
         for row in one.rows:
-            self.ledger.exclude_row(
-                row, "failed_attempt", "its start of the run, or its gateway, died; it ran again"
-            )
+            self.ledger.exclude_row(row, "failed_attempt", "its rollout failed, and ran again")
         self.lost.append(one)
 
     def failures(self) -> dict[str, int]:
@@ -127,10 +126,15 @@ class Collected:
         return dict(sorted(kinds.items(), key=lambda item: -item[1]))
 
 
-def drop_groups(ended: Sequence[Ended]) -> None:
-    """Let no rollout be trained beside which, in its group, one had a failure of infrastructure."""
-    failed = {one.group: one.rollout.rollout_id for one in ended if one.infrastructure is not None}
+def drop_groups(ended: Sequence[Ended], failures: Failures) -> None:
+    """Let no rollout be trained beside which, in its group, one failed so that it drops the group.
+
+    Args:
+        ended: All rollouts of these groups.
+        failures: What becomes of those that failed.
+    """
+    dropped = {one.group: one for one in ended if failures.policy(one.failed) == "drop_group"}
     for one in ended:
-        if one.group in failed and one.unusable is None:
-            why = f"infrastructure failed a model call of rollout {failed[one.group]!r} of its task"
+        if (cause := dropped.get(one.group)) and cause.failed and one.unusable is None:
+            why = f"rollout {cause.rollout.rollout_id!r} of its task failed: {cause.failed.why}"
             one.unusable = ("unused_group", why)

@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from agl.emitter import reward_attributes
 from agl.errors import ConfigError, DamagedRecordError
+from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Keys
 from agl.types import Attempt, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
 from agl_learning.collect.mixed_calls import ran
-from agl_learning.collect.results import Ended
+from agl_learning.collect.results import PENALTY, Ended
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import graded_only
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowSet
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
-from agl_runs.infrastructure import infrastructure_failure
+from agl_runs.failures import Failed, Failures, failure_of
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -36,8 +38,8 @@ class Reader:
     store: "LightningStore"
     adapter: "TraceAdapter[Any] | None"
     """Gives rows; None reads rewards only."""
-    keeps_infrastructure: bool
-    """Whether a rollout keeps its reward although infrastructure failed a model call of it."""
+    failures: Failures
+    """What becomes of rollouts that failed."""
     model: TrainedModel | None = None
     """Whose calls are rows; None takes the calls of all."""
 
@@ -71,34 +73,42 @@ class Reader:
             one.problem, one.unusable = str(error), ("malformed", str(error))
             _exclude(rollout, *one.unusable, ledger)
             return one
-        attempts = await self.store.query_attempts(rollout.rollout_id)
+        attempts = list(await self.store.query_attempts(rollout.rollout_id))
+        used = next((a for a in reversed(attempts) if a.status == "succeeded"), None)
+        succeeded = rollout.status == "succeeded"
+        counts = used if succeeded else attempts[-1] if attempts else None
+        of_it = [span for span in spans if counts and span.attempt_id == counts.attempt_id]
+        if counts is not None and rollout.status != "cancelled":
+            one.failed = failure_of(counts, of_it)
+        if not succeeded and one.failed is None:
+            one.failed = Failed("cancelled", f"it ended as {rollout.status}")
+        if succeeded and counts is not None:
+            one.ran = ran(rollout.rollout_id, counts, of_it)
+        policy = self.failures.policy(one.failed)
+        if one.failed is not None and counts is not None and policy in ("keep", "penalise"):
+            # The attempt that failed is used as one that succeeded.
+            attempts = [a.changed(status="succeeded") if a is counts else a for a in attempts]
+            if policy == "penalise":
+                penalty = _penalty_span(counts, of_it, self.failures.penalty or 0.0)
+                spans, of_it = [*spans, penalty], [*of_it, penalty]
+        elif one.failed is not None:
+            if not succeeded:
+                one.unusable = "failed_attempt", f"its rollout ended as {rollout.status}"
+            else:
+                why = f"a model call of its rollout failed: {one.failed.why}"
+                one.unusable = "infrastructure", why
         if self.adapter is not None:
             self._read_rows(one, self.adapter, spans, attempts, ledger)
-        if rollout.status == "succeeded":
-            used = [a.attempt_id for a in attempts if a.status == "succeeded"][-1:]
-            spans_used = [span for span in spans if span.attempt_id in used]
-            for attempt in attempts:
-                if attempt.attempt_id in used:
-                    one.ran = ran(rollout.rollout_id, attempt, spans_used)
-            one.infrastructure = infrastructure_failure(spans_used)
-            if one.infrastructure is None or self.keeps_infrastructure:
-                rewards = find_final_rewards(spans_used)
-                one.rewards = {reward.name: reward.value for reward in rewards}
-                if rewards:
-                    one.reward = rewards[0].value
-                else:
-                    one.problem = next(
-                        filter(None, map(reward_problem, reversed(graded_only(spans_used)))), None
-                    )
+        if one.failed is None or policy in ("keep", "penalise"):
+            rewards = find_final_rewards(of_it)
+            one.rewards = {reward.name: reward.value for reward in rewards}
+            if rewards:
+                one.reward = rewards[0].value
             else:
-                why = f"a model call of its rollout failed: {one.infrastructure}"
-                one.unusable = ("infrastructure", why)
-        elif attempts:
-            last = attempts[-1]
-            if last.error is not None and last.error.boundary == "model":
-                one.cut_off = last.error.message
-            calls = [span for span in spans if span.attempt_id == last.attempt_id]
-            one.failed_call = infrastructure_failure(calls)
+                problems = map(reward_problem, reversed(graded_only(of_it)))
+                one.problem = next(filter(None, problems), None)
+                if one.failed is not None:
+                    one.unusable = "no_reward", f"it failed without a reward: {one.failed.why}"
         return one
 
     def _read_rows(
@@ -135,6 +145,20 @@ class Reader:
         if not attempts:
             why = f"it ended as {rollout.status} before any attempt began"
             _exclude(rollout, "not_run", why, ledger)
+
+
+def _penalty_span(attempt: Attempt, spans: Sequence[Span], reward: float) -> Span:
+    """A grade for an attempt that failed, in the place of any other reward of it."""
+    return Span.from_attributes(
+        name=AGL_ANNOTATION,
+        attributes={Keys.GRADED: True, **reward_attributes({PENALTY: reward}, PENALTY)},
+        rollout_id=attempt.rollout_id,
+        attempt_id=attempt.attempt_id,
+        sequence_id=1 + max((span.sequence_id for span in spans), default=0),
+        span_id="penalty",
+        start_time=attempt.end_time,
+        end_time=attempt.end_time,
+    )
 
 
 def _tokens_left_out(

@@ -27,8 +27,8 @@ _OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "s
 def usable_rows(collected: "Collected") -> "list[Usable]":
     """What of the rollouts can be trained; the other rows are excluded in the ledger.
 
-    Calls of failed rollouts, of rollouts that infrastructure failed, and calls without a reward are
-    excluded, and so are rows of token ids whose prompts had images: no trainer has these.
+    Calls of rollouts that failed are excluded, unless ``Failures`` has them trained, as are calls
+    without a reward, and rows of token ids whose prompts had images: no trainer has these.
 
     Returns:
         Of each rollout that has any, its usable rows by their tokens, and not as they were
@@ -50,10 +50,10 @@ def usable_rows(collected: "Collected") -> "list[Usable]":
 
 
 def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
-    if one.rollout.status != "succeeded":
-        return "failed_attempt", f"its rollout ended as {one.rollout.status}"
     if one.unusable is not None:
         return one.unusable
+    if one.rollout.status != "succeeded" and one.failed is None:
+        return "failed_attempt", f"its rollout ended as {one.rollout.status}"
     if row.images and row.token_ids:
         return "images", f"its prompt has {len(row.images)} images, and only token ids are trained"
     rewards = [credit.reward for credit in row.credits]

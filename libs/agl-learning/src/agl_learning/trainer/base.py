@@ -30,7 +30,7 @@ from agl_models.gateways import sampling_of
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
-from agl_runs.infrastructure import InfrastructureFailures
+from agl_runs.failures import Failures
 from agl_runs.options import (
     Count,
     Name,
@@ -98,9 +98,7 @@ class Training(Algorithm):
         credit: The credit rule, which says which call gets how much of which reward: its name, or
             a dict of ``type`` and options. None leaves it to the adapter, whose default is
             ``final``.
-        infrastructure_failures: What becomes of a rollout that succeeded although servers or the
-            network failed a model call of it: ``exclude`` it, ``drop_group`` (all rollouts of its
-            task), or ``keep`` it.
+        failures: What becomes of rollouts that failed, by what failed them.
         show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
@@ -126,7 +124,7 @@ class Training(Algorithm):
     resource_name: Name = "main_llm"
     rollouts: Rollouts = Rollouts()
     credit: Credit = None
-    infrastructure_failures: InfrastructureFailures = "exclude"
+    failures: Failures = Failures()
     show_progress: bool = True
 
     def __post_init__(self) -> None:
@@ -365,7 +363,7 @@ class Training(Algorithm):
             self.get_llm_proxy(),
             self.get_adapter(),
             self.rollout_config,
-            infrastructure_failures=self.infrastructure_failures,
+            failures=self.failures,
             seed=self.seed,
             asked_to_stop=self.asked_to_stop,
         )

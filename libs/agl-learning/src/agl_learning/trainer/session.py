@@ -207,14 +207,12 @@ def _check_done(collected: Collected, what: str, is_budget_spent: bool) -> None:
 
     They get no record, so that those that failed run again when the run goes on.
     """
-    why = [
-        one.cut_off or one.failed_call or (one.unusable and one.infrastructure)
-        for one in collected.ended
-    ]
+    out = [one.failed if one.unusable else None for one in collected.ended]
+    why = [one.why if one and one.kind == "infrastructure" else "" for one in out]
     if is_budget_spent and (collected.num_failed or any(why)):
         raise StoppedError("its budget was spent")
     if why and all(why):
         raise AlgorithmError(
-            f"servers or the network failed model calls of all {len(why)} {what}, the first "
-            f"with: {why[0]}. See that gateway and model answer, and go on: these run again"
+            f"infrastructure failed all {len(why)} {what}, the first with: {why[0]}. See that "
+            "gateway, model and runners answer, and go on: these run again"
         )

@@ -20,6 +20,7 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, rows_adapter
 from agl_records.training_data import TrainedModel, TrainingRow
 from agl_records.types import CallKey, Exclusion, LedgerPart, Trained
+from agl_runs.failures import Failures
 from agl_runs.records import Run
 from agl_views.explanations.explanation import Account, Chain, group_of
 from agl_views.explanations.token_parts import Recomputed
@@ -72,7 +73,8 @@ async def recompute(
         adapter = _adapter(run, options)
         if isinstance(getattr(adapter, "credit", None), GroupRule):
             return Recomputed((), "a judge gave its credit; it is not asked again")
-        reader = Reader(store, adapter, options.get("infrastructure_failures") == "keep", model)
+        failures = Failures(**Failures.given(options.get("failures", {})))
+        reader = Reader(store, adapter, failures, model)
         collected = await _collected(
             reader, siblings if estimator == DEFAULT else chain.of_step, item
         )

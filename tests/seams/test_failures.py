@@ -1,4 +1,4 @@
-"""A model call that servers or the network failed is no bad answer of the model."""
+"""What failed a rollout decides what becomes of it, and servers are no bad answer of the model."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,14 @@ import aiohttp
 import pytest
 
 import agl
+from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError, StoreUnavailableError
-from agl.semconv import ModelCallAttributes as Key
+from agl.semconv import AGL_ANNOTATION, CLIENT_GONE, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import RolloutConfig
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.step_metrics import collected_metrics, usable_rows
+from agl_runs.failures import Failures
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -46,10 +48,9 @@ async def post(llm, content, timeout=None, **fields):
 class Line:
     """A store, a gateway before a model, and a runner; what came of three rollouts of one task."""
 
-    def __init__(self, policy="exclude", **gateway):
+    def __init__(self, **gateway):
         self.llm = EchoLLM()
         self.store = agl.InMemoryLightningStore()
-        self.policy = policy
         self.gateway = gateway
 
     @contextlib.asynccontextmanager
@@ -85,13 +86,7 @@ class Line:
 
     async def collect(self, agent, tasks=("task",), copies=3):
         async with self.serving(agent) as (proxy, resources_id):
-            collector = Collector(
-                self.store,
-                proxy,
-                agl.TraceToRows(),
-                RolloutConfig(),
-                infrastructure_failures=self.policy,
-            )
+            collector = Collector(self.store, proxy, agl.TraceToRows(), RolloutConfig())
             return await collector.collect(list(tasks), copies, "train", resources_id, {})
 
 
@@ -152,7 +147,7 @@ async def test_a_rollout_with_a_failed_call_is_excluded_and_its_siblings_are_wei
 ):
     line = Line()
     collected = await line.collect(agent_with(TROUBLES[name], line))
-    third = next(one for one in collected.ended if one.infrastructure is not None)
+    third = next(one for one in collected.ended if one.failed is not None)
     assert (third.rollout.status, third.reward, collected.num_infrastructure) == (
         "succeeded",
         None,
@@ -202,77 +197,6 @@ async def test_a_call_whose_attempt_the_gateway_cannot_look_up_is_such_a_failure
     assert collected.ledger.reasons() == {"infrastructure": 1}  # the failed call itself
 
 
-async def test_drop_group_trains_nothing_of_that_task_and_everything_of_others():
-    line = Line("drop_group")
-    trouble = agent_with(TROUBLES["503"], line)
-
-    @agl.rollout
-    async def agent(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
-        if task == "fine":
-            assert await post(llm, "fine") == 200
-            return float(rollout.rollout_id[-1] in "02468ace")
-        return await trouble.training_rollout(task, {"llm": llm}, rollout)
-
-    collected = await line.collect(agent, ["troubled", "fine"])
-    assert {one.group for one, _ in usable_rows(collected)} == {1}
-    for one in collected.ended:
-        for row in one.rows if one.group else ():
-            collected.ledger.exclude_row(row, "zero_advantage")
-    collected.ledger.check()
-    reasons = collected.ledger.reasons()
-    assert reasons == {"infrastructure": 2, "unused_group": 2, "zero_advantage": 3}
-
-
-async def test_keep_counts_it_as_any_other():
-    line = Line("keep")
-    collected = await line.collect(agent_with(TROUBLES["503"], line))
-    assert sorted(collected.rewards) == [0.0, 0.0, 1.0]
-    assert len(usable_rows(collected)) == 3
-    assert collected.ledger.reasons() == {"infrastructure": 1}  # the failed call itself
-
-
-async def test_what_the_request_is_to_blame_for_is_the_models_own_failure():
-    line = Line()
-    collected = await line.collect(agent_with(lambda *of: swallowed(400, *of), line))
-    assert collected.num_infrastructure == 0
-    assert sorted(collected.rewards) == [0.0, 0.0, 1.0]
-    assert collected.ledger.reasons() == {"model_error": 1}
-
-
-async def test_a_call_that_the_clients_library_repeats_with_success_is_no_failure():
-    openai = pytest.importorskip("openai")
-    line = Line()
-
-    async def trouble(llm, server):
-        asked = len(server.requests)
-        server.reply = lambda request: (
-            "ok" if len(server.requests) > asked + 2 else refuses(503)(request)
-        )
-        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=3) as client:
-            await client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": "second"}]
-            )
-
-    collected = await line.collect(agent_with(trouble, line))
-    assert collected.num_infrastructure == 0
-    assert sorted(collected.rewards) == [0.0, 0.0, 1.0]
-    assert collected.ledger.reasons() == {"infrastructure": 2}  # the two failed calls themselves
-
-
-async def test_a_call_that_the_gateway_repeats_with_success_is_no_failure():
-    line = Line(num_retries=2)
-
-    async def trouble(llm, server):
-        asked = len(server.requests)
-        server.reply = lambda request: (
-            "ok" if len(server.requests) > asked + 1 else refuses(503)(request)
-        )
-        assert await post(llm, "second") == 200
-
-    collected = await line.collect(agent_with(trouble, line))
-    assert (collected.num_infrastructure, collected.ledger.reasons()) == (0, {})
-
-
 @pytest.mark.parametrize("same", [True, False])
 async def test_a_call_that_is_cancelled_once_its_twin_is_answered_is_no_failure(same):
     line = Line()
@@ -305,30 +229,135 @@ async def spans_of_all(store):
     return [span for each in rollouts for span in await store.query_spans(each.rollout_id)]
 
 
-async def test_another_request_that_is_answered_later_does_not_make_good_for_it():
-    line = Line()
+async def repeated_by_its_client(llm, server):
+    openai = pytest.importorskip("openai")
+    asked = len(server.requests)
+    server.reply = lambda request: (
+        "ok" if len(server.requests) > asked + 2 else refuses(503)(request)
+    )
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=3) as client:
+        await client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": "second"}]
+        )
 
-    async def trouble(llm, server):
-        await swallowed(503, llm, server)
-        assert await post(llm, "something else") == 200
 
+async def repeated_by_the_gateway(llm, server):
+    asked = len(server.requests)
+    server.reply = lambda request: (
+        "ok" if len(server.requests) > asked + 1 else refuses(503)(request)
+    )
+    assert await post(llm, "second") == 200
+
+
+async def followed_by_another(llm, server):
+    await swallowed(503, llm, server)
+    assert await post(llm, "something else") == 200
+
+
+async def refused(llm, server):
+    assert await post(llm, "second") == 429
+
+
+@pytest.mark.parametrize(
+    ("trouble", "gateway", "failed", "reasons"),
+    [
+        (lambda *of: swallowed(400, *of), {}, 0, {"model_error": 1}),  # the request is to blame
+        (repeated_by_its_client, {}, 0, {"infrastructure": 2}),  # the two failed calls themselves
+        (repeated_by_the_gateway, {"num_retries": 2}, 0, {}),
+        (followed_by_another, {}, 1, {"infrastructure": 3}),
+        (refused, {"run_budget": {"calls": 3}}, 1, {"infrastructure": 2}),
+        (refused, {"attempt_budget": {"calls": 1}}, 0, {"model_error": 1}),
+    ],
+)
+async def test_what_is_a_failure_of_infrastructure(trouble, gateway, failed, reasons):
+    line = Line(**gateway)
     collected = await line.collect(agent_with(trouble, line))
-    assert collected.num_infrastructure == 1
+    assert collected.num_infrastructure == failed
+    assert sorted(collected.rewards) == ([0.0, 1.0] if failed else [0.0, 0.0, 1.0])
+    usable_rows(collected)
+    assert collected.ledger.reasons() == reasons
 
 
-async def test_the_runs_spent_budget_is_no_bad_answer_and_the_attempts_is():
-    async def trouble(llm, server):
-        assert await post(llm, "second") == 429
+CALL = {
+    Key.PROMPT_TOKEN_IDS: [1, 2],
+    Key.RESPONSE_TOKEN_IDS: [3],
+    Key.RESPONSE_LOGPROBS: [-0.5],
+    Key.OPERATION: "chat",
+}
+REFUSED = {Key.ERROR: "503", Key.ERROR_KIND: "infrastructure", Key.OPERATION: "chat"}
+LEFT = {**REFUSED, Key.STATUS_CODE: CLIENT_GONE}
+PENALTY = {"penalty": -1.0}
 
-    line = Line(run_budget={"calls": 3})
-    assert (await line.collect(agent_with(trouble, line))).num_infrastructure == 1
-    line = Line(attempt_budget={"calls": 1})
-    assert (await line.collect(agent_with(trouble, line))).num_infrastructure == 0
+
+@pytest.mark.parametrize(
+    ("failures", "boundary", "calls", "rewards", "reasons"),
+    [
+        ({}, "agent", [CALL], [1.0], {"failed_attempt": 1}),
+        ({"agent": "keep"}, "agent", [CALL], [0.5, 1.0], {}),
+        ({"agent": "penalise", **PENALTY}, "agent", [CALL], [-1.0, 1.0], {}),
+        ({"agent": "drop_group"}, "agent", [CALL], [], {"failed_attempt": 1, "unused_group": 1}),
+        ({"agent": "retry"}, "agent", [CALL], [1.0, 1.0], {"failed_attempt": 1}),
+        ({"agent": "keep"}, "store", [CALL], [0.5, 1.0], {}),
+        # Servers and runners earn nothing, and what they broke off is no end of the agent's.
+        ({"agent": "penalise", **PENALTY}, "lost", [CALL], [1.0], {"failed_attempt": 1}),
+        ({"agent": "keep"}, "agent", [CALL, REFUSED], [1.0], {"failed_attempt": 2}),
+        ({"infrastructure": "keep"}, "tracer", [CALL], [0.5, 1.0], {}),
+        ({"infrastructure": "keep"}, None, [CALL, REFUSED], [0.5, 1.0], {"infrastructure": 1}),
+        (
+            {"infrastructure": "penalise", **PENALTY},
+            *(None, [CALL, REFUSED], [-1.0, 1.0], {"infrastructure": 1}),
+        ),
+        ({}, "model", [CALL], [1.0, 1.0], {"failed_attempt": 1}),
+        ({}, "evaluator", [CALL], [1.0, 1.0], {"failed_attempt": 1}),
+        ({"timeout": "keep"}, "timeout", [CALL, LEFT], [0.5, 1.0], {"infrastructure": 1}),
+        ({"timeout": "keep"}, "timeout", [CALL, REFUSED], [1.0], {"failed_attempt": 2}),
+        ({"agent": "keep"}, "cancelled", [CALL], [1.0], {"failed_attempt": 1}),
+    ],
+)
+async def test_a_rollout_ends_as_the_policy_of_what_failed_it_says(
+    failures, boundary, calls, rewards, reasons
+):
+    store = agl.InMemoryLightningStore()
+    given = {"failures": Failures(**failures)}
+    collector = Collector(store, None, agl.TraceToRows(), RolloutConfig(), **given)
+    resources = (await store.add_resources({})).resources_id
+    collecting = asyncio.create_task(
+        collector.collect(["task"], 2, "train", resources, {}, key="step")
+    )
+    runs = 2 + ("retry" in failures.values() or boundary in ("model", "evaluator"))
+    for run in range(runs):
+        ids = await claim(store)
+        given = [*(calls if run == 0 else [CALL]), reward_attributes(0.5 if run == 0 else 1.0)]
+        names = [MODEL_CALL_SPAN] * (len(given) - 1) + [AGL_ANNOTATION]
+        spans = [
+            agl.Span.from_attributes(name=name, attributes=one, sequence_id=number, **ids)
+            for number, (name, one) in enumerate(zip(names, given, strict=True), 1)
+        ]
+        await store.add_many_spans(spans)
+        end = {"status": "succeeded"}
+        if run == 0 and boundary is not None:
+            failure = agl.Failure(boundary=boundary, type="E", message="no")
+            end = {"status": "timeout" if boundary == "timeout" else "failed", "error": failure}
+        await store.update_attempt(*ids.values(), **end)
+    collected = await collecting
+    usable = [row.credits[0].reward for _, rows in usable_rows(collected) for _, row in rows]
+    assert sorted(usable) == rewards
+    for one in (one for one in collected.ended if one.unusable is None):
+        for row in one.rows:
+            collected.ledger.train(row)
+    collected.ledger.check()
+    assert collected.ledger.reasons() == reasons
+
+
+async def claim(store):
+    while (claimed := await store.dequeue_rollout()) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
 
 
 def run_baseline(agent, llm, **options):
     """Over three tasks; their rewards."""
-    baseline = agl.Baseline(max_queue_length=1, infrastructure_failures=options.pop("policy"))
+    baseline = agl.Baseline(max_queue_length=1)
     backend = {"model": "hosted_vllm/policy", "api_base": llm.url}
     proxy = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": backend}])
     resources = {"llm": proxy.as_resource()}
@@ -344,7 +373,7 @@ def run_baseline(agent, llm, **options):
 def test_baseline_leaves_the_reward_out_of_its_mean():
     line = Line()
     with line.llm:
-        rewards = run_baseline(agent_with(TROUBLES["503"], line), line.llm, policy="exclude")
+        rewards = run_baseline(agent_with(TROUBLES["503"], line), line.llm)
     assert rewards == [1.0, 0.0, None]
 
 
@@ -356,15 +385,12 @@ def test_a_baseline_without_answers_fails_and_runs_its_tasks_again(swallows, tmp
         assert swallows or status == 200
         return 1.0
 
-    llm, given = EchoLLM(refuses(503)), {"run": "it", "run_dir": tmp_path, "policy": "exclude"}
+    llm, given = EchoLLM(refuses(503)), {"run": "it", "run_dir": tmp_path}
     with llm:
         with pytest.raises(AlgorithmError, match=r"failed model calls of all 3 rollouts, .* 503"):
             run_baseline(agent, llm, **given)
         llm.reply = lambda request: "ok"
         assert run_baseline(agent, llm, **given, resume=True) == [1.0, 1.0, 1.0]
-        llm.reply = refuses(503)
-        if swallows:
-            assert run_baseline(agent, llm, policy="keep") == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -389,7 +415,7 @@ async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
             StoreJournal(line.store, "run", "apo"),
             {"search": ["once", "always"], "held_out": []},
             options=PromptOptions(
-                evaluation_tries=2, infrastructure_failures="keep" if keep else "exclude"
+                failures={"retries": 1, "infrastructure": "keep" if keep else "retry"}
             ),
             shuffled=False,
             resources_ids={"first": resources_id},
@@ -411,6 +437,14 @@ AZURE = {
 }
 
 
+WRONG = {
+    ("agent", "ignore"): "failures.agent is 'ignore'; expected exclude",
+    ("cancelled", "keep"): "failures.cancelled: unknown key",
+    ("timeout", "penalise"): "failures.timeout is 'penalise', which needs failures.penalty",
+    ("penalty", -1.0): "failures.penalty is -1.0, and nothing is penalised",
+}
+
+
 @pytest.mark.timeout(60)  # a first import of openai takes its time on a busy machine
 @pytest.mark.parametrize(
     ("name", "required"),
@@ -423,13 +457,14 @@ AZURE = {
         ("agl_azure:AzureSFT", AZURE),
         ("agl:APO", {"base_url": "http://x", "api_key": "x"}),
         ("agl_apo:GEPA", {"base_url": "http://x", "api_key": "x"}),
-        ("agl:Baseline", {}),
     ],
 )
 def test_every_algorithm_takes_the_policy_and_refuses_what_is_none(name, required):
     module, _, attribute = name.partition(":")
     make = getattr(importlib.import_module(module), attribute)
-    assert make(**required).infrastructure_failures == "exclude"
-    assert make(**required, infrastructure_failures="keep").infrastructure_failures == "keep"
-    with pytest.raises(ConfigError, match="infrastructure_failures is 'ignore'; expected exclude"):
-        make(**required, infrastructure_failures="ignore")
+    is_search = name in ("agl:APO", "agl_apo:GEPA")
+    assert make(**required).failures.infrastructure == ("retry" if is_search else "exclude")
+    assert make(**required, failures={"agent": "keep"}).failures.agent == "keep"
+    for wrong, message in WRONG.items():
+        with pytest.raises(ConfigError, match=message):
+            make(**required, failures=dict([wrong]))
