@@ -15,6 +15,7 @@ from agl_learning.collect.collector import Collector
 from agl_records.ledger.documents import query_parts
 from agl_records.ledger.ledger import Ledger
 from agl_records.types import LedgerError
+from agl_runs.failures import Failures
 
 
 class NoRows(agl.TraceAdapter[Any]):
@@ -122,6 +123,28 @@ async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place_three_
     assert [one.rollout.input for one in collected.ended] == ["a", "b"]
     assert collected.num_failed == failed
     assert [one.rollout.input for one in collected.lost] == ["a"] * again
+
+
+@pytest.mark.parametrize("share", [0.75, 1.0, None])
+async def test_a_run_ends_when_too_many_of_its_newest_rollouts_failed(
+    share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl_runs.failures.WINDOW", 4)
+    store = agl.InMemoryLightningStore()
+    policy = Failures(grader="exclude", stop_after=share)
+    collector = Collector(store, None, NoRows(), agl.RolloutConfig(), failures=policy)
+    resources = (await store.add_resources({})).resources_id
+    broken = [Failure(boundary="agent", type="KeyError", message=name) for name in "ab"]
+    ungraded = Failure(boundary="evaluator", type="GraderError", message="no")
+    for ends in ([None, ungraded], broken):  # below the window nothing is said
+        collecting = asyncio.create_task(collector.collect(["a", "b"], 1, "train", resources, {}))
+        for end in ends:
+            await end_one(store, end)
+        if ends is broken and share == 0.75:
+            with pytest.raises(AlgorithmError, match=r"3 of .* 4 .* 2 .* agent, as in: agent: Key"):
+                await collecting
+        else:
+            await collecting
 
 
 async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:

@@ -1,14 +1,16 @@
 """What failed a rollout, and what becomes of it: one policy for all that learn from rollouts."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from agl.algorithm.gateway import is_gateway_span
+from agl.errors import AlgorithmError
 from agl.semconv import CLIENT_GONE, ModelCallAttributes as Key
 from agl.types import Attempt, Span
 from agl.types.records import Boundary, public_failure
-from agl_runs.options import Count, Group
+from agl_runs.options import Count, Group, Share
 
 FailureKind = Literal["infrastructure", "timeout", "grader", "agent", "cancelled"]
 Policy = Literal["exclude", "drop_group", "retry", "keep", "penalise"]
@@ -49,6 +51,8 @@ class Failures(Group):
         retries: How often a rollout runs again. One whose gateway was killed does so without
             ``retry``, too.
         penalty: The reward of what is penalised.
+        stop_after: End the run when this part of its newest 64 rollouts, or of a step that has
+            more, failed; whatever the policy, and after retries. None goes on.
     """
 
     infrastructure: Policy = "exclude"
@@ -57,6 +61,7 @@ class Failures(Group):
     agent: Policy = "exclude"
     retries: Count = 2
     penalty: float | None = None
+    stop_after: Share | None = 1.0
 
     def problem(self) -> str | None:
         penalised = [kind for kind in KINDS_WITH_POLICY if getattr(self, kind) == "penalise"]
@@ -80,6 +85,37 @@ class Failures(Group):
 
 KINDS_WITH_POLICY = Failures.names()[:4]
 DEFAULT = Failures()
+WINDOW = 64
+"""How many rollouts a run looks at when it compares with ``Failures.stop_after``."""
+
+
+class FailureBudget:
+    """Ends a run of which too many rollouts fail."""
+
+    def __init__(self, failures: Failures) -> None:
+        self._share = failures.stop_after
+        self._newest: list[Failed | None] = []
+
+    def add(self, ended: Iterable[Failed | None]) -> None:
+        """Count rollouts that have ended, each as what failed it, or None.
+
+        Raises:
+            AlgorithmError: Too many have failed; it names the most frequent cause.
+        """
+        counted = [one for one in ended if one is None or one.kind != "cancelled"]
+        self._newest = [*self._newest, *counted][-max(WINDOW, len(counted)) :]
+        number, failed = len(self._newest), [one for one in self._newest if one is not None]
+        if self._share is None or number < WINDOW or len(failed) < self._share * number:
+            return
+        # Messages of one cause differ in what follows its boundary and its type.
+        causes = Counter((one.kind, *one.why.split(": ")[:2]) for one in failed)
+        cause, often = causes.most_common(1)[0]
+        as_in = next(one.why for one in failed if (one.kind, *one.why.split(": ")[:2]) == cause)
+        raise AlgorithmError(
+            f"{len(failed)} of the newest {number} rollouts failed, and failures.stop_after is "
+            f"{self._share:g}. {often} of them failed by {cause[0]}, as in: {as_in}. Mend that and "
+            "go on with the run: what failed runs again"
+        )
 
 
 def failure_of(attempt: Attempt, spans: Sequence[Span]) -> Failed | None:

@@ -121,7 +121,7 @@ class Evaluator:
             self.gateway,
             None,
             self._config,
-            failures=replace(failures, **dict.fromkeys(again, "exclude")),
+            failures=replace(failures, **dict.fromkeys(again, "exclude"), stop_after=None),
         )
 
     @property
@@ -167,7 +167,8 @@ class Evaluator:
         Two failures never are too many, but all are.
         """
         failed, done = len(self.failed(candidate, split)), self.count(candidate, split)
-        return failed > max(2.0, self.options.max_failed * done) or 0 < done == failed
+        share = self.options.failures.stop_after or 1.0
+        return failed > max(2.0, share * done) or 0 < done == failed
 
     def why_broken(self, candidate: Candidate, split: Split) -> str:
         """How many of its evaluations failed, and why most of them did."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
@@ -48,12 +48,12 @@ class PromptOptions:
             refused when too few to conclude.
         rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
             queued together is cancelled and left out.
-        max_failed: Part of a prompt's evaluations that may be left out, if more than two. Of the
-            first prompt more stop the run; any other prompt is taken out of it.
         failures: What becomes of evaluations that failed, by what failed them; a reward that cannot
             be read, or is outside of ``reward_range``, is the grader's failure. One that is
             excluded is left out, with its pair (``drop_group`` is the same here). One whose model
-            refuses the key, or is not there, runs once.
+            refuses the key, or is not there, runs once. ``stop_after`` is the part of a prompt's
+            evaluations that may be left out, if more than two: of the first prompt more stop the
+            run; any other prompt is taken out of it.
         smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted;
             the decision ends when it is ruled out, and is planned to find it.
         confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
@@ -70,7 +70,7 @@ class PromptOptions:
             ``agl-runs``.
     """
 
-    safe_options = frozenset({"unresponsive_seconds"})
+    safe_options = frozenset({"unresponsive_seconds", "failures.stop_after"})
 
     name: ClassVar[str] = "prompts"
     """Of the algorithm."""
@@ -80,9 +80,8 @@ class PromptOptions:
     agents: dict[str, str] | None = None
     max_evaluations: Count | None = None
     rollout_batch_timeout: AboveZero | None = 3600.0
-    max_failed: Annotated[float, Ge(0), Lt(1)] = 0.2
     failures: Failures = Failures(
-        infrastructure="retry", timeout="retry", grader="retry", agent="retry"
+        infrastructure="retry", timeout="retry", grader="retry", agent="retry", stop_after=0.2
     )
     smallest_gain: Inside = 0.25
     confidence: Inside = 0.95

@@ -50,7 +50,7 @@ class Options:
         ConfigError: A key is unknown or would have no effect, or a value is wrong.
     """
 
-    safe_options = frozenset({"unresponsive_seconds"})
+    safe_options = frozenset({"unresponsive_seconds", "failures.stop_after"})
 
     config: dict[str, Any] | str
     trainer_cls: Any = None

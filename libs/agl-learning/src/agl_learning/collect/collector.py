@@ -29,7 +29,7 @@ from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
 from agl_records.training_data import TrainedModel
-from agl_runs.failures import DEFAULT, Failures
+from agl_runs.failures import DEFAULT, FailureBudget, Failures
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -86,7 +86,7 @@ class Collector:
         """Its ``adapter`` and its ``model`` may be set later."""
         self._config = config
         self.patience_seconds = patience_seconds
-        self._failures = failures
+        self._failures, self._budget = failures, FailureBudget(failures)
         self._mixing = MixingCheck()
         rule = getattr(adapter, "credit", None)
         self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
@@ -248,6 +248,8 @@ class Collector:
                 lost.append(ended[n])
                 ended[n] = one
         self._mixing.look(one.ran for one in ended)
+        if timeout_seconds != 0 and (self._gateway is None or not self._gateway.spent_budget()):
+            self._budget.add(one.failed for one in ended)
         return ended, lost
 
     async def _run(

@@ -111,7 +111,10 @@ class Training(Algorithm):
     """Whether each step makes a version that outlives the process, and is saved at once."""
 
     safe_options = frozenset(
-        {"evaluation.every", "evaluation.copies", "show_progress", "rollouts.unresponsive_seconds"}
+        {
+            *("evaluation.every", "evaluation.copies", "show_progress"),
+            *("rollouts.unresponsive_seconds", "failures.stop_after"),
+        }
     )
 
     temperature: NotNegative = 1.0
