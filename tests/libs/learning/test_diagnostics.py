@@ -60,6 +60,7 @@ IDLE = {"calls__trained": 0, "calls__excluded/zero_advantage": 8}
         ({"calls__trained": 0, "calls__excluded/no_token_ids": 8}, "no_tokens"),
         ({"calls__trained": 0, "calls__excluded/no_logprobs": 8}, "no_tokens"),
         ({"calls__trained": 0, "calls__total": 0}, "no_calls"),
+        ({"failures__bias": -0.07, "failures__bias_error": 0.01}, "biased_failures"),
     ],
 )
 def test_sign_is_seen_after_three_steps_that_look_alike(about, code):

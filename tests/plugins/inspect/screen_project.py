@@ -100,6 +100,8 @@ def make_run(folder: Path) -> None:
         for n, reward in enumerate(rewards, 1)
     ]  # fmt: skip
     lines.append({"step": 12, "val/reward/mean": 0.875, "val/rollouts/succeeded": 4})
+    bias = {"bias": 0.2, "bias_task": 0.15, "bias_length": 0.05, "bias_error": 0.04}
+    lines[3] |= {f"failures/{name}": value for name, value in bias.items()}
     (home / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     said = {"rewards": rewards, "val_rewards": [[0, 0.25], [12, 0.875]], "calls_trained": 5}
     (home / "summary.json").write_text(json.dumps(said))

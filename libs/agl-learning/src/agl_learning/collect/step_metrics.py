@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl.store.queries import PAGE
+from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import Ledger
@@ -127,7 +128,7 @@ class Totals:
 def collected_metrics(
     collected: "Collected", model: TrainedModel | None = None
 ) -> dict[str, float | None]:
-    """``reward/...``, ``rollouts/...``, ``calls/...`` and ``time/rollouts`` of one collection.
+    """``reward/...``, ``rollouts/...``, ``failures/...``, ``calls/...`` and ``time/rollouts``.
 
     Args:
         collected: What was collected.
@@ -141,6 +142,7 @@ def collected_metrics(
         "rollouts/succeeded": len(collected.ended) - collected.num_failed,
         "rollouts/failed": collected.num_failed,
         "rollouts/infrastructure": collected.num_infrastructure,
+        **failure_metrics(collected.ended),
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],
         "calls/truncated": _num_truncated(collected.ledger),

@@ -6,6 +6,7 @@ sign: equal rewards and certain answers are as they should be where the reward h
 several models are trained, each is looked at for itself.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ STEPS: Final = 3
 """So many steps in a row must look alike before it is said; fewer where the run has fewer."""
 LEAST_ENTROPY = 0.005
 """Nats per token; a model below it says nearly the same whatever is drawn."""
+LEAST_BIAS = 0.05
+"""Deviations of the reward by which failures move its mean; nobody minds less."""
+BIASES = ("task", "length")
 SLOW_SECONDS = 30.0
 """Of a step's rollouts; below it nobody minds that they run one by one."""
 
@@ -112,7 +116,7 @@ class Diagnostics:
             if not self._means[model].have_risen:
                 compared = _equal_to_teacher if self._has_teacher else _equal_rewards
                 found += [look(last) for look in (compared, _no_entropy)]
-            found += [look(last) for look in (_no_tokens, _no_calls)]
+            found += [look(last) for look in (_no_tokens, _no_calls, _biased_failures)]
         return [one for one in found if one is not None]
 
     @property
@@ -262,6 +266,25 @@ def _no_calls(last: Sequence[Metrics]) -> Finding | None:
         f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded",
         "the agent does not use the base_url of its LLM resource, or calls no model at all",
         "See what a rollout does: agl doctor FILE",
+    )
+
+
+def _biased_failures(last: Sequence[Metrics]) -> Finding | None:
+    bias = math.fsum(_number(step, "failures/bias") for step in last)
+    error = math.hypot(*(_number(step, "failures/bias_error") for step in last))
+    if abs(bias) < max(LEAST_BIAS * len(last), 3 * error):
+        return None
+    parts = [(what, sum(_number(one, f"failures/bias_{what}") for one in last)) for what in BIASES]
+    shown = " and ".join(f"{part / len(last):+.2f} by {what}" for what, part in parts)
+    return _finding(
+        "biased_failures",
+        last,
+        f"what failures left out of {_steps(last)} makes rewards look {abs(bias) / len(last):.2f} "
+        f"deviations {'better' if bias > 0 else 'worse'} than they are ({shown}), and training "
+        "learns from the rest",
+        "hard tasks, or long answers, fail more often than others: they run into a limit, say",
+        "See which they are (agl rollouts), and give them more time, run them again "
+        "(failures.timeout=retry), or say what they are worth (penalise)",
     )
 
 

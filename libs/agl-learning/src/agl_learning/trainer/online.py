@@ -6,6 +6,9 @@ Metrics of a step, one JSON object per line of ``metrics.jsonl``:
 - ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
 - ``rollouts/succeeded``, ``rollouts/failed``; ``rollouts/infrastructure``: those that succeeded
   although servers or the network failed a model call; ``rows``: token sequences that were trained
+- ``failures/excluded``, ``failures/tasks_lost``, ``failures/bias``, ``failures/bias_task``,
+  ``failures/bias_length``, ``failures/bias_error``, in steps of which failures left something out:
+  how far that moves the rewards of the rest; see ``agl_learning.collect.failure_bias``
 - ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
   them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
 - ``prompts/different``, ``prompts/as_tokens``, ``tokens/unknown``: whether what agents say reaches

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 _PLOTTED: Final = {
     "reward/std": "Spread of rewards in a step, standard deviation",
+    "failures/bias": "Shift of rewards by what failures left out, in their deviations",
     "entropy": "Entropy, nats per token",
     "kl": "KL to the reference, nats per token",
     "grad_norm": "Gradient norm, before it is cut",

@@ -14,6 +14,7 @@ from string import Template
 from agl.utils.text import printable
 from agl_inspect.report.curve import STYLE, svg_curve
 from agl_inspect.report.text import (
+    bias_text,
     counts_text,
     near,
     next_commands,
@@ -132,6 +133,8 @@ def _failures(facts: RunFacts) -> Iterator[str]:
         ]
         for cause in facts.result.failures
     ]
+    if bias := bias_text(facts):
+        yield f"<p>Bias: {_text(bias)}</p>"
     yield _table(["attempts", "cause", "where", "as in", "rollout"], rows)
 
 

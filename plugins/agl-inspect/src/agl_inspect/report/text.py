@@ -1,10 +1,12 @@
 """How a run went, in lines for a terminal."""
 
+import math
 import os
 import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 
 from agl.algorithm.run_result import FailureCause
 from agl.plugins.registry import names_in
@@ -77,6 +79,8 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "tokens", tokens
     if times := times_text(facts):
         yield "time", times
+    if bias := bias_text(facts):
+        yield "bias", bias
     for cause in result.failures[:MOST_FAILURES]:
         yield "failed", failure_text(cause)
     if len(result.failures) > MOST_FAILURES:
@@ -161,6 +165,20 @@ def times_text(facts: RunFacts) -> str:
     training = facts.total("time/update") or facts.total("time/train")
     times = {"in rollouts": facts.total("time/rollouts"), "in training": training}
     return ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
+
+
+def bias_text(facts: RunFacts) -> str:
+    """How far what failures left out moves rewards, mean over steps; "" where they left nothing."""
+    metrics = ("bias", "bias_task", "bias_length", "bias_error")
+    found = [[value for _, value in facts.series.get(f"failures/{one}", ())] for one in metrics]
+    if not all(found):
+        return ""
+    bias, by_task, by_length, _ = map(fmean, found)
+    error, steps = 2 * math.hypot(*found[-1]) / len(found[-1]), len(found[-1])
+    return (
+        f"{bias:+.2f} deviations of the reward (± {error:.2f}) by what failures left out of "
+        f"{steps} step{'s' * (steps > 1)}: {by_task:+.2f} by task, {by_length:+.2f} by length"
+    )
 
 
 def failure_text(cause: FailureCause) -> str:
