@@ -28,7 +28,8 @@ from agl.types import Span
 from agl_http.otlp import response_of, spans_of, status_message
 from agl_http.tokens import token_in
 from agl_inspect.exchange.importer import IMPORTED, Importer
-from agl_inspect.exchange.otlp_json import name_spans, task_of
+from agl_inspect.exchange.otlp_json import name_spans
+from agl_inspect.exchange.traces import task_of
 
 logger = logging.getLogger("agl.agentops")
 

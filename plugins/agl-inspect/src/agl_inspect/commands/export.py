@@ -38,6 +38,7 @@ PROGRESS_SECONDS = 2.0
 @click.command("export")
 @click.option(
     "--as",
+    "--to",
     "form",
     required=True,
     type=click.Choice([*get_args(Format), "store"]),
@@ -80,7 +81,7 @@ def command(
     pairs: Pairing,
     min_gap: float,
 ) -> None:
-    """Write training rows, triplets, messages, fine-tuning samples or preference pairs.
+    """Write training rows, triplets, messages, fine-tuning samples, pairs or ATIF's trajectories.
 
     Only rollouts that succeeded are used, and of each the last attempt that did. A whole store has
     all.
@@ -101,6 +102,8 @@ def command(
         with open_writer(out, {}) as write:
             read_and_close(store, lambda _: write_store(store, write))
         return
+    if form == "atif" and out is not None and out.suffix != ".jsonl":
+        raise click.UsageError(f"{out}: trajectories are JSON lines; give a .jsonl file")
     if form == "dpo" and min_reward is not None:
         raise click.UsageError("--min-reward has no meaning for dpo; use --min-gap")
     options = Options(
@@ -112,7 +115,7 @@ def command(
         pairing=pairs,
         min_gap=min_gap,
     )
-    with open_writer(out, COLUMNS[form]) as write:
+    with open_writer(out, COLUMNS.get(form, {})) as write:
         store = open_store(path, url)
         export = Export(store, write, form, options, mode)
         read_and_close(store, lambda _: export.run())
@@ -139,9 +142,12 @@ class Export:
     def summary(self, out: Path | None) -> str:
         """What was written, and what was not."""
         is_dpo = self.form == "dpo"
-        what = {"dpo": "pairs", "sft": "samples", "messages": "conversations"}.get(
-            self.form, self.form
-        )
+        what = {
+            "dpo": "pairs",
+            "sft": "samples",
+            "messages": "conversations",
+            "atif": "trajectories",
+        }.get(self.form, self.form)
         text = f"{self.account.records} {what} of {self.account.rollouts} rollouts"
         text += f" in {out}" if out else ""
         reasons = [f"{n} {reason}" for reason, n in self.account.left_out.most_common() if n]

@@ -7,14 +7,20 @@ import click
 
 from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
+from agl_inspect.exchange.atif import read_atif
 from agl_inspect.exchange.importer import Imported, Importer
-from agl_inspect.exchange.otlp_json import add_otlp, is_otlp
+from agl_inspect.exchange.message_lists import read_messages
+from agl_inspect.exchange.otlp_json import is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
+from agl_inspect.exchange.tracer_files import READERS as TRACES
+from agl_inspect.exchange.traces import add_traces
 from agl_records.calls.sources.unread import by_scope
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import open_store
 
 PROGRESS_SECONDS = 2.0
+RECORDS = {"atif": read_atif, "messages": read_messages}
+"""Forms that are conversations -> their readers; those of traces are ``TRACES``."""
 
 
 @click.command("import")
@@ -30,19 +36,25 @@ PROGRESS_SECONDS = 2.0
     type=click.Path(path_type=Path),
     help="A store file, made where there is none, or a run's folder.",
 )
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice([*RECORDS, *TRACES]),
+    help="Whose files they are; without it, agl's own and OTLP are told apart.",
+)
 @click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
-def command(files: tuple[Path, ...], path: Path | None, url: str | None) -> None:
+def command(files: tuple[Path, ...], path: Path | None, form: str | None, url: str | None) -> None:
     """Put rollouts, resources and rewards of other programs into a store.
 
     A FILE is JSON with rollouts, resources and rewards (.json, or .jsonl with one of them per
     line), or OTLP as JSON, as OpenTelemetry's collector writes it. What the store has already is
-    skipped, so an import may be repeated. What agl export --as store wrote goes into a new file,
-    as it was.
+    skipped, so an import may be repeated. --from reads files of other forms. What agl export --as
+    store wrote goes into a new file, as it was.
     """
     for file in files:
         if not file.is_file():
             raise click.UsageError(f"{file}: not a regular file, and it is read more than once")
-    done = read_and_close(open_or_make(path, url), lambda store: _import(store, files))
+    done = read_and_close(open_or_make(path, url), lambda store: _import(store, files, form))
     known = f" ({done.known} were there already)" if done.known else ""
     note(
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
@@ -63,7 +75,7 @@ def open_or_make(path: Path | None, url: str | None) -> LightningStore:
     return SqliteLightningStore(path)
 
 
-async def _import(store: LightningStore, files: tuple[Path, ...]) -> Imported:
+async def _import(store: LightningStore, files: tuple[Path, ...], form: str | None) -> Imported:
     said = time.monotonic()
 
     def progress(done: Imported) -> None:
@@ -72,12 +84,17 @@ async def _import(store: LightningStore, files: tuple[Path, ...]) -> Imported:
             said = time.monotonic()
             note(f"{done.rollouts} rollouts, {done.spans} spans")
 
-    for whole in filter(is_store, files):
+    for whole in filter(is_store, () if form else files):
         if len(files) > 1 or not isinstance(store, SqliteLightningStore):
             raise click.UsageError(f"{whole}: a whole store goes alone into a new --path FILE")
         return await read_store(store, whole, progress)
     importer = Importer(store, progress)
     await importer.look()
     for path in files:
-        await (add_otlp(importer, path) if is_otlp(path) else importer.add(path))
+        if form in RECORDS:
+            await importer.add(path, RECORDS[form])
+        elif form in TRACES or is_otlp(path):
+            await add_traces(importer, path, TRACES.get(form or "", read_otlp))
+        else:
+            await importer.add(path)
     return importer.done

@@ -74,13 +74,19 @@ class Importer:
             if isinstance(origin, dict) and "id" in origin:
                 self.ids[origin["id"]] = (rollout.rollout_id, rollout.status in FINAL)
 
-    async def add(self, path: Path) -> None:
+    async def add(
+        self, path: Path, read: Callable[[Path], Iterator[Record]] = read_records
+    ) -> None:
         """Import a file; all of it is checked before anything is written.
+
+        Args:
+            path: The file.
+            read: Reads its records.
 
         Raises:
             ConfigError: Something in it is wrong; nothing of it was written.
         """
-        rewards, resources, own = self._check(path)
+        rewards, resources, own = self._check(path, read)
         for rollout_id in rewards.keys() - own:
             if rollout_id not in self.ids and not await self.store.get_rollout_by_id(rollout_id):
                 raise ConfigError(
@@ -102,7 +108,7 @@ class Importer:
         for resources_id, named in new.items():
             await self.store.update_resources(resources_id, named)
             self.done.resources += 1
-        records = (record for record in read_records(path) if record.kind == "rollout")
+        records = (record for record in read(path) if record.kind == "rollout")
         while batch := list(itertools.islice(records, AT_ONCE)):
             rollouts = [record.rollout() for record in batch]
             await asyncio.gather(
@@ -113,14 +119,14 @@ class Importer:
             await self._reward(rollout_id, rewards[rollout_id])
 
     def _check(
-        self, path: Path
+        self, path: Path, read: Callable[[Path], Iterator[Record]]
     ) -> tuple[dict[str, list[RecordedReward]], "dict[str | None, NamedResources]", set[str]]:
         """Read all, keep rewards, resources and the ids of rollouts."""
         rewards: defaultdict[str, list[RecordedReward]] = defaultdict(list)
         resources: dict[str | None, NamedResources] = {}
         wanted: dict[str, str] = {}
         own: dict[str, int] = {}
-        for record in read_records(path):
+        for record in read(path):
             match record.kind:
                 case "rollout":
                     rollout = record.rollout()

@@ -5,27 +5,19 @@ keep to it; of the others each trace is a rollout of its own.
 """
 
 import base64
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import AdapterError, ConfigError
+from agl.errors import ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
 from agl_http.otlp import spans_of
-from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_inspect.exchange.recorded import each_line, parse, text_of
-from agl_records.calls.reader import model_calls, unread_spans
+from agl_inspect.exchange.traces import UNNAMED
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-BATCH = 500
-"""Spans that are written at once."""
-UNNAMED = "recorded"
-"""Attempt id, in the file's terms, of spans that name none."""
 
 
 def is_otlp(path: Path) -> bool:
@@ -37,80 +29,8 @@ def is_otlp(path: Path) -> bool:
     return "resourceSpans" in request
 
 
-@dataclass
-class Trace:
-    """What is known of one rollout of the file."""
-
-    order: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-    """(start, id) of its spans."""
-    error: str | None = None
-    """Of its root span."""
-
-
-async def add_otlp(importer: Importer, path: Path) -> None:
-    """Import a file, a request at a time.
-
-    The task of a rollout is what its first model call was asked: the last message of a user.
-
-    Raises:
-        ConfigError: A line is no OTLP, or a span cannot be stored; nothing was written.
-    """
-    traces: defaultdict[str, Trace] = defaultdict(Trace)
-    for span in _spans(path):
-        trace = traces[span.rollout_id]
-        trace.order.append((span.start_time or 0.0, span.span_id))
-        if span.parent_id is None and span.status.status_code == "ERROR":
-            trace.error = span.status.description or f"span {span.name!r} has status ERROR"
-    # Files have spans in the order in which they ended; a store numbers them as they began.
-    numbers = {
-        rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(trace.order), start=1)}
-        for rollout_id, trace in traces.items()
-    }
-    open_ids: dict[str, tuple[str, str]] = {}
-    batch: list[Span] = []
-    for span in _spans(path):
-        if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
-            continue
-        if span.rollout_id not in open_ids:
-            origin = {"id": span.rollout_id, "from": path.name}
-            open_ids[span.rollout_id] = await importer.begin(
-                span.rollout_id, input=None, metadata={IMPORTED: origin}
-            )
-        rollout_id, attempt_id = open_ids[span.rollout_id]
-        number = numbers[span.rollout_id][span.span_id]
-        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": number}
-        batch.append(span.model_copy(update=ids))
-        if len(batch) >= BATCH:
-            await _write(importer, batch)
-    await _write(importer, batch)
-    importer.done.known += len(traces) - len(open_ids)
-    for name, (rollout_id, attempt_id) in open_ids.items():
-        own = await importer.store.query_spans(rollout_id, attempt_id)
-        importer.done.unread += unread_spans(own)
-        task = task_of(own)
-        if task is not None:
-            await importer.store.update_rollout(rollout_id, input=task)
-        await importer.end(name, rollout_id, attempt_id, traces[name].error)
-
-
-async def _write(importer: Importer, batch: list[Span]) -> None:
-    if batch:
-        importer.done.spans += len(await importer.store.add_many_spans(batch))
-        batch.clear()
-        importer.progress(importer.done)
-
-
-def task_of(spans: Sequence[Span]) -> Any:
-    """What the first model call was asked; None where there is no call."""
-    try:
-        calls = model_calls(spans)
-    except AdapterError:
-        return None
-    asked = [m.get("content") for m in (calls[0].messages if calls else ()) if m["role"] == "user"]
-    return asked[-1] if asked else None
-
-
-def _spans(path: Path) -> Iterator[Span]:
+def read_otlp(path: Path) -> Iterator[Span]:
+    """The spans of a file; errors as in ``traces.Read``."""
     for where, request in _requests(path):
         try:
             spans, refused = spans_of(_packed(request))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
@@ -247,11 +248,44 @@ def text_of(path: Path) -> Iterator[TextIO]:
         raise ConfigError(f"{path}: not text in UTF-8: {what}. Unpack it first") from None
 
 
+def objects_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file, each with where it stands: one a line, a list of them, or one.
+
+    Raises:
+        ConfigError: It has something else.
+    """
+    if path.suffix.lower() != ".json":
+        for number, line in each_line(path):
+            yield f"{path}, line {number}", parse(line, f"{path}, line {number}")
+        return
+    with text_of(path) as file:
+        value = parse_any(file.read(), str(path))
+    for number, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
+        where = str(path) if number is None else f"{path}: [{number}]"
+        yield where, as_object(item, where)
+
+
 def parse(text: str, where: str) -> dict[str, Any]:
-    """An object out of JSON.
+    """An object out of JSON; errors as in ``parse_any``."""
+    return as_object(parse_any(text, where), where)
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    """The value, if it is an object.
 
     Raises:
         ConfigError: It is something else.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
+    return cast("dict[str, Any]", value)
+
+
+def parse_any(text: str, where: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        ConfigError: It is no JSON.
     """
     try:
         value = parse_json(text)
@@ -262,9 +296,28 @@ def parse(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}{at}: not JSON: {error.msg}") from None
     except ValueError as error:  # too deep, or a number of too many digits
         raise ConfigError(f"{where}: cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
-    return cast("dict[str, Any]", value)
+    return value
+
+
+@contextmanager
+def errors_at(where: str, form: str) -> Iterator[None]:
+    """Turn what reading a wrong form raises into a ``ConfigError`` that names the place."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{where}: expected {form}; got one that cannot be read: {type(error).__name__}: "
+            f"{error}"
+        ) from None
+
+
+def seconds_of(instant: Any) -> float | None:
+    """Unix seconds of an instant: ISO 8601, or a number in the unit that its size tells."""
+    if isinstance(instant, str):
+        return datetime.fromisoformat(instant).timestamp()
+    return None if instant is None else unix_seconds(float(instant))
 
 
 def _record(kind: Kind, value: Any, where: str) -> Record:

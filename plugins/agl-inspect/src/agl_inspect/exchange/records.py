@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.plugins.build import build_component
+from agl_inspect.exchange.atif import trajectories
 from agl_inspect.exchange.reading import Read, Said
 from agl_learning.collect.task_order import digest
 from agl_learning.pairs import preference_pairs
@@ -20,7 +21,7 @@ from agl_records.row_builder import RowsAdapter, rows_adapter
 from agl_records.training_data import TrainingRow
 from agl_records.types import ExclusionReason
 
-Format = Literal["rows", "triplets", "sft", "dpo", "messages"]
+Format = Literal["rows", "triplets", "sft", "dpo", "messages", "atif"]
 Pairing = Literal["best", "all"]
 Record = dict[str, Any]
 
@@ -113,9 +114,15 @@ class Options:
 def records_of(read: Read, form: Format, options: Options, account: Account) -> Iterator[Record]:
     """The records of one rollout, in any form but pairs."""
     account.rollouts += 1
-    makers = {"rows": _rows, "triplets": _triplets, "messages": _messages, "sft": _sft}
+    makers = {
+        "rows": _rows,
+        "triplets": _triplets,
+        "messages": _messages,
+        "sft": _sft,
+        "atif": _atif,
+    }
     for record, calls in makers[form](read, options, account):
-        reward = record["reward"]
+        reward = (record["extra"] if form == "atif" else record)["reward"]
         least = options.min_reward
         if least is not None and (reward is None or reward < least):
             account.left_out["no_reward" if reward is None else "reward_too_low"] += calls
@@ -178,6 +185,15 @@ def _messages(read: Read, options: Options, account: Account) -> Made:
             },
             1,
         )
+
+
+def _atif(read: Read, options: Options, account: Account) -> Made:
+    account.left_out.update(reason for _, reason in read.exclusions)
+    for trajectory, said in trajectories(read.said):
+        ids = [one.call.call_id for one in said]
+        origin = _origin(said[0].call.rollout_id, said[0].call.attempt_id, *ids)
+        extra = {"reward": said[-1].reward, "provenance": origin}
+        yield {**trajectory, "extra": extra}, len(said)
 
 
 def _sft(read: Read, options: Options, account: Account) -> Made:

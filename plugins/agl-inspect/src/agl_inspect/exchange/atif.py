@@ -1,0 +1,248 @@
+"""ATIF, the Agent Trajectory Interchange Format of Harbor, read and written.
+
+A trajectory has steps of the system, the user and the agent; the agent's have its calls of tools,
+their observations, and token ids. Read is what the versions 1.0 to 1.8 have in common.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError
+from agl_inspect.exchange.message_lists import records_of_calls
+from agl_inspect.exchange.reading import Said
+from agl_inspect.exchange.recorded import (
+    Record,
+    as_object,
+    errors_at,
+    objects_of,
+    seconds_of,
+)
+from agl_records.dialects.chat import tool_call
+
+ATIF = "ATIF-v1.7"
+"""The version that is written."""
+_SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
+
+
+def read_atif(path: Path) -> Iterator[Record]:
+    """Trajectories, each with those of its sub-agents.
+
+    Raises:
+        ConfigError: One is no trajectory of a version that is known, or has a step of no source.
+    """
+    for number, (where, found) in enumerate(objects_of(path), start=1):
+        with errors_at(where, "a trajectory of ATIF"):
+            calls = list(_calls(found, where))
+            reward = (found.get("extra") or {}).get("reward")
+        name = found.get("trajectory_id") or found.get("session_id") or f"{path.stem}/{number}"
+        yield from records_of_calls(name, calls, reward, where)
+
+
+def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """The calls of a trajectory and of its sub-agents'."""
+    steps, agent = found.get("steps"), found.get("agent")
+    if not str(found.get("schema_version")).startswith("ATIF-v1."):
+        raise ConfigError(
+            f"{where}: schema_version: expected ATIF-v1.0 to ATIF-v1.8; got "
+            f"{found.get('schema_version')!r}"
+        )
+    if not isinstance(steps, list) or not steps or not isinstance(agent, dict):
+        raise ConfigError(f"{where}: expected 'agent' and 'steps'; got the keys {sorted(found)}")
+    messages: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        at = f"{where}: steps[{number}]"
+        source = as_object(step, at).get("source")
+        if source not in _SOURCES:
+            raise ConfigError(f"{at}: source: expected system, user or agent; got {source!r}")
+        said: dict[str, Any] = {"role": _SOURCES[source], "content": _parts(step.get("message"))}
+        if source == "agent":
+            said |= _answer(step, said["content"])
+            if not step.get("is_copied_context") and step.get("llm_call_count") != 0:
+                yield _call(step, said, list(messages), agent)
+        messages.append(said)
+        for result in (step.get("observation") or {}).get("results") or ():
+            name, content = result.get("source_call_id"), _parts(result.get("content"))
+            own = {"role": "tool", "tool_call_id": name} if name else {"role": "user"}
+            messages.append({**own, "content": content or ""})
+    for number, inner in enumerate(found.get("subagent_trajectories") or ()):
+        yield from _calls(inner, f"{where}: subagent_trajectories[{number}]")
+
+
+def _answer(step: Mapping[str, Any], content: Any) -> dict[str, Any]:
+    """What an answer has beside its text; ATIF has no text as an empty one."""
+    calls = [
+        tool_call(
+            call["tool_call_id"],
+            call["function_name"],
+            (call.get("extra") or {}).get("arguments", call["arguments"]),  # see ``_atif_call``
+        )
+        for call in step.get("tool_calls") or ()
+    ]
+    thought = {"reasoning_content": t} if (t := step.get("reasoning_content")) else {}
+    return {**thought, **({"content": content or None, "tool_calls": calls} if calls else {})}
+
+
+def _call(
+    step: Mapping[str, Any],
+    said: dict[str, Any],
+    messages: list[dict[str, Any]],
+    agent: Mapping[str, Any],
+) -> dict[str, Any]:
+    metrics, began = step.get("metrics") or {}, step.get("timestamp")
+    return {
+        "messages": messages,
+        "response": said,
+        "tools": agent.get("tool_definitions") or [],
+        "model": step.get("model_name") or agent.get("model_name"),
+        "agent_name": agent.get("name"),
+        "finish_reason": (step.get("extra") or {}).get("finish_reason"),
+        "prompt_token_ids": metrics.get("prompt_token_ids"),
+        "response_token_ids": metrics.get("completion_token_ids"),
+        "response_logprobs": metrics.get("logprobs"),
+        "start_time": seconds_of(began),
+    }
+
+
+def _parts(content: Any) -> Any:
+    """A text as it is; parts with images as OpenAI has them."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "image_url", "image_url": {"url": part["source"]["path"]}}
+        if part.get("type") == "image"
+        else part
+        for part in content
+    ]
+
+
+def trajectories(said: Sequence[Said]) -> Iterator[tuple[dict[str, Any], list[Said]]]:
+    """The calls of a rollout as ATIF's trajectories, each with its calls.
+
+    A call goes on with the trajectory whose messages its own begin with; where there is none,
+    another agent or a rewritten history, it begins a new one.
+    """
+    threads: list[tuple[list[dict[str, Any]], list[Said]]] = []
+    for one in said:
+        messages = one.chat["messages"]
+        fits = [
+            t for t in threads if list(map(_said, t[0])) == [*map(_said, messages)][: len(t[0])]
+        ]
+        thread = max(fits, key=lambda t: len(t[0]), default=None)
+        if thread is None:
+            thread = ([], [])
+            threads.append(thread)
+        thread[0].extend(messages[len(thread[0]) :])
+        thread[1].append(one)
+    for number, (messages, calls) in enumerate(threads, start=1):
+        yield _trajectory(messages, calls, number), calls
+
+
+def _said(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a message says; its thoughts are seldom sent again."""
+    return message["role"], message.get("content") or "", message.get("tool_calls") or []
+
+
+def _trajectory(
+    messages: Sequence[Mapping[str, Any]], calls: Sequence[Said], number: int
+) -> dict[str, Any]:
+    first = calls[0]
+    by_place = {len(one.prompt): one for one in calls}
+    steps: list[dict[str, Any]] = []
+    for place, message in enumerate(messages):
+        if message["role"] in ("tool", "function"):
+            _observe(steps, message)
+            continue
+        step = _step(message, by_place.get(place))
+        steps.append({"step_id": len(steps) + 1, **step})
+    agent = {
+        "name": first.call.agent_name or "agent",
+        "version": version("agl-core"),
+        "model_name": first.call.model,
+        "tool_definitions": first.chat["tools"],
+    }
+    return {
+        "schema_version": ATIF,
+        "session_id": first.rollout_id,
+        "trajectory_id": f"{first.rollout_id}/{number}",
+        "agent": _known(agent),
+        "steps": steps,
+    }
+
+
+def _step(message: Mapping[str, Any], one: Said | None) -> dict[str, Any]:
+    source = {"assistant": "agent", "user": "user"}.get(message["role"], "system")
+    step = {"source": source, "message": _atif_parts(message.get("content"))}
+    if source != "agent":
+        return step
+    called = [_atif_call(call) for call in message.get("tool_calls") or ()]
+    step |= _known({"reasoning_content": message.get("reasoning_content"), "tool_calls": called})
+    if one is None:
+        return {**step, "is_copied_context": True}  # a given example, and no call of the rollout
+    call = one.call
+    metrics = {
+        "prompt_token_ids": call.prompt_token_ids,
+        "completion_token_ids": call.response_token_ids,
+        "logprobs": call.response_logprobs,
+    }
+    began = call.start_time and datetime.fromtimestamp(call.start_time, UTC).isoformat()
+    about = {
+        "timestamp": began,
+        "model_name": call.model,
+        "metrics": _known(metrics),
+        "extra": _known({"finish_reason": call.finish_reason}),
+    }
+    return {**step, **_known(about), "llm_call_count": 1}
+
+
+def _atif_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    found = {"tool_call_id": call["id"], "function_name": function["name"]}
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = None
+    if isinstance(arguments, dict):
+        return {**found, "arguments": arguments}
+    # ATIF takes objects only; what the model wrote is kept beside it.
+    return {**found, "arguments": {}, "extra": {"arguments": function["arguments"]}}
+
+
+def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
+    """Put a tool's answer to the step that called it."""
+    name = message.get("tool_call_id")
+    step = next(
+        (
+            s
+            for s in reversed(steps)
+            if any(c["tool_call_id"] == name for c in s.get("tool_calls", ()))
+        ),
+        None,
+    )
+    result = {"source_call_id": name if step else None, "content": _atif_parts(message["content"])}
+    if step is None:  # nobody called it
+        step = {"step_id": len(steps) + 1, "source": "system", "message": ""}
+        steps.append(step)
+    step.setdefault("observation", {"results": []})["results"].append(_known(result))
+
+
+def _atif_parts(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content or ""
+    return [_atif_part(part) for part in content]
+
+
+def _atif_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") != "image_url":
+        return {"type": "text", "text": str(part.get("text", json.dumps(part)))}
+    url = part["image_url"]["url"]
+    kind = url.removeprefix("data:").partition(";")[0]
+    known = kind in ("image/jpeg", "image/png", "image/gif", "image/webp")
+    return {"type": "image", "source": {"media_type": kind if known else "image/png", "path": url}}
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,47 @@
+"""Conversations as lists of OpenAI's messages, such as those that fine-tuning takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agl.errors import ConfigError
+from agl_inspect.exchange.recorded import Record, as_object, objects_of
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def read_messages(path: Path) -> Iterator[Record]:
+    """Objects with ``messages``, and perhaps ``tools``, ``reward`` and ``id``.
+
+    Raises:
+        ConfigError: One has no messages, or a message no role.
+    """
+    for number, (where, found) in enumerate(objects_of(path), start=1):
+        messages = found.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise ConfigError(
+                f"{where}: expected 'messages', a list of messages; got the keys {sorted(found)}"
+            )
+        for position, message in enumerate(messages):
+            at = f"{where}: messages[{position}]"
+            role = as_object(message, at).get("role")
+            if role not in _ROLES:
+                raise ConfigError(f"{at}: role: expected one of {', '.join(_ROLES)}; got {role!r}")
+        calls = [
+            {"messages": messages[:n], "response": said, "tools": found.get("tools") or []}
+            for n, said in enumerate(messages)
+            if said["role"] == "assistant"
+        ]
+        name = str(found.get("id") or f"{path.stem}/{number}")
+        yield from records_of_calls(name, calls, found.get("reward"), where)
+
+
+def records_of_calls(
+    name: str, calls: list[dict[str, Any]], reward: Any, where: str
+) -> Iterator[Record]:
+    """A rollout of these calls, whose task is what the first was asked, and its reward."""
+    asked = [m for m in (calls[0]["messages"] if calls else ()) if m["role"] == "user"]
+    task = asked[-1]["content"] if asked else None
+    yield Record("rollout", {"id": name, "input": task, "calls": calls}, where)
+    if reward is not None:
+        yield Record("reward", {"rollout_id": name, "value": reward}, where)

@@ -1,0 +1,120 @@
+"""Spans of other programs into a store: each trace, or conversation over several, is a rollout."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agl.errors import AdapterError
+from agl.types import Span
+from agl_inspect.exchange.importer import IMPORTED, Importer
+from agl_records.calls.reader import model_calls, unread_spans
+
+BATCH = 500
+"""Spans that are written at once."""
+UNNAMED = "recorded"
+"""Attempt id, in the file's terms, of spans that name none."""
+CONVERSATIONS = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "langfuse.session.id",
+    "mlflow.trace.session",
+    "traceloop.association.properties.session_id",
+    "ai.telemetry.metadata.sessionId",
+)
+"""Attributes that say to which conversation a trace belongs."""
+
+Read = Callable[[Path], Iterator[Span]]
+"""Reads the spans of a file; a ``ConfigError`` for what is none."""
+
+
+@dataclass
+class Trace:
+    """What is known of one rollout of the file."""
+
+    order: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    """(start, id) of its spans."""
+    error: str | None = None
+    """Of its root span."""
+
+
+def conversations(path: Path, read: Read) -> dict[str, str]:
+    """Trace -> the conversation that any of its spans names, of spans that name no rollout."""
+    found: dict[str, str] = {}
+    for span in read(path):
+        said = (span.attributes.get(key) for key in CONVERSATIONS)
+        if span.attempt_id == UNNAMED and (name := next(filter(None, said), None)):
+            found.setdefault(span.rollout_id, str(name))
+    return found
+
+
+async def add_traces(importer: Importer, path: Path, read: Read) -> None:
+    """Import a file, a span at a time.
+
+    Traces of one conversation are one rollout. The task of a rollout is what its first model call
+    was asked: the last message of a user.
+
+    Raises:
+        ConfigError: A line is none of its form, or a span cannot be stored; nothing was written.
+    """
+    joined = conversations(path, read)
+
+    def spans() -> Iterator[Span]:
+        for span in read(path):
+            name = joined.get(span.rollout_id)
+            yield span.model_copy(update={"rollout_id": name}) if name else span
+
+    traces: defaultdict[str, Trace] = defaultdict(Trace)
+    for span in spans():
+        trace = traces[span.rollout_id]
+        trace.order.append((span.start_time or 0.0, span.span_id))
+        if span.parent_id is None and span.status.status_code == "ERROR":
+            trace.error = span.status.description or f"span {span.name!r} has status ERROR"
+    # Files have spans in the order in which they ended; a store numbers them as they began.
+    numbers = {
+        rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(trace.order), start=1)}
+        for rollout_id, trace in traces.items()
+    }
+    open_ids: dict[str, tuple[str, str]] = {}
+    batch: list[Span] = []
+    for span in spans():
+        if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
+            continue
+        if span.rollout_id not in open_ids:
+            origin = {"id": span.rollout_id, "from": path.name}
+            open_ids[span.rollout_id] = await importer.begin(
+                span.rollout_id, input=None, metadata={IMPORTED: origin}
+            )
+        rollout_id, attempt_id = open_ids[span.rollout_id]
+        number = numbers[span.rollout_id][span.span_id]
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": number}
+        batch.append(span.model_copy(update=ids))
+        if len(batch) >= BATCH:
+            await _write(importer, batch)
+    await _write(importer, batch)
+    importer.done.known += len(traces) - len(open_ids)
+    for name, (rollout_id, attempt_id) in open_ids.items():
+        own = await importer.store.query_spans(rollout_id, attempt_id)
+        importer.done.unread += unread_spans(own)
+        task = task_of(own)
+        if task is not None:
+            await importer.store.update_rollout(rollout_id, input=task)
+        await importer.end(name, rollout_id, attempt_id, traces[name].error)
+
+
+async def _write(importer: Importer, batch: list[Span]) -> None:
+    if batch:
+        importer.done.spans += len(await importer.store.add_many_spans(batch))
+        batch.clear()
+        importer.progress(importer.done)
+
+
+def task_of(spans: Sequence[Span]) -> Any:
+    """What the first model call was asked; None where there is no call."""
+    try:
+        calls = model_calls(spans)
+    except AdapterError:
+        return None
+    asked = [m.get("content") for m in (calls[0].messages if calls else ()) if m["role"] == "user"]
+    return asked[-1] if asked else None

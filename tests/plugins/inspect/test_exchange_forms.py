@@ -1,0 +1,145 @@
+"""Files of other programs, read and written: one conversation comes out of each alike."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agl_sqlite import SqliteLightningStore
+
+HERE = Path(__file__).parent
+FORMS = json.loads((HERE / "forms.json").read_text())
+FUNCTION = {"name": "look", "arguments": '{"room": "kitchen"}'}
+CALL = {"id": "call_1", "type": "function", "function": FUNCTION}
+SAID = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Where is it?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "a key"},
+    {"role": "assistant", "content": "In the kitchen."},
+]
+REWARDED = ("atif", "messages", "langfuse", "mlflow")
+
+Agl = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def agl(agl: Agl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agl:
+    monkeypatch.chdir(tmp_path)
+    return agl
+
+
+def written(name: str, value: Any) -> str:
+    Path(name).write_text(json.dumps(value))
+    return name
+
+
+def exported(agl: Agl, form: str) -> list[dict[str, Any]]:
+    code, out, err = agl("export", "--to", form, "--path", "s.db")
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "//"])
+def test_one_conversation_is_read_from_each_form(agl: Agl, form: str) -> None:
+    arguments = ("import", "--from", form.split()[0], written("run.json", FORMS[form]))
+    code, _, err = agl(*arguments, "--path", "s.db")
+    assert (code, err.count("\n")) == (0, 1), err
+    assert err.startswith("1 rollouts, ")
+    records = exported(agl, "messages")
+    assert [one["messages"] for one in records] == (
+        [SAID] if form == "mlflow" else [SAID[:3], SAID]
+    )
+    assert {one["reward"] for one in records} == {1.0 if form in REWARDED else None}
+    assert [tool["function"]["name"] for tool in records[-1]["tools"]] == ["look"]
+    assert agl(*arguments, "--path", "s.db")[2].startswith("0 rollouts (1 were there already)")
+
+
+def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl: Agl) -> None:
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    agl("import", "--from", "atif", written("run.json", FORMS["atif"]), "--path", "s.db")
+    (trajectory,) = exported(agl, "atif")
+    jsonschema.validate(json.loads((HERE / "atif-schema.json").read_text()), trajectory)
+    assert [step["step_id"] for step in trajectory["steps"]] == [1, 2, 3, 4]
+    for key in ("source", "message", "tool_calls", "observation", "metrics"):
+        assert [step.get(key) for step in trajectory["steps"]] == [
+            step.get(key) for step in FORMS["atif"]["steps"]
+        ]
+    assert trajectory["extra"]["reward"] == 1.0
+    rows = [{k: row[k] for k in ("token_ids", "loss_mask")} for row in exported(agl, "rows")]
+    Path("s.db").rename("first.db")
+    agl("import", "--from", "atif", written("again.json", trajectory), "--path", "s.db")
+    assert [
+        {k: row[k] for k in ("token_ids", "loss_mask")} for row in exported(agl, "rows")
+    ] == rows
+
+
+def test_traces_of_one_conversation_are_one_rollout(agl: Agl) -> None:
+    first, second = FORMS["langfuse"]["observations"]
+    apart = [{**first, "traceId": "tr-2"}, second, {**second, "traceId": "tr-3", "id": "ob-3"}]
+    for one, session in zip(apart, ("se-1", "se-1", "se-2"), strict=True):
+        one["sessionId"] = session
+    arguments = ("import", "--from", "langfuse", written("run.json", apart), "--path", "s.db")
+    assert agl(*arguments)[2].startswith("2 rollouts, 3 spans")
+
+    async def calls() -> list[tuple[str, int]]:
+        store = SqliteLightningStore("s.db")
+        found = [
+            (r.metadata["imported"]["id"], len(await store.query_spans(r.rollout_id)))
+            for r in await store.query_rollouts()
+        ]
+        await store.close()
+        return sorted(found)
+
+    assert asyncio.run(calls()) == [("se-1", 2), ("se-2", 1)]
+
+
+def test_spans_that_nobody_reads_are_counted_by_scope(agl: Agl) -> None:
+    span = {"traceId": "a" * 32, "name": "llm", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    spans = [
+        {**span, "spanId": f"{n:016x}", "attributes": [{"key": k, "value": {"stringValue": "x"}}]}
+        for n, k in ((1, "llm.theirs"), (2, "llm.vendor"))
+    ]
+    scope = {"scope": {"name": "theirs"}, "spans": spans}
+    request = {"resourceSpans": [{"resource": {}, "scopeSpans": [scope]}]}
+    _, _, err = agl("import", written("run.json", request), "--path", "s.db")
+    assert "2 spans of scope 'theirs' look like model calls; no reader knows" in err
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "message"),
+    [
+        ("atif", {"steps": []}, "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got None"),
+        (
+            "atif",
+            {**FORMS["atif"], "steps": [{"source": "bot"}]},
+            "steps[0]: source: expected system, user or agent; got 'bot'",
+        ),
+        (
+            "atif",
+            {**FORMS["atif"], "steps": [{"source": "agent", "tool_calls": [{}]}]},
+            "expected a trajectory of ATIF; got one that cannot be read: KeyError: 'tool_call_id'",
+        ),
+        ("messages", {"text": "hi"}, "expected 'messages', a list of messages; got the keys ['te"),
+        (
+            "messages",
+            {"messages": [{"role": "human", "content": "hi"}]},
+            "messages[0]: role: expected one of system, developer, user, assistant, tool, function",
+        ),
+        ("langfuse", {"id": "tr-1"}, "expected a trace of Langfuse with 'observations', or an"),
+        ("phoenix", {"name": "llm"}, "expected 'context.trace_id'; got the keys ['name']"),
+        ("mlflow", {"info": {}}, "expected a trace of MLflow with 'info' and 'data.spans'; got"),
+        ("mlflow", 3, "expected an object, got 3"),
+    ],
+)
+def test_what_is_not_of_a_form_is_refused_by_place(
+    agl: Agl, form: str, value: Any, message: str
+) -> None:
+    Path("run.jsonl").write_text(json.dumps(value))
+    code, _, err = agl("import", "--from", form, "run.jsonl", "--path", "s.db")
+    assert code == 2
+    assert err.startswith("agl: run.jsonl, line 1: ")
+    assert message in err
