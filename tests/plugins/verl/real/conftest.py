@@ -40,6 +40,6 @@ else:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    from agl_testing.verl_cpu import make_tiny_model
+    from ascii_model import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny"))

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
+from ascii_model import make_tiny_model
 from stock_verl import as_hydra, write_prompts
 
-from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
+from agl_testing.verl_cpu import cpu_config, use_cpu
 from agl_testing.verl_cpu.config import PLUGIN
 from agl_testing.verl_cpu.inference_server import InferenceServer, Sampling, sample_token
 

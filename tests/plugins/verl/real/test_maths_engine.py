@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from agl_testing.verl_cpu.model import make_tiny_model
+    from ascii_model import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 

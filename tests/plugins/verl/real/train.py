@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ascii_model import make_tiny_model
 from digits import digits
 
 import agl
-from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
+from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 @dataclass

@@ -6,10 +6,11 @@ for the mode ``separate_async``, the way of the weights (Ray in place of NCCL). 
 that agent, rewards and configuration fit together. It does not show that the GPU run is right, and
 a tiny random model learns only what a tiny model can::
 
-    from agl_testing.verl_cpu import cpu_config, make_tiny_model, use_cpu
+    from agl_testing.tiny_model import tiny_model
+    from agl_testing.verl_cpu import cpu_config, use_cpu
 
     use_cpu()  # before verl is imported
-    config = cpu_config(make_tiny_model("tiny"), trainer={"total_training_steps": 3})
+    config = cpu_config(tiny_model("tiny", my_conversations), trainer={"total_training_steps": 3})
     agl.Trainer(algorithm=agl.VERL(config), n_runners=2).fit(my_agent, my_tasks)
 
 ``use_cpu`` sets two variables of verl's: ``VERL_USE_EXTERNAL_MODULES`` has each of its processes
@@ -25,6 +26,5 @@ mode ``sync`` when weights arrive; a run that merely ends proves little.
 """
 
 from agl_testing.verl_cpu.config import cpu_config, use_cpu
-from agl_testing.verl_cpu.model import make_tiny_model
 
-__all__ = ["cpu_config", "make_tiny_model", "use_cpu"]
+__all__ = ["cpu_config", "use_cpu"]

@@ -58,7 +58,7 @@ def cpu_config(
     """A whole set of verl settings for a tiny model on a CPU, by verl's own keys.
 
     Args:
-        model: A folder, for example from ``make_tiny_model``.
+        model: A folder, for example from ``agl_testing.tiny_model``.
         mode: Which of verl's trainers; ``separate_async`` has its inference server apart, and
             updates its weights every second mini-batch.
         ranks: Training processes; 2 try sharding.
