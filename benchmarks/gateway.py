@@ -1,6 +1,7 @@
 """What the gateway adds to model calls, next to direct calls and, with --peer, to 0.3.0's LLMProxy.
 
-With --client it is compared with itself, calling backends by aiohttp's client instead of its own.
+With --tree NAME=FOLDER it is compared with another checkout; with --client with itself, calling
+backends by aiohttp's client instead of its own.
 
 A mock model server, the gateway with its store on an SQLite file, and this client have a process
 each; direct and proxied calls take turns in rounds, and medians over the rounds are reported.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from checkouts import checkout, run_from
 from gateway_parts import SOURCE, Child, connect, http_request, request_body, start_mock
 
 from agl.cli.shared import print_table
@@ -123,6 +125,7 @@ def main() -> None:
     )
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
     parser.add_argument("--client", action="store_true", help="compare HTTP clients to backends")
+    parser.add_argument("--tree", action="append", type=checkout, default=[], help="NAME=FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
     options = parser.parse_args()
@@ -135,15 +138,20 @@ def main() -> None:
         folder = Path(name)
         mock, port = start_mock(folder)
         targets = [Target("direct", None, port, ["/v1"])]
-        programs = {"ours": [sys.executable, "gateway_ours.py"]}
+        ends = (str(port), str(folder))
+        ours = [sys.executable, str(SOURCE / "gateway_ours.py"), *ends]
+        programs = {"ours": ours}
         if options.peer:
-            programs["0.3.0"] = [options.peer, "gateway_peer.py"]
+            programs["0.3.0"] = [options.peer, str(SOURCE / "gateway_peer.py"), *ends]
         if options.client:
-            programs["aiohttp"] = [sys.executable, "gateway_ours.py", "aiohttp"]
+            programs["aiohttp"] = [*ours, "aiohttp"]
+        for name, tree in options.tree:
+            (folder / name).mkdir()
+            programs[name] = run_from(tree, [*ours[:3], str(folder / name)])
         try:
-            for program, (python, script, *more) in programs.items():
+            for program, command in programs.items():
                 log = folder / f"{program}.log"
-                child = Child([python, str(SOURCE / script), str(port), str(folder), *more], log)
+                child = Child(command, log)
                 try:
                     told = child.ready()
                 except SystemExit:

@@ -331,13 +331,12 @@ def calling(*calls: dict[str, Any]) -> RawReply:
         (RawReply(200, b""), 502, "api_error", "no answer to this call"),
         (RawReply(200, b'{"choices":[]}'), 502, "api_error", "no list of choices"),
         (RawReply(200, b'{"choices":[{"message":"a"}]}'), 502, "api_error", "a wrong form"),
-        (calling({"function": CALLED}), 502, "api_error", "tool call 0 has no id"),
         (calling({"id": "c"}), 502, "api_error", "tool call 0 has no name"),
         (calling({"id": "c", "function": CALLED}, {}), 502, "api_error", "tool call 1 has no"),
     ],
     ids=[
         *("400", "429", "HTML 503", "HTML 200", "nothing", "no choices", "no message"),
-        *("a call without id", "one without name", "a second one"),
+        *("a call without name", "a second one"),
     ],
 )
 async def test_a_failing_backend_has_anthropics_error_and_a_record(

@@ -283,52 +283,6 @@ async def test_less_than_no_tokens_count_as_none_told(bench) -> None:
     assert not {Key.INPUT_TOKENS, Key.CACHED_INPUT_TOKENS} & attributes.keys()
 
 
-NO_INDEX = object()
-
-
-def tool_chunk(index: object, **call: object) -> bytes:
-    numbered = call if index is NO_INDEX else {"index": index, **call}
-    choice = {"index": 0, "delta": {"role": "assistant", "tool_calls": [numbered]}}
-    return b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n"
-
-
-END = b'data: {"id":"c","choices":[{"index":null,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
-
-
-@pytest.mark.parametrize("done", [b"data: [DONE]\n\n", b""], ids=["done", "not done"])
-@pytest.mark.parametrize("index", [NO_INDEX, None, -1, "0", [], 20_000])
-async def test_whatever_numbers_a_backend_gives_tool_calls_they_are_recorded_as_they_are(
-    bench, index: object, done: bytes
-) -> None:
-    function = {"name": "look", "arguments": '{"at":'}
-    stream = [
-        tool_chunk(index, id="a", function=function),
-        tool_chunk(index, function={"arguments": '"hall"}'}),
-    ]
-    bench.llm.reply = raw(200, b"".join([*stream, END, done]), "text/event-stream")
-    status, _ = await bench.post(bench.ask(stream=True))
-    assert status == 200
-    attributes = (await bench.span()).attributes
-    assert Key.ERROR not in attributes
-    (message,) = json.loads(attributes[Key.OUTPUT_MESSAGES])
-    whole = {"name": "look", "arguments": '{"at":"hall"}'}
-    assert message["tool_calls"] == [{"id": "a", "type": "function", "function": whole}]
-
-
-@pytest.mark.parametrize("numbers", [(5, 2), (None, None), (NO_INDEX, NO_INDEX), (2, None)])
-async def test_tool_calls_stay_apart_and_in_the_order_of_their_numbers(bench, numbers) -> None:
-    parts = [
-        {"id": name, "function": {"name": name, "arguments": arguments}}
-        for name, arguments in (("a", "1"), ("b", "2"))
-    ]
-    stream = [tool_chunk(number, **part) for number, part in zip(numbers, parts, strict=True)]
-    bench.llm.reply = raw(200, b"".join([*stream, END]), "text/event-stream")
-    await bench.post(bench.ask(stream=True))
-    (message,) = json.loads((await bench.span()).attributes[Key.OUTPUT_MESSAGES])
-    said = [(call["id"], call["function"]["arguments"]) for call in message["tool_calls"]]
-    assert said == ([("b", "2"), ("a", "1")] if numbers == (5, 2) else [("a", "1"), ("b", "2")])
-
-
 async def test_half_an_attribution_is_refused(bench) -> None:
     url = bench.proxy.as_resource().get_base_url()
     status, body = await bench.post(bench.ask(), url, **{"x-rollout-id": "ro-1"})

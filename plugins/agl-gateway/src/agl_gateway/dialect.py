@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
+from agl_gateway.merger import UNFINISHED, BrokenAnswerError, Merger, finishes
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 EXTENSIONS = {
@@ -31,7 +32,8 @@ class Exchange:
     """One call of an agent: its request as the backend takes it, and the way back.
 
     This one is of chat completions, which pass through as they are, but for what the gateway asked
-    for and the agent did not. Other dialects replace what differs. What is *recorded* is
+    for and the agent did not, and for chunks of a form that clients read otherwise than it is
+    recorded. Other dialects replace what differs. What is *recorded* is
     ``request`` and the backend's own answer, so every dialect is recorded in one form.
 
     Args:
@@ -59,6 +61,10 @@ class Exchange:
         """Callback names: what stays in the answer although the agent did not ask for it."""
         self._removed: tuple[str, ...] = ()
         self._rest = b""
+        self._merger = Merger()
+        self._is_over = False
+        """The agent was told that the answer failed."""
+        self._has_finished = False
 
     def body_for(self, model: str, callbacks: Iterable[str]) -> bytes:
         """The body to send, for a backend that calls the model so.
@@ -89,8 +95,6 @@ class Exchange:
 
     def chunk(self, data: bytes) -> bytes:
         """What the agent gets for the next piece of a stream; pieces end anywhere."""
-        if not self._removed:
-            return data
         *events, self._rest = split_events(self._rest + data)
         return b"".join([self._event(event) for event in events])
 
@@ -100,19 +104,34 @@ class Exchange:
         return self._event(rest) if rest.strip() else rest
 
     def broken(self, status: int, message: str) -> bytes:
-        """What tells the agent that its stream breaks off."""
+        """What tells the agent that its stream breaks off; nothing when it was told before."""
+        if self._is_over:
+            return b""
+        self._is_over = True
         return b"data: " + error_body(status, message) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
+        if self._is_over:
+            return b""
         data = event_data(event)
-        if not data or data == b"[DONE]":
+        if not data:
             return event
+        if data == b"[DONE]":
+            return event if self._has_finished else self.broken(502, UNFINISHED)
         try:
-            fields = read_object(data)
+            is_last = None if self._merger.has_calls or b'"tool_calls"' in data else finishes(data)
+            if is_last is None:
+                chunk = self._merger.read(data)
+                is_last = any(choice.get("finish_reason") for choice in chunk["choices"])
+                if chunk != msgspec.json.decode(data):
+                    data = dumps(chunk)
+                    event = b"data: " + data + b"\n\n"
+            self._has_finished |= is_last
+            fields = read_object(data) if self._removed else {}
             return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
-        except NOT_JSON:
-            message = f"the backend sent an event that is not JSON: {shorten(data)}"
-            return self.broken(502, message)
+        except BrokenAnswerError as failure:
+            told = self.broken(502, str(failure))
+            return event if failure.is_event else told
 
     def _remove(self, fields: dict[str, Raw]) -> bool:
         """Take out what the agent did not ask for; whether there was any."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -79,6 +79,11 @@ def is_json_object(body: bytes) -> bool:
         return isinstance(msgspec.json.decode(body), dict)
     except NOT_JSON:
         return False
+
+
+def message_of(error: Any) -> str:
+    """The sentence in an error of OpenAI's form, or of what stands in its place."""
+    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
 def error_body(status: int, message: str, code: str | None = None) -> bytes:

@@ -15,6 +15,7 @@ from agl_gateway.errors import (
     kind_of_status,
     shorten,
 )
+from agl_gateway.merger import read_whole
 from agl_gateway.records import CallRecord
 from agl_gateway.upstream import Answer
 
@@ -70,6 +71,7 @@ async def relay(
         await reply.whole(answer.status, error_body(refused), [*JSON, *_passed(answer.headers)])
         return
     try:
+        body = read_whole(body)
         passed = exchange.whole(body)
     except NOT_JSON as error:
         raise RefusedError(
@@ -106,10 +108,9 @@ async def _relay_stream(
     except BrokenOffError as error:
         failure = f"the backend broke off the stream: {error}"
     if not is_done:
-        stream = assemble(chunks)
-        failure = failure or stream.problem()
+        failure = failure or assemble(chunks).problem()
         end(failure)
-        if failure is not None and stream.error is None:
+        if failure is not None:
             await reply.end(exchange.end() + exchange.broken(502, failure))
             return
     await reply.end(exchange.end())

@@ -1,12 +1,13 @@
 """A call whose agent speaks another API than its backend, which is asked for a chat completion."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
-from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, shorten
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
+from agl_gateway.merger import UNFINISHED, BrokenAnswerError, ToolCall, is_object, wrong_form
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 from agl_records.dialects.fields import FieldError, Fields
 
@@ -39,21 +40,8 @@ class ChatStream:
         """A piece of the text with which the model declines."""
         raise NotImplementedError
 
-    def tool_call(self, index: int, call_id: str | None, name: str, arguments: str) -> bytes:
-        """A piece of a tool call; ``call_id`` and ``name`` come once, with the first piece.
-
-        Raises:
-            ValueError: The pieces of two calls are mixed.
-        """
-        kind, start = f"call {index}", b""
-        if self.open != kind:
-            if call_id is None or not name:
-                raise ValueError(f"arguments of tool call {index}, which is not the one being sent")
-            start = self.begin_call(kind, call_id, name)
-        return start + (self.arguments(arguments) if arguments else b"")
-
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
-        """A tool call begins; ``open`` becomes ``kind``."""
+        """A tool call begins; ``open`` becomes ``kind``. One is sent to its end before the next."""
         raise NotImplementedError
 
     def arguments(self, text: str) -> bytes:
@@ -74,6 +62,16 @@ class ChatStream:
         raise NotImplementedError
 
 
+class _Piece(NamedTuple):
+    """What a chunk adds to one thing of the answer."""
+
+    kind: str
+    """``reasoning``, ``text``, ``refusal``, or ``call`` with the number of the call."""
+    text: str
+    logprobs: Sequence[Any] = ()
+    call: ToolCall | None = None
+
+
 class Translated(Exchange):
     """One call, translated there and back.
 
@@ -88,11 +86,15 @@ class Translated(Exchange):
         request = dumps(chat)
         super().__init__(request, read_object(request))
         self._stream = stream
-        self._begun = self._over = False
+        self._begun = False
         self._ending: dict[str, Any] = {}
         self._usage: Mapping[str, Any] = {}
-        self._calls: set[int] = set()
-        """Numbers of the tool calls that have begun."""
+        self._call, self._arguments = "", ""
+        """The kind of pieces of the tool call that is being sent, and what was sent of it."""
+        self._num_calls = 0
+        """Calls that have begun, in the order of their numbers."""
+        self._held: list[_Piece] = []
+        """What waits for the end of that call."""
 
     def whole(self, answer: bytes) -> bytes:
         completion = msgspec.json.decode(answer)
@@ -107,12 +109,11 @@ class Translated(Exchange):
     def _translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
         """The whole answer as the agent gets it: what a stream of one chunk amounts to."""
         message = choice["message"]
-        calls = [
-            {**call, "index": number} for number, call in enumerate(message.get("tool_calls") or ())
-        ]
-        self._stream.begin(completion)
-        self._translate_delta({**message, "tool_calls": calls}, choice)
-        self._stream.finish(choice, completion.get("usage") or {})
+        calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls") or ())]
+        part = {**choice, "index": 0, "delta": {**message, "tool_calls": calls}}
+        self._translate_chunk(self._merger.take({**completion, "choices": [part]}))
+        self._send(is_over=True)
+        self._stream.finish(choice, self._usage)
         return self._stream.answer
 
     def chunk(self, data: bytes) -> bytes:
@@ -121,73 +122,92 @@ class Translated(Exchange):
 
     def end(self) -> bytes:
         rest, self._rest = self._rest, b""
-        return self._event(rest) + (self._finish() if self._ending else b"")
-
-    def _finish(self) -> bytes:
-        if self._over:
-            return b""
-        if not self._ending:
-            return self.broken(502, "the stream ended before the answer was complete")
-        self._over = True
-        return self._stream.finish(self._ending, self._usage)
+        return self._event(rest) + (self._event(b"data: [DONE]") if self._ending else b"")
 
     def broken(self, status: int, message: str) -> bytes:
-        if self._over:
+        if self._is_over:
             return b""
-        self._over = True
+        self._is_over = True
         return self._stream.broken(status, message)
 
     def _event(self, event: bytes) -> bytes:
         data = event_data(event)
-        if not data or self._over:
+        if not data or self._is_over:
             return b""
-        if data == b"[DONE]":
-            return self._finish()
         try:
-            chunk = msgspec.json.decode(data)
-        except NOT_JSON:
-            chunk = None
-        if not isinstance(chunk, dict):
-            return self.broken(502, f"the backend sent an event that is not JSON: {shorten(data)}")
-        if error := chunk.get("error"):
-            return self.broken(502, message_of(error))
-        try:
-            return self._translate_chunk(chunk)
+            if data != b"[DONE]":
+                return self._translate_chunk(self._merger.read(data))
+            if not self._ending:
+                return self.broken(502, UNFINISHED)
+            sent = self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
+            self._is_over = True
+            return sent
+        except BrokenAnswerError as failure:
+            return self.broken(502, str(failure))
         except WRONG_FORM as failure:
-            message = f"the backend sent a chunk of a wrong form ({failure!r}): {shorten(data)}"
-            return self.broken(502, message)
+            return self.broken(502, str(wrong_form(data, failure)))
 
     def _translate_chunk(self, chunk: dict[str, Any]) -> bytes:
-        sent: list[bytes] = []
+        sent = b""
         if not self._begun:
             self._begun = True
-            sent.append(self._stream.begin(chunk))
+            sent = self._stream.begin(chunk)
         self._usage = chunk.get("usage") or self._usage
-        for choice in chunk.get("choices") or ():
-            sent += self._translate_delta(choice.get("delta") or {}, choice)
+        for choice in chunk["choices"]:
+            self._hold(choice.get("delta") or {}, choice)
+            sent += self._send()
             if choice.get("finish_reason"):
                 self._ending = choice
-        return b"".join(sent)
+        return sent
 
-    def _translate_delta(self, delta: dict[str, Any], choice: dict[str, Any]) -> list[bytes]:
-        stream = self._stream
-        sent: list[bytes] = []
+    def _hold(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
         # vLLM's older and newer field.
         if thought := delta.get("reasoning_content") or delta.get("reasoning"):
-            sent.append(stream.reasoning(thought))
+            self._held.append(_Piece("reasoning", thought))
         if text := delta.get("content"):
-            sent.append(stream.text(text, (choice.get("logprobs") or {}).get("content") or []))
+            logprobs = (choice.get("logprobs") or {}).get("content") or []
+            self._held.append(_Piece("text", text, logprobs))
         if refusal := delta.get("refusal"):
-            sent.append(stream.refusal(refusal))
-        for number, call in enumerate(delta.get("tool_calls") or ()):
-            function = call.get("function") or {}
-            name, arguments = function.get("name") or "", function.get("arguments") or ""
-            index, call_id = call.get("index", number), call.get("id")
-            if index not in self._calls and (call_id is None or not name):
-                raise ValueError(f"tool call {index} has no {'id' if name else 'name'}")
-            self._calls.add(index)
-            sent.append(stream.tool_call(index, call_id, name, arguments))
+            self._held.append(_Piece("refusal", refusal))
+        for piece in delta.get("tool_calls") or ():
+            call = self._merger.calls(choice["index"])[piece["index"]]
+            arguments = (piece.get("function") or {}).get("arguments") or ""
+            if arguments or call.number >= self._num_calls:
+                self._held.append(_Piece(f"call {call.number}", arguments, call=call))
+
+    def _send(self, is_over: bool = False) -> bytes:
+        """Send what is held, but for what comes while a tool call is incomplete.
+
+        The pieces of one thing go out together. A call begins when its first arguments or something
+        else has come, as its name may come in pieces, too.
+        """
+        sent = b""
+        while self._held:
+            kind = self._held[0].kind
+            if self._call not in ("", kind) and not is_over and not is_object(self._arguments):
+                kind = self._call
+            pieces = [piece for piece in self._held if piece.kind == kind]
+            others = [piece for piece in self._held if piece.kind != kind]
+            text = "".join(piece.text for piece in pieces)
+            if not pieces or not (text or others or is_over):
+                break
+            self._held = others
+            sent += self._send_piece(pieces[0], text, [one for p in pieces for one in p.logprobs])
         return sent
+
+    def _send_piece(self, piece: _Piece, text: str, logprobs: list[Any]) -> bytes:
+        if piece.call is None:
+            self._call = ""
+            if piece.kind == "text":
+                return self._stream.text(text, logprobs)
+            send = self._stream.reasoning if piece.kind == "reasoning" else self._stream.refusal
+            return send(text)
+        start = b""
+        if self._call != piece.kind:
+            self._call, self._arguments, self._num_calls = piece.kind, "", piece.call.number + 1
+            start = self._stream.begin_call(piece.kind, piece.call.call_id, piece.call.name)
+        self._arguments += text
+        return start + (self._stream.arguments(text) if text else b"")
 
 
 class TranslatedDialect(Dialect):
@@ -222,11 +242,6 @@ class TranslatedDialect(Dialect):
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
         """An error in this API's shape."""
         raise NotImplementedError
-
-
-def message_of(error: Any) -> str:
-    """The sentence in an error of OpenAI's form, or of what stands in its place."""
-    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
 
 
 def error_message(body: bytes | None, otherwise: str) -> str:

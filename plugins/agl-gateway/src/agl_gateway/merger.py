@@ -1,0 +1,361 @@
+"""Reads the answers of model servers, in whatever form they come, into one form.
+
+The record of a call and every dialect read chunks through ``Merger``, so an agent sees what is
+recorded. In the one form texts are strings, a tool call has an id, a name and a number by which its
+pieces are told apart, and arguments are JSON text.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, message_of, shorten
+
+FAILED = {"error", "abort", "aborted", "cancelled", "canceled", "failed", "timeout"}
+FAILED |= {"network_error", "insufficient_system_resource"}
+"""Values of ``finish_reason`` that a server sends when it could not end the answer."""
+FINISH_REASONS = {"eos": "stop", "eos_token": "stop", "stop_sequence": "stop", "end_turn": "stop"}
+FINISH_REASONS |= {"max_tokens": "length", "tool_use": "tool_calls", "safety": "content_filter"}
+FINISH_REASONS |= {one: one for one in ("stop", "length", "tool_calls", "content_filter")}
+"""What servers say in lower case -> what OpenAI says."""
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+"""Fields of a message that are strings."""
+UNFINISHED = "the stream ended before the answer was complete"
+
+Json = dict[str, Any]
+_FinishReason = Literal["stop", "length", "tool_calls", "content_filter"] | None
+_Name = Annotated[str, Meta(min_length=1)]
+
+
+class BrokenAnswerError(Exception):
+    """The server says that its answer failed, or sends what is no part of an answer.
+
+    Args:
+        message: For the agent and for the record.
+        is_event: An event of the server says it already.
+    """
+
+    def __init__(self, message: str, is_event: bool = False) -> None:
+        super().__init__(message)
+        self.is_event = is_event
+
+
+def wrong_form(data: bytes, failure: Exception) -> BrokenAnswerError:
+    """What reading an event has raised, as an error of the server."""
+    message = "the backend sent an event that is no part of an answer"
+    return BrokenAnswerError(f"{message}: {shorten(data)} ({failure!r})")
+
+
+@dataclass(eq=False)
+class ToolCall:
+    """A tool call, as far as it has come."""
+
+    number: int
+    call_id: str
+    has_own_id: bool
+    """The server gave the id."""
+    kind: str
+    """``function`` or ``custom``."""
+    name: str = ""
+    arguments: str = ""
+    is_passed: bool = False
+    """Something else has come since."""
+    is_closed: bool = False
+    """Its arguments were complete then."""
+
+    def as_chat(self) -> Json:
+        """The call as a message has it."""
+        said = {"name": self.name, _ARGUMENTS[self.kind]: self.arguments}
+        return {"id": self.call_id, "type": self.kind, self.kind: said}
+
+    def begins_another(self, call_id: str, name: str, is_numbered: bool) -> bool:
+        """Whether a piece that seems to be of this call begins another one.
+
+        Args:
+            call_id: That of the piece, or nothing.
+            name: That of the piece, or nothing.
+            is_numbered: The server's number of the piece is that of this call.
+        """
+        if call_id and self.has_own_id and call_id != self.call_id:
+            return True
+        if not name or not self.name:
+            return False
+        if call_id and self.has_own_id:
+            return bool(self.arguments) and name != self.name
+        another = self.is_passed and name != self.name
+        return bool(self.arguments) or another or not is_numbered
+
+
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
+
+
+@dataclass
+class _Choice:
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    """In the order in which they began."""
+    by_index: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
+    """The call that the server's number means now."""
+
+
+class Merger:
+    """Reads one answer, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Choice] = {}
+        self._answer_id = ""
+        self.has_calls = False
+        """A tool call has begun, and what comes may be the next piece of it."""
+
+    def calls(self, index: int) -> list[ToolCall]:
+        """The tool calls of a choice, in the order in which they began."""
+        return self._choices[index].calls
+
+    def read(self, data: bytes) -> Json:
+        """The chunk that an event of a stream holds.
+
+        Raises:
+            BrokenAnswerError: The answer fails with this event.
+        """
+        try:
+            chunk = msgspec.json.decode(data)
+        except NOT_JSON:
+            chunk = None
+        if not isinstance(chunk, dict):
+            message = f"the backend sent an event that is not JSON: {shorten(data)}"
+            raise BrokenAnswerError(message)
+        if error := chunk.get("error"):
+            message = f"the backend reported an error in the stream: {message_of(error)}"
+            raise BrokenAnswerError(message, is_event=True)
+        try:
+            return self.take(chunk)
+        except WRONG_FORM as failure:
+            raise wrong_form(data, failure) from None
+
+    def take(self, chunk: Json) -> Json:
+        """A chunk, in the one form.
+
+        Raises:
+            BrokenAnswerError: The server ends an answer that failed.
+            ValueError: The chunk has a wrong form; others of ``WRONG_FORM`` say the same.
+        """
+        self._answer_id = str(chunk.get("id") or "")
+        taken = {**chunk, "choices": [self._part(part) for part in chunk.get("choices") or ()]}
+        if not isinstance(taken.get("usage"), dict | None):
+            del taken["usage"]
+        return taken
+
+    def _part(self, part: Json) -> Json:
+        taken = {**part, "index": _number(part.get("index")) or 0}
+        choice = self._choices.setdefault(taken["index"], _Choice())
+        if part.get("delta"):
+            taken["delta"] = delta = _with_texts(part["delta"])
+            if any(delta.get(key) for key in TEXTS):
+                _pass(choice.calls)
+            if pieces := delta.get("tool_calls"):
+                delta["tool_calls"] = [self._piece(choice, piece) for piece in pieces]
+        if "finish_reason" in part:
+            taken["finish_reason"] = _finish_reason(part["finish_reason"])
+            if taken["finish_reason"]:
+                _pass(choice.calls)
+        return taken
+
+    def _piece(self, choice: _Choice, piece: Json) -> Json:
+        """A piece of a tool call: ``index`` counts calls, and only the first piece has an id."""
+        kind = "custom" if piece.get("custom") else "function"
+        said: Json = piece.get(kind) or {}
+        name, text = said.get("name") or "", _as_text(said.get(_ARGUMENTS[kind]))
+        index, call_id = _number(piece.get("index")), str(piece.get("id") or "")
+        call, is_new = self._meant(choice, index, call_id), False
+        if call is None or call.begins_another(call_id, name, index is not None):
+            call, is_new = self._begin(choice, call_id, kind), True
+        elif name and (call.arguments or name == call.name):
+            name = ""  # comes with every piece
+        if index is not None:
+            choice.by_index[index] = call
+        call.name += name
+        _pass(choice.calls, call)
+        if call.is_closed:
+            if text.strip():
+                raise ValueError(f"more arguments of tool call {call.number} after their end")
+            text = ""
+        call.arguments += text
+        if text:
+            _check_name(call)
+        taken, given = {**piece, "index": call.number}, {"name": name, _ARGUMENTS[kind]: text}
+        if is_new:
+            taken |= {"id": call.call_id, "type": piece.get("type") or kind}
+        else:
+            taken.pop("id", None)
+        if changed := {
+            key: value for key, value in given.items() if value != (said.get(key) or "")
+        }:
+            taken[kind] = {**said, **changed}
+        return taken
+
+    def _meant(self, choice: _Choice, index: int | None, call_id: str) -> ToolCall | None:
+        """The call that a piece seems to be of, by its number or else its id; or the last one."""
+        same_id = [call for call in choice.calls if call_id and call.call_id == call_id]
+        if index is None:
+            return (same_id or choice.calls or [None])[-1]
+        call = choice.by_index.get(index)
+        return same_id[-1] if call is not None and same_id and call not in same_id else call
+
+    def _begin(self, choice: _Choice, call_id: str, kind: str) -> ToolCall:
+        self.has_calls = True
+        number = len(choice.calls)
+        # The record is read from the same bytes later, and must come to the same id.
+        made_up = "_".join(filter(None, ("call", self._answer_id, str(number))))
+        choice.calls.append(call := ToolCall(number, call_id or made_up, bool(call_id), kind))
+        return call
+
+
+def read_whole(body: bytes) -> bytes:
+    """An unstreamed answer in the one form; one that has it comes back as it is.
+
+    Raises:
+        ValueError: The server says that the answer failed, or it is none.
+    """
+    if finishes(body) is not None:
+        return body
+    answer = msgspec.json.decode(body)
+    if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
+        return body
+    try:
+        choices = [_whole_choice(answer, choice) for choice in answer["choices"]]
+    except BrokenAnswerError as failure:
+        raise ValueError(str(failure)) from None
+    except WRONG_FORM as failure:
+        raise ValueError(f"it has a wrong form: {failure!r}") from None
+    return msgspec.json.encode({**answer, "choices": choices})
+
+
+def _whole_choice(answer: Json, choice: Json) -> Json:
+    """Each tool call is whole, so each has a number of its own."""
+    merger, message = Merger(), choice.get("message", {})
+    calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls") or ())]
+    delta = {**message, "tool_calls": calls} if calls else message
+    part = {**choice, "index": 0, "delta": delta}
+    taken = merger.take({"id": answer.get("id"), "choices": [part]})["choices"][0]
+    _pass(merger.calls(0))
+    said = taken.pop("delta")
+    for call in said.get("tool_calls") or ():
+        del call["index"]
+    return {**taken, "index": choice.get("index"), "message": said} if message else taken
+
+
+def is_object(text: str) -> bool:
+    """Whether it is a whole JSON object, as complete arguments are."""
+    if not text.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except NOT_JSON:
+        return False
+
+
+def _pass(calls: list[ToolCall], but: ToolCall | None = None) -> None:
+    """Something else has come than a piece of these calls."""
+    for call in calls:
+        if call is not but and not call.is_closed:
+            _check_name(call)
+            call.is_passed, call.is_closed = True, is_object(call.arguments)
+
+
+def _check_name(call: ToolCall) -> None:
+    if not call.name:
+        raise ValueError(f"tool call {call.number} has no name")
+
+
+def _number(index: Any) -> int | None:
+    """What a server gives as an index, if it is one."""
+    return index if type(index) is int and index >= 0 else None
+
+
+def _as_text(arguments: Any) -> str:
+    if isinstance(arguments, dict | list):
+        return json.dumps(arguments, ensure_ascii=False)
+    return (arguments or "") + ""  # a TypeError for what is no text
+
+
+def _finish_reason(given: Any) -> str | None:
+    said = given.get("type") if isinstance(given, dict) else given  # SGLang's own form
+    if not said:
+        return None
+    word = str(said).lower()
+    if word in FAILED:
+        raise BrokenAnswerError(f"the backend ended the answer with finish_reason {said!r}")
+    return FINISH_REASONS.get(word, str(said))
+
+
+def _with_texts(message: Mapping[str, Any]) -> Json:
+    """A message or a piece of one whose texts are strings."""
+    taken = dict(message)
+    if isinstance(taken.get("content"), list):
+        parts: list[tuple[bool, str]] = [_read_part(part) for part in taken["content"]]
+        thought = "".join(text for is_thought, text in parts if is_thought)
+        taken["content"] = "".join(text for is_thought, text in parts if not is_thought)
+        if thought:
+            taken["reasoning_content"] = (taken.get("reasoning_content") or "") + thought
+    for key in TEXTS:
+        if not isinstance(taken.get(key), str | None):
+            raise TypeError(f"{key!r} is {shorten(repr(taken[key]).encode())}; expected a string")
+    return taken
+
+
+def _read_part(part: Json) -> tuple[bool, str]:
+    """Whether a part of a content is a thought, and what it says."""
+    kind = part["type"]
+    if kind in ("text", "output_text"):
+        return False, part["text"]
+    if kind not in ("thinking", "reasoning"):
+        raise ValueError(f"a part of type {kind!r}")
+    said = part.get(kind) or part.get("text") or ""
+    return True, said if isinstance(said, str) else "".join(_read_part(one)[1] for one in said)
+
+
+class _Function(Struct):
+    name: _Name
+    arguments: str
+
+
+class _Call(Struct):
+    id: _Name
+    function: _Function
+
+
+class _Message(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Plain(Struct):
+    index: int = 0
+    message: _Message | None = None
+    delta: _Message | None = None
+    finish_reason: _FinishReason = None
+
+
+class _Answer(Struct):
+    choices: list[_Plain]
+    error: None = None
+
+
+_read_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def finishes(data: bytes) -> bool | None:
+    """Whether an answer or a chunk says how it ended; None for one that has not the one form.
+
+    A chunk with tool calls has it only if they begin and end there.
+    """
+    try:
+        return any(choice.finish_reason for choice in _read_answer(data).choices)
+    except NOT_JSON:
+        return None

@@ -1,0 +1,311 @@
+"""An agent sees what is recorded, in each dialect, whatever form the server's answer has."""
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agl.semconv import ModelCallAttributes as Key
+from agl_gateway.app import DIALECTS
+from agl_gateway.asgi import Reply
+from agl_gateway.forward import relay
+from agl_gateway.records import CallRecord, Origin
+
+anthropic, openai = pytest.importorskip("anthropic"), pytest.importorskip("openai")
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+USER = [{"role": "user", "content": "hello"}]
+ASKED: dict[str, dict[str, Any]] = {
+    "chat/completions": {"model": "m", "messages": USER},
+    "messages": {"model": "m", "messages": USER, "max_tokens": 9},
+    "responses": {"model": "m", "input": "hello"},
+}
+STREAM = "text/event-stream"
+
+
+def relayed(path: str, chunks: list[bytes], content_type: str) -> tuple[bytes, CallRecord]:
+    """What an agent is sent for these pieces of an answer, and the record."""
+    sent: list[bytes] = []
+
+    class Answer:
+        status, headers = 200, {"content-type": content_type}
+
+        async def read(self) -> bytes:
+            return b"".join(chunks)
+
+        async def chunks(self):
+            for chunk in chunks:
+                yield chunk
+
+    async def send(message: dict) -> None:
+        sent.append(message.get("body", b""))
+
+    request = json.dumps({**ASKED[path], "stream": content_type == STREAM})
+    exchange = DIALECTS[path].read(request.encode())
+    exchange.body_for("m", ("return_token_ids", "logprobs"))
+    record = CallRecord(Origin("ro", "at"))
+    asyncio.run(relay(Answer(), exchange, record, Reply(send), record.end, bytes))
+    return b"".join(sent), record
+
+
+def recorded(record: CallRecord) -> tuple[str | None, Any]:
+    """The error in a record, or what its message says: see ``seen_in``."""
+    attributes = json.loads(record.pack().body)["attributes"]
+    if error := attributes.get(Key.ERROR):
+        return error, None
+    return None, seen_in(json.loads(attributes[Key.OUTPUT_MESSAGES])[0])
+
+
+def seen_in(message: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str]]]:
+    """Reasoning, text, and of each tool call id, name and arguments."""
+    calls = [
+        (call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+        for call in message.get("tool_calls") or ()
+    ]
+    return message.get("reasoning_content") or "", message.get("content") or "", calls
+
+
+class Agents:
+    """Official clients; each gets ``body`` for an answer."""
+
+    body = b""
+
+    def __init__(self) -> None:
+        self.openai = self._client(openai.OpenAI, "httpx")
+        self.anthropic = self._client(anthropic.Anthropic, "httpx2")
+
+    def _client(self, kind: Any, http_library: str) -> Any:
+        http = pytest.importorskip(http_library)
+
+        def answer(_: Any) -> Any:
+            return http.Response(200, headers={"content-type": STREAM}, content=self.body)
+
+        client = http.Client(transport=http.MockTransport(answer))
+        return kind(base_url="http://m", api_key="k", max_retries=0, http_client=client)
+
+    def of(self, path: str) -> Any:
+        """What a client makes of the stream; None if it raises the error in it."""
+        read = {"messages": self._messages, "responses": self._responses}.get(path, self._chat)
+        try:
+            return read(ASKED[path])
+        except (anthropic.APIError, openai.APIError):
+            return None
+
+    def _chat(self, asked: dict[str, Any]) -> Any:
+        with self.openai.chat.completions.stream(**asked) as stream:
+            for _ in stream:
+                pass
+            return seen_in(stream.current_completion_snapshot.choices[0].message.to_dict())
+
+    def _messages(self, asked: dict[str, Any]) -> Any:
+        texts, calls = {"thinking": "", "text": ""}, []
+        for event in self.anthropic.messages.create(**asked, stream=True):
+            if event.type == "content_block_start" and event.content_block.type == "tool_use":
+                calls.append([event.content_block.id, event.content_block.name, ""])
+            elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+                calls[-1][2] += event.delta.partial_json
+            elif event.type == "content_block_delta":
+                kind = event.delta.type.removesuffix("_delta")
+                texts[kind] += getattr(event.delta, kind)
+        return texts["thinking"], texts["text"], [tuple(call) for call in calls]
+
+    def _responses(self, asked: dict[str, Any]) -> Any:
+        last = list(self.openai.responses.create(**asked, stream=True))[-1]
+        if last.type in ("error", "response.failed"):
+            return None
+        texts, calls = {"reasoning": "", "message": ""}, []
+        for item in last.response.output:
+            if item.type == "function_call":
+                calls.append((item.call_id, item.name, item.arguments))
+            else:
+                texts[item.type] += "".join(part.text for part in item.content)
+        return texts["reasoning"], texts["message"], calls
+
+
+@pytest.fixture(scope="module")
+def agents() -> Agents:
+    return Agents()
+
+
+def check(agents: Agents, path: str, chunks: list[bytes]) -> Any:
+    """What was recorded, after a comparison with what the agent's client made of the same."""
+    agents.body, record = relayed(path, chunks, STREAM)
+    error, expected = recorded(record)
+    assert agents.of(path) == expected, (error, agents.body)
+    return expected if error is None else error
+
+
+def events(*deltas: Any, finish: Any = "stop") -> list[bytes]:
+    """A stream with these deltas; what is no dict is a list of choices."""
+    choices = [
+        [{"index": 0, "delta": one, "finish_reason": None}] if isinstance(one, dict) else one
+        for one in (*deltas, [{"index": 0, "delta": {}, "finish_reason": finish}])
+    ]
+    chunks = [{"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk"}]
+    said = [json.dumps(chunks[0] | {"choices": one}, ensure_ascii=False) for one in choices]
+    return [f"data: {one}\n\n".encode() for one in (*said, "[DONE]")]
+
+
+def piece(index: Any = ..., call_id: Any = None, name: Any = None, arguments: Any = None) -> Any:
+    function = {"name": name, "arguments": arguments}
+    call: dict[str, Any] = {} if index is ... else {"index": index}
+    call |= {"id": call_id} if call_id is not None else {}
+    given = {key: value for key, value in function.items() if value is not None}
+    return {"tool_calls": [{**call, "type": "function", "function": given}]}
+
+
+A, B = ("a", "f", '{"x":1}'), ("b", "g", '{"y":2}')
+MAGISTRAL = {"type": "thinking", "thinking": [{"type": "text", "text": "hm "}]}
+SHAPES = {
+    "all have index 0": (events(piece(0, *A), piece(0, *B)), ("", "", [A, B])),
+    "no index": (events(piece(..., *A), piece(..., *B)), ("", "", [A, B])),
+    "null as index": (events(piece(None, *A), piece(None, *B)), ("", "", [A, B])),
+    "a string as index": (events(piece("0", *A), piece("1", *B)), ("", "", [A, B])),
+    "far and falling indices": (events(piece(20_000, *A), piece(2, *B)), ("", "", [A, B])),
+    "numbers, then none": (events(piece(2, *A), piece(None, *B)), ("", "", [A, B])),
+    "pieces without an index": (
+        events(piece(..., "a", "f", '{"x"'), piece(..., arguments=":1}"), piece(..., *B)),
+        ("", "", [A, B]),
+    ),
+    "alternating pieces": (
+        events(piece(0, "a", "f", '{"x"'), piece(1, "b", "g", '{"y"'),
+               piece(0, arguments=":1}"), piece(1, arguments=":2}")),
+        ("", "", [A, B]),
+    ),
+    "text within a call": (
+        events(piece(0, "a", "f", '{"x"'), {"content": "so"}, piece(0, arguments=":1}")),
+        ("", "so", [A]),
+    ),
+    "id and name in every piece": (
+        events(piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ":1}")), ("", "", [A])),
+    "a name in pieces": (events(piece(0, "a", "look_"), piece(0, None, "up", "{}")),
+                         ("", "", [("a", "look_up", "{}")])),
+    "no ids": (events(piece(0, None, "f", '{"x":1}'), piece(0, "", "g", '{"y":2}')),
+               ("", "", [("call_c_0", *A[1:]), ("call_c_1", *B[1:])])),
+    "an object as arguments": (events(piece(0, "a", "f", {"x": 1})),
+                               ("", "", [("a", "f", '{"x": 1}')])),
+    "a list as content": (
+        events({"content": [MAGISTRAL]}, {"content": [{"type": "text", "text": "4"}]}),
+        ("hm ", "4", [])),
+    "choices are null": (events({"content": "a"}, None), ("", "a", [])),
+    "another word for stop": (events({"content": "a"}, finish="EOS_TOKEN"), ("", "a", [])),
+    "finish_reason as an object": (events({"content": "a"}, finish={"type": "stop"}),
+                                   ("", "a", [])),
+    "error": (events({"content": "Hal"}, finish="error"), "finish_reason 'error'"),
+    "abort": (events(piece(0, *A), finish="abort"), "finish_reason 'abort'"),
+    "no name": (events(piece(0, "a", None, "{}")), "tool call 0 has no name"),
+    "arguments after their end": (events(piece(0, *A), piece(1, *B), piece(0, arguments="!")),
+                                  "more arguments of tool call 0"),
+    "no finish_reason": (events({"content": "a"}, finish=None), "ended before"),
+    "an unknown part": (events({"content": [{"type": "video"}]}), "a part of type 'video'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_odd_streams_are_seen_as_they_are_recorded(agents: Agents, path: str, shape: str) -> None:
+    chunks, expected = SHAPES[shape]
+    found = check(agents, path, chunks)
+    assert found == expected or (isinstance(expected, str) and expected in found)
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_a_failed_answer_is_the_fault_of_the_server(path: str) -> None:
+    _, record = relayed(path, SHAPES["abort"][0], STREAM)
+    recorded(record)
+    assert record.error_kind == "infrastructure"
+
+
+TEXT = st.sampled_from(["a", "é\n", "{", '"', ""])
+LISTS = st.sampled_from([[MAGISTRAL], [{"type": "text", "text": "t"}, MAGISTRAL], []])
+SAID = st.one_of(
+    st.builds(lambda text: {"content": text}, st.one_of(TEXT, LISTS, st.none())),
+    st.builds(lambda text: {"reasoning_content": text}, TEXT),
+)
+PIECES = st.builds(
+    piece,
+    st.sampled_from([0, 0, 1, 2, ..., None, -1, "0"]),
+    st.sampled_from([None, None, "", "a", "b", "d"]),
+    st.sampled_from([None, None, "f", "g", ""]),
+    st.sampled_from([None, "", "{", '"x"', ":1", "}", "{}", '{"x":1}', " ", {"y": "é"}, {}, []]),
+)
+SOUP = st.lists(st.one_of(PIECES, PIECES, SAID, st.just([]), st.none()), max_size=9)
+FINISH = st.sampled_from(["stop", "tool_calls", "length", "STOP", "odd", "abort", "", None])
+
+
+@st.composite
+def whole_calls(draw: Any) -> tuple[list[Any], list[tuple[str, str, str]]]:
+    """Deltas whose calls can be told apart, and the calls."""
+    calls = draw(st.lists(st.tuples(st.sampled_from("fg"), st.sampled_from(
+        ['{"x":1}', '{"a":{"b":"}"}}', "{}"])), max_size=4))  # fmt: skip
+    named = [(f"id{n}", *call) for n, call in enumerate(calls)]
+    indices = draw(st.sampled_from(["right", "all 0", "none", "null", "far"]))
+    repeats = draw(st.booleans())
+    deltas, waiting = [], []
+    for number, (call_id, name, arguments) in enumerate(named):
+        places = {"right": number, "all 0": 0, "none": ..., "null": None, "far": 90 - 7 * number}
+        index = places[indices]
+        cut = draw(st.integers(0, len(arguments)))
+        rest = (call_id, name) if repeats else (None, None)
+        deltas.append(piece(index, call_id, name, arguments[:cut]))
+        waiting.append(piece(index, *rest, arguments[cut:]))
+        if not (indices in ("right", "far") and draw(st.booleans())):
+            deltas += waiting if len(waiting) == 1 else []
+            waiting = [] if len(waiting) == 1 else waiting
+    return [*deltas, *waiting], named
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place % (len(stream) + 1) for place in places} | {0, len(stream)})
+    return [stream[begin:end] for begin, end in pairwise(ends)]
+
+
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("path", ASKED)
+def test_any_stream_is_seen_as_it_is_recorded(agents: Agents, path: str, examples: int) -> None:
+    @hypothesis.settings(max_examples=examples, database=None, deadline=None)
+    @hypothesis.given(SOUP, FINISH, st.lists(st.integers(0, 5000), max_size=9), whole_calls())
+    def compare(soup: Any, finish: Any, places: list[int], drawn: Any) -> None:
+        stream = b"".join(events(*soup, finish=finish))
+        check(agents, path, cut(stream, places))
+        deltas, calls = drawn
+        assert check(agents, path, cut(b"".join(events(*deltas)), places)) == ("", "", calls)
+
+    compare()
+
+
+def test_a_stream_of_the_documented_form_is_passed_on_as_it_is() -> None:
+    pieces = (piece(0, "a", "f", ""), piece(0, arguments='{"x":1}'), piece(1, *B))
+    stream = b"".join(events({"content": "a"}, *pieces, finish="tool_calls"))
+    assert relayed("chat/completions", cut(stream, [99, 300]), STREAM)[0] == stream
+
+
+WHOLE = {
+    "an object as arguments": ({"tool_calls": [{"id": "a", "function": {"name": "f",
+        "arguments": {"x": 1}}}]}, ("", "", [("a", "f", '{"x": 1}')])),
+    "no id": ({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+              ("", "", [("call_c_0", "f", "{}")])),
+    "a list as content": ({"content": [MAGISTRAL, {"type": "text", "text": "4"}]},
+                          ("hm ", "4", [])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("shape", WHOLE)
+def test_odd_whole_answers_are_seen_as_they_are_recorded(path: str, shape: str) -> None:
+    message, expected = WHOLE[shape]
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    answer = json.dumps({"id": "c", "choices": choices}).encode()
+    body, record = relayed(path, [answer], "application/json")
+    assert recorded(record) == (None, expected)
+    given = json.loads(body)
+    if path == "chat/completions":
+        assert seen_in(given["choices"][0]["message"]) == expected
+    for text in (expected[0], expected[1], *(name for call in expected[2] for name in call[:2])):
+        assert text in json.dumps(given)
