@@ -31,14 +31,16 @@ class StreamedAnswer:
             return False
         try:
             chunk = self._merger.read(data)
-            for key, value in chunk.items():
-                if key != "choices" and value is not None:
-                    self._head.setdefault(key, value)
-                    if key == "usage":
-                        self._head[key] = value
+            if not chunk.keys() <= self._head.keys() or chunk.get("usage"):
+                new = {key: value for key, value in chunk.items() if value is not None}
+                usage = {key: new[key] for key in ("usage",) if key in new}
+                self._head = {**new, **self._head, **usage}
             for part in chunk["choices"]:
                 index = part["index"]
-                _merge_choice(self._choices.setdefault(index, {"index": index}), part)
+                if index not in self._choices:
+                    kind = {"text": ""} if "text" in part else {"message": {}}
+                    self._choices[index] = {"index": index, **kind}
+                _merge_choice(self._choices[index], part)
         except BrokenAnswerError as failure:
             self._failure = str(failure)
         except WRONG_FORM as failure:
@@ -47,7 +49,7 @@ class StreamedAnswer:
 
     def completion(self) -> dict[str, Any] | None:
         """What has come so far, or None when nothing has."""
-        if not self._head and not self._choices:
+        if not self._head:
             return None
         return {**self._head, "choices": [self._choice(index) for index in sorted(self._choices)]}
 
@@ -69,19 +71,22 @@ def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
 
 
 def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
-    if "text" in part:  # of completions
-        choice["text"] = choice.get("text", "") + (part["text"] or "")
-    else:
-        _merge_delta(choice.setdefault("message", {}), part.get("delta") or {})
-    for key in ("token_ids", "prompt_token_ids"):
-        if part.get(key):
-            choice.setdefault(key, []).extend(part[key])
-    for key, values in (part.get("logprobs") or {}).items():
-        if key in ("content", "token_logprobs") and values:
-            choice.setdefault("logprobs", {}).setdefault(key, []).extend(values)
-    for key in ("finish_reason", "stop_reason", "weight_versions"):
-        if part.get(key) is not None:
-            choice[key] = part[key]
+    for key, value in part.items():
+        if value is None:
+            continue
+        if key == "delta":
+            _merge_delta(choice["message"], value)
+        elif key == "logprobs":
+            known = choice.setdefault("logprobs", {})
+            for name in ("content", "token_logprobs"):
+                if value.get(name):
+                    known.setdefault(name, []).extend(value[name])
+        elif key in ("token_ids", "prompt_token_ids"):
+            choice.setdefault(key, []).extend(value)
+        elif key == "text":  # of completions
+            choice["text"] = choice.get("text", "") + value
+        elif key in ("finish_reason", "stop_reason", "weight_versions"):
+            choice[key] = value
 
 
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
-from agl_gateway.merger import UNFINISHED, BrokenAnswerError, Merger, finishes
+from agl_gateway.merger import UNFINISHED, BrokenAnswerError, Merger, is_plain
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 EXTENSIONS = {
@@ -77,6 +77,9 @@ class Exchange:
         fields = self.fields
         unasked = [name for name in callbacks if bytes(fields.get(EXTENSIONS[name], NULL)) in _OFF]
         self._removed = tuple(name for name in unasked if name not in self.shown)
+        self._removed_keys = [
+            key for name in self._removed for key in self.choice_keys.get(name, ())
+        ]
         if model == self.model and not unasked:
             return self.request
         added = {EXTENSIONS[name]: self.added[name] for name in unasked}
@@ -119,14 +122,12 @@ class Exchange:
         if data == b"[DONE]":
             return event if self._has_finished else self.broken(502, UNFINISHED)
         try:
-            is_last = None if self._merger.has_calls or b'"tool_calls"' in data else finishes(data)
-            if is_last is None:
+            if self._merger.has_calls or not is_plain(data):
                 chunk = self._merger.read(data)
-                is_last = any(choice.get("finish_reason") for choice in chunk["choices"])
+                self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
                 if chunk != msgspec.json.decode(data):
                     data = dumps(chunk)
                     event = b"data: " + data + b"\n\n"
-            self._has_finished |= is_last
             fields = read_object(data) if self._removed else {}
             return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
         except BrokenAnswerError as failure:
@@ -142,10 +143,9 @@ class Exchange:
         choices = _read_objects(fields["choices"])
         edited = False
         for choice in choices:
-            for name in removed:
-                for key in self.choice_keys.get(name, ()):
-                    edited |= choice.pop(key, None) is not None
-            if "logprobs" in removed and bytes(choice.get("logprobs", NULL)) != b"null":
+            for key in self._removed_keys:
+                edited |= choice.pop(key, None) is not None
+            if "logprobs" in removed and choice.get("logprobs", NULL) != NULL:
                 choice["logprobs"] = NULL
                 edited = True
         if edited:

@@ -95,12 +95,13 @@ async def _relay_stream(
     try:
         async for chunk in answer.chunks():
             chunks.append(chunk)
+            window = tail + chunk
             # What agents get may be empty while an event is incomplete.
-            if not is_done and _DONE.search(tail + chunk):
+            if not is_done and b"[DONE]" in window and _DONE.search(window):
                 is_done = True
                 end(None)
                 await reply.settle()
-            tail = (tail + chunk)[-_DONE_LENGTH:]
+            tail = window[-_DONE_LENGTH:]
             if passed := exchange.chunk(chunk):
                 if record.first_token_time is None:
                     record.first_token_time = record.now()

@@ -6,7 +6,6 @@ pieces are told apart, and arguments are JSON text.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -24,6 +23,7 @@ FINISH_REASONS |= {one: one for one in ("stop", "length", "tool_calls", "content
 """What servers say in lower case -> what OpenAI says."""
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Fields of a message that are strings."""
+_ONLY_TEXTS = {str}
 UNFINISHED = "the stream ended before the answer was complete"
 
 Json = dict[str, Any]
@@ -106,7 +106,7 @@ class Merger:
 
     def __init__(self) -> None:
         self._choices: dict[int, _Choice] = {}
-        self._answer_id = ""
+        self._answer_id: Any = None
         self.has_calls = False
         """A tool call has begun, and what comes may be the next piece of it."""
 
@@ -136,32 +136,33 @@ class Merger:
             raise wrong_form(data, failure) from None
 
     def take(self, chunk: Json) -> Json:
-        """A chunk, in the one form.
+        """Bring a chunk into the one form, in place.
 
         Raises:
             BrokenAnswerError: The server ends an answer that failed.
             ValueError: The chunk has a wrong form; others of ``WRONG_FORM`` say the same.
         """
-        self._answer_id = str(chunk.get("id") or "")
-        taken = {**chunk, "choices": [self._part(part) for part in chunk.get("choices") or ()]}
-        if not isinstance(taken.get("usage"), dict | None):
-            del taken["usage"]
-        return taken
-
-    def _part(self, part: Json) -> Json:
-        taken = {**part, "index": _number(part.get("index")) or 0}
-        choice = self._choices.setdefault(taken["index"], _Choice())
-        if part.get("delta"):
-            taken["delta"] = delta = _with_texts(part["delta"])
-            if any(delta.get(key) for key in TEXTS):
-                _pass(choice.calls)
-            if pieces := delta.get("tool_calls"):
-                delta["tool_calls"] = [self._piece(choice, piece) for piece in pieces]
-        if "finish_reason" in part:
-            taken["finish_reason"] = _finish_reason(part["finish_reason"])
-            if taken["finish_reason"]:
-                _pass(choice.calls)
-        return taken
+        self._answer_id = chunk.get("id")
+        chunk["choices"] = parts = chunk.get("choices") or []
+        for part in parts:
+            index = part.get("index")
+            if type(index) is not int or index < 0:
+                index = part["index"] = 0
+            choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
+            delta = part.get("delta")
+            if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
+                has_text = _take_texts(delta)
+                if has_text and choice.calls:
+                    _pass(choice.calls)
+                if pieces := delta.get("tool_calls"):
+                    delta["tool_calls"] = [self._piece(choice, piece) for piece in pieces]
+            if part.get("finish_reason") is not None:
+                part["finish_reason"] = _finish_reason(part["finish_reason"])
+                if part["finish_reason"]:
+                    _pass(choice.calls)
+        if not isinstance(chunk.get("usage"), dict) and chunk.get("usage") is not None:
+            del chunk["usage"]
+        return chunk
 
     def _piece(self, choice: _Choice, piece: Json) -> Json:
         """A piece of a tool call: ``index`` counts calls, and only the first piece has an id."""
@@ -208,7 +209,7 @@ class Merger:
         self.has_calls = True
         number = len(choice.calls)
         # The record is read from the same bytes later, and must come to the same id.
-        made_up = "_".join(filter(None, ("call", self._answer_id, str(number))))
+        made_up = "_".join(map(str, filter(None, ("call", self._answer_id, str(number)))))
         choice.calls.append(call := ToolCall(number, call_id or made_up, bool(call_id), kind))
         return call
 
@@ -219,32 +220,34 @@ def read_whole(body: bytes) -> bytes:
     Raises:
         ValueError: The server says that the answer failed, or it is none.
     """
-    if finishes(body) is not None:
+    try:
+        _read_answer(body)
+    except NOT_JSON:
+        answer = msgspec.json.decode(body)
+    else:
         return body
-    answer = msgspec.json.decode(body)
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return body
     try:
-        choices = [_whole_choice(answer, choice) for choice in answer["choices"]]
+        for choice in answer["choices"]:
+            _take_whole(choice, answer.get("id"))
     except BrokenAnswerError as failure:
         raise ValueError(str(failure)) from None
     except WRONG_FORM as failure:
         raise ValueError(f"it has a wrong form: {failure!r}") from None
-    return msgspec.json.encode({**answer, "choices": choices})
+    return msgspec.json.encode(answer)
 
 
-def _whole_choice(answer: Json, choice: Json) -> Json:
-    """Each tool call is whole, so each has a number of its own."""
+def _take_whole(choice: Json, answer_id: Any) -> None:
     merger, message = Merger(), choice.get("message", {})
-    calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls") or ())]
-    delta = {**message, "tool_calls": calls} if calls else message
-    part = {**choice, "index": 0, "delta": delta}
-    taken = merger.take({"id": answer.get("id"), "choices": [part]})["choices"][0]
+    for number, call in enumerate(message.get("tool_calls") or ()):
+        call["index"] = number  # each is another call
+    part = {"index": 0, "delta": message, "finish_reason": choice.get("finish_reason")}
+    merger.take({"id": answer_id, "choices": [part]})
     _pass(merger.calls(0))
-    said = taken.pop("delta")
-    for call in said.get("tool_calls") or ():
+    for call in message.get("tool_calls") or ():
         del call["index"]
-    return {**taken, "index": choice.get("index"), "message": said} if message else taken
+    choice["finish_reason"] = part["finish_reason"]
 
 
 def is_object(text: str) -> bool:
@@ -291,19 +294,22 @@ def _finish_reason(given: Any) -> str | None:
     return FINISH_REASONS.get(word, str(said))
 
 
-def _with_texts(message: Mapping[str, Any]) -> Json:
-    """A message or a piece of one whose texts are strings."""
-    taken = dict(message)
-    if isinstance(taken.get("content"), list):
-        parts: list[tuple[bool, str]] = [_read_part(part) for part in taken["content"]]
-        thought = "".join(text for is_thought, text in parts if is_thought)
-        taken["content"] = "".join(text for is_thought, text in parts if not is_thought)
-        if thought:
-            taken["reasoning_content"] = (taken.get("reasoning_content") or "") + thought
+def _take_texts(message: Json) -> bool:
+    """Make strings of the texts of a message, or of a piece of one; whether there are any."""
+    has_text = False
     for key in TEXTS:
-        if not isinstance(taken.get(key), str | None):
-            raise TypeError(f"{key!r} is {shorten(repr(taken[key]).encode())}; expected a string")
-    return taken
+        value = message.get(key)
+        if value is None:
+            continue
+        if key == "content" and isinstance(value, list):
+            parts = [_read_part(part) for part in value]
+            value = message[key] = "".join(text for is_thought, text in parts if not is_thought)
+            if thought := "".join(text for is_thought, text in parts if is_thought):
+                message["reasoning_content"] = (message.get("reasoning_content") or "") + thought
+        if type(value) is not str:
+            raise TypeError(f"{key!r} is {shorten(repr(value).encode())}; expected a string")
+        has_text = has_text or bool(value)
+    return has_text
 
 
 def _read_part(part: Json) -> tuple[bool, str]:
@@ -327,35 +333,48 @@ class _Call(Struct):
     function: _Function
 
 
-class _Message(Struct):
+class _Texts(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+
+
+class _Message(_Texts):
     tool_calls: list[_Call] | None = None
 
 
-class _Plain(Struct):
-    index: int = 0
+class _Delta(_Texts):
+    tool_calls: None = None
+
+
+class _Part(Struct):
+    delta: _Delta | None = None
+    finish_reason: None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Part]
+    error: None = None
+
+
+class _WholeChoice(Struct):
     message: _Message | None = None
-    delta: _Message | None = None
     finish_reason: _FinishReason = None
 
 
 class _Answer(Struct):
-    choices: list[_Plain]
-    error: None = None
+    choices: list[_WholeChoice]
 
 
+_read_chunk = msgspec.json.Decoder(_Chunk).decode
 _read_answer = msgspec.json.Decoder(_Answer).decode
 
 
-def finishes(data: bytes) -> bool | None:
-    """Whether an answer or a chunk says how it ended; None for one that has not the one form.
-
-    A chunk with tool calls has it only if they begin and end there.
-    """
+def is_plain(data: bytes) -> bool:
+    """Whether a chunk has the one form, without a tool call, an end or an error."""
     try:
-        return any(choice.finish_reason for choice in _read_answer(data).choices)
+        _read_chunk(data)
     except NOT_JSON:
-        return None
+        return False
+    return True

@@ -181,6 +181,9 @@ class Translated(Exchange):
         The pieces of one thing go out together. A call begins when its first arguments or something
         else has come, as its name may come in pieces, too.
         """
+        if len(self._held) == 1 and self._held[0].text and self._call in ("", self._held[0].kind):
+            piece = self._held.pop()
+            return self._send_piece(piece, piece.text, piece.logprobs)
         sent = b""
         while self._held:
             kind = self._held[0].kind
@@ -195,11 +198,11 @@ class Translated(Exchange):
             sent += self._send_piece(pieces[0], text, [one for p in pieces for one in p.logprobs])
         return sent
 
-    def _send_piece(self, piece: _Piece, text: str, logprobs: list[Any]) -> bytes:
+    def _send_piece(self, piece: _Piece, text: str, logprobs: Sequence[Any]) -> bytes:
         if piece.call is None:
             self._call = ""
             if piece.kind == "text":
-                return self._stream.text(text, logprobs)
+                return self._stream.text(text, list(logprobs))
             send = self._stream.reasoning if piece.kind == "reasoning" else self._stream.refusal
             return send(text)
         start = b""
