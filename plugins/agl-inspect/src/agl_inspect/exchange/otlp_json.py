@@ -13,7 +13,7 @@ from agl.errors import ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
 from agl_http.otlp import spans_of
-from agl_inspect.exchange.recorded import each_line, parse, text_of
+from agl_inspect.exchange.recorded import objects_of
 from agl_inspect.exchange.traces import UNNAMED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def is_otlp(path: Path) -> bool:
     """Whether the file's first object is an OTLP request."""
     try:
-        _, request = next(_requests(path))
+        _, request = next(objects_of(path))
     except (ConfigError, StopIteration):
         return False
     return "resourceSpans" in request
@@ -31,7 +31,7 @@ def is_otlp(path: Path) -> bool:
 
 def read_otlp(path: Path) -> Iterator[Span]:
     """The spans of a file; errors as in ``traces.Read``."""
-    for where, request in _requests(path):
+    for where, request in objects_of(path):
         try:
             spans, refused = spans_of(_packed(request))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -39,16 +39,6 @@ def read_otlp(path: Path) -> Iterator[Span]:
         if refused:
             raise ConfigError(f"{where}: {refused[0]}")
         yield from spans
-
-
-def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if path.suffix.lower() == ".json":
-        with text_of(path) as file:
-            yield str(path), parse(file.read(), str(path))
-        return
-    for number, line in each_line(path):
-        where = f"{path}, line {number}"
-        yield where, parse(line, where)
 
 
 def _packed(request: dict[str, Any]) -> bytes:

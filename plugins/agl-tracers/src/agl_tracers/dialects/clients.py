@@ -11,56 +11,65 @@ from typing import Any
 from agl.utils.json_values import parse_json
 from agl_records.calls.sources.fields import completion_fields, text
 from agl_records.calls.sources.parts import chat_messages
-from agl_records.dialects import messages, responses
+from agl_records.dialects import messages as anthropic, responses
 from agl_records.dialects.chat import as_chat
 from agl_records.dialects.fields import Fields
 
 
-def request_fields(request: Any) -> dict[str, Any]:
-    """``messages`` and ``tools`` of a request, and its ``model``, as far as it says them."""
+def call_fields(request: Any, answer: Any, is_anthropic: bool = False) -> dict[str, Any]:
+    """What a call has of its request and its answer, without what they do not say."""
+    said = answer[0] if isinstance(answer, list) and answer else answer
+    form = said if isinstance(said, dict) else {}
+    if is_anthropic or (form.get("type") == "message" and "stop_reason" in form):
+        asked, told = Fields(request, is_recorded=True), _anthropic_answer(form) if form else {}
+        messages, tools = anthropic.conversation(asked)
+        fields = {"messages": messages, "tools": tools, "model": request.get("model"), **told}
+    else:
+        fields = {**request_fields(request, not form or "choices" in form), **_answer_fields(said)}
+    return {name: value for name, value in fields.items() if value}
+
+
+def request_fields(request: Any, is_openai: bool = False) -> dict[str, Any]:
+    """``messages``, ``tools`` and ``model`` of a request; those of OpenAI's client as they are."""
     if isinstance(request, str):
-        return {"messages": [{"role": "user", "content": request}]} if request else {}
+        return {"messages": [{"role": "user", "content": request}] if request else []}
     if isinstance(request, list):
         request = {"messages": request}
     if not isinstance(request, dict):
         return {}
-    model = {"model": model} if (model := text(request.get("model"))) else {}
+    model = {"model": text(request.get("model"))}
     if "input" in request and "messages" not in request:
-        return {**responses_request(request), **model}
-    said = request.get("messages") or []
+        fields = Fields(request, is_recorded=True)
+        said, tools = responses.conversation(fields, fields.get("instructions", str))
+        return {"messages": said, "tools": [tool.as_chat() for tool in tools], **model}
+    said, tools = (
+        v if isinstance(v := request.get(n), list) else [] for n in ("messages", "tools")
+    )
     if said and isinstance(said[0], list):
         said = said[0]  # LangChain asks for several prompts at once
-    return {
-        "messages": [chat for message in said for chat in chat_messages(message)],
-        "tools": listed_tools(request.get("tools") or []),
-        **model,
-    }
+    if not is_openai or not all(isinstance(m, dict) and "role" in m for m in said):
+        said = [chat for message in said for chat in chat_messages(message)]
+    return {"messages": said, "tools": listed_tools(tools), **model}
 
 
-def answer_fields(answer: Any) -> dict[str, Any]:
-    """What a call has of its answer, as far as the answer says it."""
-    if isinstance(answer, list):
-        answer = answer[0] if answer else None
+def _answer_fields(answer: Any) -> dict[str, Any]:
+    """What a call has of its answer, in any form but Anthropic's."""
     if isinstance(answer, str):
-        return {"response": {"role": "assistant", "content": answer}} if answer else {}
+        return {"response": {"role": "assistant", "content": answer} if answer else None}
     if not isinstance(answer, dict):
         return {}
     if answer.get("choices"):
         fields = completion_fields(answer)
-        message = answer["choices"][0].get("message") or {}
-        return {**fields, "response": dict(message) if message else None}
+        return {**fields, "response": dict(answer["choices"][0].get("message") or {}) or None}
     if answer.get("object") == "response":
-        return responses_answer(answer)
-    if answer.get("type") == "message" and "stop_reason" in answer:
-        return anthropic_answer(answer)
+        return _responses_answer(answer)
     if answer.get("generations"):
         return _generation(answer)
     if isinstance(answer.get("message"), dict):
-        return answer_fields(answer["message"])
+        return _answer_fields(answer["message"])
     if "role" not in answer and "type" not in answer:
         return {}
-    (message, *_) = chat_messages({"role": "assistant", **answer})
-    return {"response": message}
+    return {"response": chat_messages({"role": "assistant", **answer})[0]}
 
 
 def _generation(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +79,7 @@ def _generation(answer: Mapping[str, Any]) -> dict[str, Any]:
     about = {**(answer.get("llm_output") or {}), **(first.get("generation_info") or {})}
     said = first.get("message") or {"role": "assistant", "content": first.get("text")}
     return {
-        **answer_fields(said if "role" in said else {"role": "assistant", **said}),
+        **_answer_fields(said if "role" in said else {"role": "assistant", **said}),
         "model": text(about.get("model_name")),
         "response_id": text(about.get("id")),
         "finish_reason": text(about.get("finish_reason")),
@@ -89,14 +98,7 @@ def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in tool.items()}
 
 
-def responses_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """``messages`` and ``tools`` of a request to the Responses API."""
-    fields = Fields(request, is_recorded=True)
-    said, tools = responses.conversation(fields, fields.get("instructions", str))
-    return {"messages": said, "tools": [tool.as_chat() for tool in tools]}
-
-
-def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of the Responses API."""
     said = responses.item_messages(Fields(answer, is_recorded=True).objects("output"), [])
     message: dict[str, Any] = {"role": "assistant", "content": None}
@@ -111,16 +113,10 @@ def responses_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def anthropic_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """``messages`` and ``tools`` of a request to Anthropic's Messages."""
-    said, tools = messages.conversation(Fields(request, is_recorded=True))
-    return {"messages": said, "tools": tools}
-
-
-def anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _anthropic_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What a call has of an answer of Anthropic's Messages."""
     said = {"role": "assistant", "content": answer.get("content")}
-    (message,) = messages.message(Fields(said, is_recorded=True), set())
+    (message,) = anthropic.message(Fields(said, is_recorded=True), set())
     is_empty = message["content"] is None and "tool_calls" not in message
     return {
         "response": None if is_empty else message,

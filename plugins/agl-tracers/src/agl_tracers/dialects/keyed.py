@@ -1,7 +1,6 @@
 # pyright: standard
 """``KeyedDialect``: request and answer of a call as JSON, each under a key of its span."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from agl.semconv import ModelCallAttributes as Key
@@ -11,7 +10,7 @@ from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.events import decoded
 from agl_records.calls.sources.fields import make_call, response_fields, text
 from agl_records.training_data import ModelCall
-from agl_tracers.dialects.clients import answer_fields, listed_tools, request_fields
+from agl_tracers.dialects.clients import call_fields, listed_tools
 
 
 class KeyedDialect(Dialect):
@@ -31,16 +30,11 @@ class KeyedDialect(Dialect):
         if self.kind and _plain(values.get(self.kind[0])) not in self.kind[1:]:
             return None
         fields = response_fields(values)
-        fields |= _known(request_fields(_plain(values[self.request])))
-        fields |= _known(answer_fields(_plain(values.get(self.answer))))
+        fields |= call_fields(_plain(values[self.request]), _plain(values.get(self.answer)))
         if not fields.get("tools") and Key.TOOL_DEFINITIONS in values:
             fields["tools"] = listed_tools(decoded(values[Key.TOOL_DEFINITIONS]))
         fields["model"] = text(values.get(self.model)) or fields["model"]
         return make_call(span, **fields)
-
-
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from agl_records.calls.sources.fields import (
     text,
     token_fields,
 )
-from agl_records.dialects.chat import tool_call
+from agl_records.calls.sources.parts import called
 from agl_records.training_data import Choice, ModelCall
 
 LITELLM = "litellm_request"
@@ -77,7 +77,7 @@ def tools(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [_tool_call(call) for call in _values(item.get("tool_calls"))]
+    calls = [called(call) for call in _values(item.get("tool_calls"))]
     content = _content(item.get("content"))
     return chat_message(item, (content or None) if calls else content, calls)
 
@@ -92,11 +92,6 @@ def _content(value: Any) -> Any:
         if all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts):
             return parts
     return "" if value is None else value
-
-
-def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function") or call
-    return tool_call(call.get("id") or "", function["name"], function.get("arguments"))
 
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:

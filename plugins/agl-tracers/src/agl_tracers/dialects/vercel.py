@@ -29,8 +29,8 @@ class Vercel(Dialect):
         if calls:
             response["tool_calls"] = [called(call) for call in calls]
         fields = {
-            **response_fields(values),
             **request_fields(decoded(values[_MESSAGES])),
+            **response_fields(values),
             "tools": listed_tools(values.get(_TOOLS) or []),
             "response": response if said or calls else None,
             "finish_reason": (text(values.get(_FINISH)) or "").replace("-", "_") or None,

@@ -4,26 +4,18 @@
 Answers are read in the forms of chat completions, of the Responses API and of Anthropic's Messages.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from agl.semconv import LightningSpanAttributes
 from agl.types import Span
 from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
 from agl_records.calls.sources.dialect import Dialect
-from agl_records.calls.sources.fields import make_call, text, token_ids
+from agl_records.calls.sources.fields import make_call, token_ids
 from agl_records.training_data import ModelCall
-from agl_tracers.dialects.clients import (
-    answer_fields,
-    anthropic_answer,
-    anthropic_request,
-    responses_answer,
-    responses_request,
-)
+from agl_tracers.dialects.clients import call_fields
 
 _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 _INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+_CHOICES = f"{_OUTPUT}.choices."
 _KIND = "weave.kind"
 
 
@@ -33,52 +25,26 @@ class Weave(Dialect):
     def read(self, span: Span) -> ModelCall | None:
         """The call, or None when neither the output nor a failure is that of a model."""
         attributes = span.attributes
-        if any(key.startswith(f"{_OUTPUT}.choices.") for key in attributes):
-            return _chat_completion(span)
-        if attributes.get(f"{_OUTPUT}.object") == "response":
-            fields = responses_request(_nested(attributes, _INPUT))
-            return make_call(span, **fields, **responses_answer(_nested(attributes, _OUTPUT)))
         is_message = attributes.get(f"{_OUTPUT}.type") == "message"
-        if is_message and f"{_OUTPUT}.stop_reason" in attributes:
-            fields = anthropic_request(_nested(attributes, _INPUT))
-            return make_call(span, **fields, **anthropic_answer(_nested(attributes, _OUTPUT)))
-        if span.status.status_code == "ERROR" and attributes.get(_KIND) == "llm":
-            return _failed_call(span)
-        return None
-
-
-def _chat_completion(span: Span) -> ModelCall:
-    """The call of which the output is a chat completion."""
-    output = _nested(span.attributes, _OUTPUT)
-    request = _nested(span.attributes, _INPUT)
-    for choice in output["choices"]:
-        if isinstance(choice.get("logprobs"), str):
-            choice["logprobs"] = parse_json(choice["logprobs"])
-    fields = answer_fields(output)
-    for name in ("prompt_token_ids", "response_token_ids"):
-        fields[name] = fields[name] or token_ids(span.attributes.get(name))
-    return make_call(span, **_asked(request), **fields)
-
-
-def _failed_call(span: Span) -> ModelCall | None:
-    """The call that raised: there is a request, and no output to tell its form by."""
-    request = _nested(span.attributes, _INPUT)
-    if "input" in request:
-        fields = responses_request(request)
-    elif span.name.startswith("anthropic."):
-        fields = anthropic_request(request)
-    elif "messages" in request:
-        fields = _asked(request)
-    else:
-        return None
-    return make_call(span, **fields, model=text(request.get("model")))
-
-
-def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Messages and tools of a chat completion, each nothing where it is no list."""
-    names = ("messages", "tools")
-    return {n: v if isinstance(v := request.get(n), list) else [] for n in names}
-
-
-def _nested(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return from_attributes(attributes_under(attributes, prefix))
+        is_answer = (
+            any(key.startswith(_CHOICES) for key in attributes)
+            or attributes.get(f"{_OUTPUT}.object") == "response"
+            or (is_message and f"{_OUTPUT}.stop_reason" in attributes)
+        )
+        has_failed = span.status.status_code == "ERROR" and attributes.get(_KIND) == "llm"
+        if not is_answer and not has_failed:
+            return None
+        request, output = (
+            from_attributes(attributes_under(attributes, name)) for name in (_INPUT, _OUTPUT)
+        )
+        for choice in output.get("choices", ()):
+            if isinstance(choice.get("logprobs"), str):
+                choice["logprobs"] = parse_json(choice["logprobs"])
+        # A request that failed has no output to tell its form by.
+        is_anthropic = not is_answer and span.name.startswith("anthropic.")
+        fields = call_fields(request, output if is_answer else None, is_anthropic)
+        if not is_answer and "messages" not in fields:
+            return None
+        for name in ("prompt_token_ids", "response_token_ids") if is_answer else ():
+            fields.setdefault(name, token_ids(attributes.get(name)))
+        return make_call(span, **fields)
