@@ -30,6 +30,8 @@ from agl_http.tokens import token_in
 from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_inspect.exchange.otlp_json import name_spans
 from agl_inspect.exchange.traces import task_of
+from agl_records.calls.reader import unread_spans
+from agl_records.calls.sources.unread import by_scope
 
 logger = logging.getLogger("agl.agentops")
 
@@ -144,7 +146,10 @@ class Collector:
         root = next((span for span in spans if span.parent_id is None), None)
         if root is None:
             return
-        task = task_of(await importer.store.query_spans(rollout_id, attempt_id))
+        own = await importer.store.query_spans(rollout_id, attempt_id)
+        for unread in by_scope(unread_spans(own)):
+            logger.warning("trace %s: %s", name, unread)
+        task = task_of(own)
         if task is not None:
             await importer.store.update_rollout(rollout_id, input=task)
         error = None

@@ -25,6 +25,12 @@ from agl_records.dialects.chat import tool_call
 
 ATIF = "ATIF-v1.7"
 """The version that is written."""
+_METRICS = {
+    "prompt_token_ids": "prompt_token_ids",
+    "completion_token_ids": "response_token_ids",
+    "logprobs": "response_logprobs",
+}
+"""Names of a step's metrics -> those of a call."""
 _SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
@@ -61,8 +67,18 @@ def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         said: dict[str, Any] = {"role": _SOURCES[source], "content": _parts(step.get("message"))}
         if source == "agent":
             said |= _answer(step, said["content"])
-            if not step.get("is_copied_context") and step.get("llm_call_count") != 0:
-                yield _call(step, said, list(messages), agent)
+            metrics, is_copy = step.get("metrics") or {}, step.get("is_copied_context")
+            if not is_copy and step.get("llm_call_count") != 0:
+                yield {
+                    "messages": list(messages),
+                    "response": said,
+                    "tools": agent.get("tool_definitions") or [],
+                    "model": step.get("model_name") or agent.get("model_name"),
+                    "agent_name": agent.get("name"),
+                    "finish_reason": (step.get("extra") or {}).get("finish_reason"),
+                    "start_time": seconds_of(step.get("timestamp")),
+                    **{own: metrics.get(name) for name, own in _METRICS.items()},
+                }
         messages.append(said)
         for result in (step.get("observation") or {}).get("results") or ():
             name, content = result.get("source_call_id"), _parts(result.get("content"))
@@ -86,27 +102,6 @@ def _answer(step: Mapping[str, Any], content: Any) -> dict[str, Any]:
     return {**thought, **({"content": content or None, "tool_calls": calls} if calls else {})}
 
 
-def _call(
-    step: Mapping[str, Any],
-    said: dict[str, Any],
-    messages: list[dict[str, Any]],
-    agent: Mapping[str, Any],
-) -> dict[str, Any]:
-    metrics, began = step.get("metrics") or {}, step.get("timestamp")
-    return {
-        "messages": messages,
-        "response": said,
-        "tools": agent.get("tool_definitions") or [],
-        "model": step.get("model_name") or agent.get("model_name"),
-        "agent_name": agent.get("name"),
-        "finish_reason": (step.get("extra") or {}).get("finish_reason"),
-        "prompt_token_ids": metrics.get("prompt_token_ids"),
-        "response_token_ids": metrics.get("completion_token_ids"),
-        "response_logprobs": metrics.get("logprobs"),
-        "start_time": seconds_of(began),
-    }
-
-
 def _parts(content: Any) -> Any:
     """A text as it is; parts with images as OpenAI has them."""
     if not isinstance(content, list):
@@ -128,9 +123,7 @@ def trajectories(said: Sequence[Said]) -> Iterator[tuple[dict[str, Any], list[Sa
     threads: list[tuple[list[dict[str, Any]], list[Said]]] = []
     for one in said:
         messages = one.chat["messages"]
-        fits = [
-            t for t in threads if list(map(_said, t[0])) == [*map(_said, messages)][: len(t[0])]
-        ]
+        fits = (t for t in threads if [*map(_said, t[0])] == [*map(_said, messages[: len(t[0])])])
         thread = max(fits, key=lambda t: len(t[0]), default=None)
         if thread is None:
             thread = ([], [])
@@ -183,11 +176,7 @@ def _step(message: Mapping[str, Any], one: Said | None) -> dict[str, Any]:
     if one is None:
         return {**step, "is_copied_context": True}  # a given example, and no call of the rollout
     call = one.call
-    metrics = {
-        "prompt_token_ids": call.prompt_token_ids,
-        "completion_token_ids": call.response_token_ids,
-        "logprobs": call.response_logprobs,
-    }
+    metrics = {name: getattr(call, own) for name, own in _METRICS.items()}
     began = call.start_time and datetime.fromtimestamp(call.start_time, UTC).isoformat()
     about = {
         "timestamp": began,
@@ -214,14 +203,8 @@ def _atif_call(call: Mapping[str, Any]) -> dict[str, Any]:
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
     """Put a tool's answer to the step that called it."""
     name = message.get("tool_call_id")
-    step = next(
-        (
-            s
-            for s in reversed(steps)
-            if any(c["tool_call_id"] == name for c in s.get("tool_calls", ()))
-        ),
-        None,
-    )
+    called = [(step, call) for step in steps for call in step.get("tool_calls", ())]
+    step = next((step for step, call in reversed(called) if call["tool_call_id"] == name), None)
     result = {"source_call_id": name if step else None, "content": _atif_parts(message["content"])}
     if step is None:  # nobody called it
         step = {"step_id": len(steps) + 1, "source": "system", "message": ""}
