@@ -1,6 +1,6 @@
 """What failed a rollout, and what becomes of it: one policy for all that learn from rollouts."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -107,14 +107,14 @@ class FailureBudget:
         number, failed = len(self._newest), [one for one in self._newest if one is not None]
         if self._share is None or number < WINDOW or len(failed) < self._share * number:
             return
-        # Messages of one cause differ in what follows its boundary and its type.
-        causes = Counter((one.kind, *one.why.split(": ")[:2]) for one in failed)
-        cause, often = causes.most_common(1)[0]
-        as_in = next(one.why for one in failed if (one.kind, *one.why.split(": ")[:2]) == cause)
+        causes: defaultdict[str, list[Failed]] = defaultdict(list)
+        for one in failed:  # messages of one cause differ in what follows boundary and type
+            causes[": ".join(one.why.split(": ")[:2])].append(one)
+        most = max(causes.values(), key=len)
         raise AlgorithmError(
             f"{len(failed)} of the newest {number} rollouts failed, and failures.stop_after is "
-            f"{self._share:g}. {often} of them failed by {cause[0]}, as in: {as_in}. Mend that and "
-            "go on with the run: what failed runs again"
+            f"{self._share:g}. {len(most)} of them failed by {most[0].kind}, as in: {most[0].why}. "
+            "Mend that and go on with the run: what failed runs again"
         )
 
 

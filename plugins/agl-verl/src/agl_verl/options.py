@@ -36,7 +36,9 @@ class Options:
             waits for the limit above.
         group_timeout_seconds: Limit of all rollouts of one task together, waiting for runners
             included; what has not ended then is cancelled and counts as failed. None has no limit.
-        failures: What becomes of rollouts that failed, by what failed them.
+        failures: What becomes of rollouts that failed, by what failed them: ``exclude`` them,
+            ``drop_group`` (their siblings, too), ``retry``, ``keep`` with the reward that they
+            gave, or ``penalise``. See docs/explanation/failures.md.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless
             ``trainer.default_local_dir`` says otherwise, ``checkpoints``; None takes that of the
             run (``run_dir`` of the file or the trainer), and where it has none a new one under

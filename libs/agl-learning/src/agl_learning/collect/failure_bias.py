@@ -1,9 +1,8 @@
 """The bias meter: how far the rollouts that failures left out move what is learned.
 
-Failures are seldom random: hard tasks run into limits, and so do long answers. What is kept is then
-easier, or shorter, than what was asked for. Of the rollouts of a step, ``n_g`` of task g were to
-count, ``k_g`` of them were kept, ``m_g`` is the mean of their rewards r, and ``s`` the deviation of
-all of these. Both parts are in units of ``s``, as advantages are:
+Of the rollouts of a step, ``n_g`` of task g were to count, ``k_g`` of them were kept, ``m_g`` is
+the mean of their rewards r, and ``s`` the deviation of all of these. Both parts are in units of
+``s``, as advantages are, and a positive number says that rewards look better than they are:
 
     by task     (sum k_g m_g / sum k_g - sum n_g m_g / sum n_g) / s
     by length   -b sum (x_i - 1) / (s sum n_g), i over those left out
@@ -14,8 +13,7 @@ rollout left out had had the mean of its task: the covariance, over the rollouts
 goes with length within a task: x is a rollout's sampled tokens over the mean of those kept of its
 task, ``b`` the slope of ``r - m_g`` over x, and ``x_i`` the length that one left out would have
 had. An agent or a grader failed after its last answer: its own. A server broke it off: the mean x
-of those kept that came as far. It ran out of time: the greatest x kept. A positive number says
-that rewards look better than they are.
+of those kept that came as far. It ran out of time: the greatest x kept.
 
 Where failures hit at random both are 0 but for chance, whose standard error is, with K kept of N,
 ``sqrt(var(m_g) (N - K) / (K (N - 1)) + b^2 var(x) (N - K) / N^2) / s``. Of a task of which nothing
@@ -29,14 +27,12 @@ lengths of those that came as far (B. Efron, "The two sample problem with censor
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean, pstdev, pvariance
-from typing import TYPE_CHECKING
+from statistics import fmean, linear_regression, pstdev, pvariance
 
-if TYPE_CHECKING:
-    from agl_learning.collect.results import Ended
+from agl_learning.collect.results import Ended
 
 
-def failure_metrics(ended: "Sequence[Ended]") -> dict[str, float]:
+def failure_metrics(ended: Sequence[Ended]) -> dict[str, float]:
     """What failures left out of a step, and the bias of that.
 
     Returns:
@@ -45,47 +41,39 @@ def failure_metrics(ended: "Sequence[Ended]") -> dict[str, float]:
         with its standard error ``failures/bias_error``. No bias where rewards do not differ, and
         nothing where no failure left anything out.
     """
-    groups: defaultdict[int, list[Ended]] = defaultdict(list)
-    for one in ended:
-        if _is_kept(one) or _is_left_out(one):
-            groups[one.group].append(one)
-    left_out = [one for group in groups.values() for one in group if not _is_kept(one)]
-    if not left_out:
+    asked = [one for one in ended if _is_kept(one) or _is_left_out(one)]
+    number = sum(not _is_kept(one) for one in asked)
+    if not number:
         return {}
-    # A sibling that is left out with its group has a reward.
-    known = {
-        number: rewards
-        for number, group in groups.items()
-        if (rewards := [one.reward for one in group if one.reward is not None])
-    }
-    found = {
-        "failures/excluded": float(len(left_out)),
-        "failures/tasks_lost": float(len(groups) - len(known)),
-    }
-    deviation = pstdev([reward for rewards in known.values() for reward in rewards] or [0.0])
+    groups, rewards = defaultdict[int, list[Ended]](list), defaultdict[int, list[float]](list)
+    for one in asked:
+        groups[one.group].append(one)
+        if one.reward is not None:  # a sibling that is left out with its group has one, too
+            rewards[one.group].append(one.reward)
+    lost = len(groups) - len(rewards)
+    found = {"failures/excluded": float(number), "failures/tasks_lost": float(lost)}
     kept_K, asked_N = list[float](), list[float]()
-    lengths, gains, lengths_left_out = list[float](), list[float](), list[tuple["Ended", float]]()
-    for number, rewards in known.items():
-        mean = fmean(rewards)
-        length = fmean(_tokens(one) for one in groups[number] if one.reward is not None) or 1.0
-        for one in groups[number]:
+    lengths, gains, left_out = list[float](), list[float](), list[tuple[Ended, float]]()
+    for task, known in rewards.items():
+        mean = fmean(known)
+        length = fmean(_tokens(one) for one in groups[task] if one.reward is not None) or 1.0
+        for one in groups[task]:
             asked_N.append(mean)
             kept_K += [mean] * _is_kept(one)
             if one.reward is None:
-                lengths_left_out.append((one, _tokens(one) / length))
+                left_out.append((one, _tokens(one) / length))
             else:
                 lengths.append(_tokens(one) / length)
                 gains.append(one.reward - mean)
+    deviation = pstdev([reward for known in rewards.values() for reward in known] or [0.0])
     if not kept_K or not deviation:
         return found
-    spread = pvariance(lengths)
-    slope = fmean(map(math.prod, zip([x - 1 for x in lengths], gains, strict=True)))
-    slope = slope / spread if spread else 0.0
-    missing = math.fsum(_length(one, x, lengths) - 1 for one, x in lengths_left_out)
-    by_task, by_length = fmean(kept_K) - fmean(asked_N), -slope * missing / len(asked_N)
-    number, out = len(asked_N), len(asked_N) - len(kept_K)
-    variance = pvariance(asked_N) * out / (len(kept_K) * max(1, number - 1))
-    variance += slope**2 * spread * out / number**2
+    slope = linear_regression(lengths, gains).slope if len({*lengths}) > 1 else 0.0
+    missing = math.fsum(_length(one, x, lengths) - 1 for one, x in left_out)
+    kept, whole = len(kept_K), len(asked_N)
+    by_task, by_length = fmean(kept_K) - fmean(asked_N), -slope * missing / whole
+    variance = pvariance(asked_N) * (whole - kept) / (kept * max(1, whole - 1))
+    variance += slope**2 * pvariance(lengths) * (whole - kept) / whole**2
     return found | {
         "failures/bias": (by_task + by_length) / deviation,
         "failures/bias_task": by_task / deviation,
@@ -94,20 +82,20 @@ def failure_metrics(ended: "Sequence[Ended]") -> dict[str, float]:
     }
 
 
-def _is_kept(one: "Ended") -> bool:
+def _is_kept(one: Ended) -> bool:
     return one.unusable is None and one.reward is not None
 
 
-def _is_left_out(one: "Ended") -> bool:
+def _is_left_out(one: Ended) -> bool:
     why = one.unusable and one.unusable[0]
     return why is not None and (one.failed is not None or why == "unused_group")
 
 
-def _tokens(one: "Ended") -> int:
+def _tokens(one: Ended) -> int:
     return sum(row.num_sampled for row in one.rows) + one.tokens_left_out[0]
 
 
-def _length(one: "Ended", known: float, lengths: Sequence[float]) -> float:
+def _length(one: Ended, known: float, lengths: Sequence[float]) -> float:
     """How long it would have become, relative to those kept of its task."""
     kind = one.failed.kind if one.failed else ""
     if kind == "timeout":

@@ -21,7 +21,6 @@ LEAST_ENTROPY = 0.005
 """Nats per token; a model below it says nearly the same whatever is drawn."""
 LEAST_BIAS = 0.05
 """Deviations of the reward by which failures move its mean; nobody minds less."""
-BIASES = ("task", "length")
 SLOW_SECONDS = 30.0
 """Of a step's rollouts; below it nobody minds that they run one by one."""
 
@@ -274,14 +273,13 @@ def _biased_failures(last: Sequence[Metrics]) -> Finding | None:
     error = math.hypot(*(_number(step, "failures/bias_error") for step in last))
     if abs(bias) < max(LEAST_BIAS * len(last), 3 * error):
         return None
-    parts = [(what, sum(_number(one, f"failures/bias_{what}") for one in last)) for what in BIASES]
-    shown = " and ".join(f"{part / len(last):+.2f} by {what}" for what, part in parts)
+    by_task = math.fsum(_number(step, "failures/bias_task") for step in last) / len(last)
     return _finding(
         "biased_failures",
         last,
         f"what failures left out of {_steps(last)} makes rewards look {abs(bias) / len(last):.2f} "
-        f"deviations {'better' if bias > 0 else 'worse'} than they are ({shown}), and training "
-        "learns from the rest",
+        f"deviations {'better' if bias > 0 else 'worse'} than they are; {by_task:+.2f} of that by "
+        "task, and the rest by length",
         "hard tasks, or long answers, fail more often than others: they run into a limit, say",
         "See which they are (agl rollouts), and give them more time, run them again "
         "(failures.timeout=retry), or say what they are worth (penalise)",

@@ -98,7 +98,9 @@ class Training(Algorithm):
         credit: The credit rule, which says which call gets how much of which reward: its name, or
             a dict of ``type`` and options. None leaves it to the adapter, whose default is
             ``final``.
-        failures: What becomes of rollouts that failed, by what failed them.
+        failures: What becomes of rollouts that failed, by what failed them: ``exclude`` them,
+            ``drop_group`` (their siblings, too), ``retry``, ``keep`` with the reward that they
+            gave, or ``penalise``. See docs/explanation/failures.md.
         show_progress: A bar on standard error, or log lines where that is no terminal.
     """
 
