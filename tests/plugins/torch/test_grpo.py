@@ -48,6 +48,36 @@ def metrics(tmp_path, key="reward/mean"):
     return [line for line in lines if key in line]
 
 
+@pytest.mark.parametrize(
+    "failures", [{}, {"agent": "penalise", "penalty": -1.0}, {"agent": "retry", "retries": 1}]
+)
+async def test_failures_train_what_their_policy_says(line, grpo, tmp_path, failures):
+    @agl.rollout
+    async def fails_on_some(task: str, llm: agl.LLM) -> float:
+        word = await ask(llm, task)
+        if task == "one" and len(word) % 2:
+            raise RuntimeError("after its call")
+        return len(word) / 10 + (task == "two")
+
+    await line(fails_on_some, grpo(steps=1, group_size=16, failures=failures), ["one", "two"])
+    (step,) = metrics(tmp_path, "rows")
+    failed, count = step["rollouts/failed"], step["calls/total"]
+    assert failed > 0
+    trained_or_equal = step["calls/trained"] + step.get("calls/excluded/zero_advantage", 0)
+    assert trained_or_equal == (count if "penalty" in failures else 32 - failed)
+    # Again with the seed that it had, the model says the same.
+    assert count == 32 + (failed if failures.get("agent") == "retry" else 0)
+    if "penalty" in failures:
+        assert "failures/bias" not in step
+        ledger = await agl.load_ledger(line.store)
+        credits = [item.credit.reward for item in ledger.trained if item.credit]
+        assert credits.count(-1.0) == failed
+    else:  # those of the harder task are left out
+        assert step["failures/excluded"] == failed
+        assert step["failures/bias_task"] > 0
+        assert step["calls/excluded/failed_attempt"] == count - trained_or_equal
+
+
 async def test_tokens_of_attempts_that_fail_are_counted(line, grpo, tmp_path):
     calls: list[int] = []
 
