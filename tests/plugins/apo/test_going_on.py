@@ -31,6 +31,10 @@ class Dying(agl.APO):
         raise RuntimeError("dead")
 
 
+class Alive(agl.APO):
+    """Goes on where ``Dying`` died: the code of an algorithm must be in the same file."""
+
+
 class Logged:
     """The planted worker, and the generations of what it ran."""
 
@@ -62,7 +66,7 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
     if end == "failed":  # runners that could reach the store told it so: the gateway was gone
         for rollout in left:
             await store.update_rollout(rollout.rollout_id, status=end)
-    algorithm, unbroken = agl.APO(**options), agl.APO(**{**options, "run_name": "unbroken"})
+    algorithm, unbroken = Alive(**options), Alive(**{**options, "run_name": "unbroken"})
     await asyncio.to_thread(fit, algorithm, second.agent, store=store)
     assert set(first.generations) == {1}
     assert set(second.generations) == {2}
