@@ -96,17 +96,6 @@ def test_plugin_trains_by_its_name_in_a_config(clean: Path, project: Path) -> No
     assert asyncio.run(latest()).template == "Welcome, dear {guest}!"
 
 
-def test_misspelt_option_of_the_plugin_is_refused_before_anything_starts(
-    clean: Path, project: Path
-) -> None:
-    wrong = run(
-        clean / "agl", "run", "agl.yaml", "algorithm.promps=[a]", "run_dir=out", cwd=project
-    )
-    assert wrong.returncode == 2
-    assert wrong.stderr == "agl: agl.yaml: algorithm.promps: unknown key. Did you mean 'prompts'?\n"
-    assert not (project / "out").exists()
-
-
 def test_core_alone_brings_nothing_heavy(clean: Path) -> None:
     listed = json.loads(run(clean / "python", "-m", "pip", "list", "--format=json").stdout)
     names = {entry["name"].lower() for entry in listed}

@@ -13,7 +13,7 @@ from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
-from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.findings import Finding, write_finding
 from agl_learning.reports.report import Report
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
@@ -238,11 +238,3 @@ def test_curve_is_drawn_in_characters() -> None:
 def test_nothing_is_drawn_of_one_point() -> None:
     assert text_curve([(1, 0.5)], [], 80) == []
     assert svg_curve([(1, 0.5)], [], title="x") == ""
-
-
-def test_finding_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    finding = Finding("x", 1, "a", "b", "c")
-    write_finding(tmp_path, finding)
-    with (tmp_path / "findings.jsonl").open("a") as file:
-        file.write('{"code": "cut o')
-    assert read_findings(tmp_path)[0] == [finding]

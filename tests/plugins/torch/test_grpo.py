@@ -14,7 +14,6 @@ import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
 from agl_learning.run.checkpoint import find_checkpoint
-from agl_records.ledger.ledger import Ledger
 
 from .conftest import build_model
 
@@ -314,17 +313,6 @@ async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_pa
     assert not (tmp_path / "run/reference").exists()
 
 
-async def test_a_spent_budget_ends_the_run_with_a_checkpoint_of_what_it_has(line, grpo):
-    # 16 calls a step: the second one gets half of its calls answered.
-    budget = agl.LLMProxy(run_budget={"calls": 25})
-    algorithm = await line(says_long_words, grpo(steps=50), ["one"], ["two"], gateway=budget)
-    summary = algorithm.summary
-    assert summary["steps"] == 1
-    assert [step for step, _ in summary["val_rewards"]] == [0]
-    assert find_checkpoint(summary["checkpoint"]).name == "step-000001"
-    assert summary["calls"] == 17  # those of the second step wait for the others
-
-
 async def test_cancelled_run_stops_everything_and_cancels_its_rollouts(line, grpo):
     started = asyncio.Event()
     address = []
@@ -510,27 +498,6 @@ async def test_a_run_goes_on_that_was_moved_with_its_model(line, grpo, tmp_path)
     old.rename(new)
     again = grpo(model=str(new / "model"), run_dir=None, resume_from=str(new / "run"))
     assert (await line(says_red, again, ["one"])).summary["steps"] == 2
-
-
-async def test_a_step_that_the_budget_refused_is_done_when_there_is_one(line, grpo, tmp_path):
-    options = {"steps": 2, "run_dir": str(tmp_path / "run")}
-    # 16 calls a step: of the second one, a single call is answered.
-    poor = await line(
-        says_red,
-        grpo(**options),
-        ["one", "two", "three"],
-        gateway=agl.LLMProxy(run_budget={"calls": 17}),
-    )
-    assert (poor.summary["steps"], poor.summary["calls"]) == (1, 16)
-    resumed = grpo(steps=2, run_dir=None, resume_from=options["run_dir"])
-    await line(says_red, resumed, ["one", "two", "three"])
-    assert [reward is not None for reward in resumed.summary["rewards"]] == [True, True]
-    # The one that was answered counts, and the 15 that were refused are records, too.
-    assert resumed.summary["calls"] == 47
-    parts = [part for part in await agl.load_parts(line.store) if not part.lost]
-    assert sum(len(Ledger.of_parts([part]).calls) for part in parts) == 47
-    trained = [item.key for part in parts for item in part.trained if item.kind == "call"]
-    assert len(trained) == len(set(trained)) == resumed.summary["calls_trained"]
 
 
 async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, tmp_path):

@@ -6,10 +6,7 @@ A task for each case, all of them in each step, and a store that stays. OPTIONS 
 ``main``.
 """
 
-import asyncio
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,7 @@ from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model
 
 import agl
-from agl_records.ledger.documents import query_parts
 from agl_testing.verl_cpu import cpu_config, use_cpu
-from agl_views.tables.file_store import FileStore
 
 
 class Retrying(agl.VERL):
@@ -30,24 +25,6 @@ class Retrying(agl.VERL):
     def rollout_config(self) -> agl.RolloutConfig:
         again = {"retry_condition": ["unresponsive", "failed"]}
         return super().rollout_config.model_copy(update=again)
-
-
-class Killing(Script):
-    """Ends the trainer with SIGKILL in the second rollout of a step; the first is done by then, and
-    the step before is accounted for.
-    """
-
-    def __init__(self, step: int, store: Path) -> None:
-        super().__init__()
-        self._trainer, self._step, self._store = os.getpid(), step, store
-
-    async def play(self, task: dict, llm: agl.LLM, rollout: Any) -> float | None:
-        if rollout.metadata["step"] == self._step and self.copy(task["case"], rollout.rollout_id):
-            store = FileStore(self._store)
-            while not await query_parts(store, step=self._step - 1):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            os.kill(self._trainer, signal.SIGKILL)
-        return await super().play(task, llm, rollout)
 
 
 class Telling(agl.Hook):
@@ -70,8 +47,6 @@ def main(
     cases: list[str],
     adapter: dict[str, Any],
     steps: int = 1,
-    save_freq: int = -1,
-    kill_in: int | None = None,
 ) -> None:
     """To the end.
 
@@ -80,8 +55,6 @@ def main(
         cases: Of the table.
         adapter: Its options.
         steps: In all.
-        save_freq: Steps from checkpoint to checkpoint.
-        kill_in: In which step it dies.
     """
     use_cpu()
     config = cpu_config(
@@ -98,12 +71,9 @@ def main(
         trainer={
             "total_training_steps": steps,
             "total_epochs": 1000,
-            "save_freq": save_freq,
-            "resume_mode": "auto",
         },
     )
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
-    script = Script() if kill_in is None else Killing(kill_in, folder / "store.db")
     with judge() as server:
         agl.Trainer(
             algorithm=Retrying(
@@ -117,7 +87,7 @@ def main(
             n_runners=1,
             hooks=[Telling(folder / "told.json")],
             llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
-        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
+        ).fit(agent_of(Script()), [{"case": case, "words": "one two"} for case in cases])
 
 
 if __name__ == "__main__":
