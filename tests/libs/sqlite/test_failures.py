@@ -32,7 +32,7 @@ async def test_failing_operation_fails_alone(path):
     )
     assert isinstance(results[1], UnknownRecordError)
     assert isinstance(results[3], StoreError)
-    assert "its input cannot be stored" in str(results[3])
+    assert "input['not json'] cannot be stored" in str(results[3])
     claimed = await store.dequeue_many_rollouts(limit=9)
     assert [one.input for one in claimed] == ["one", "two"]
     assert (await store.statistics())["total_rollouts"] == 3

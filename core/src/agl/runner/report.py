@@ -30,7 +30,7 @@ from agl.types import (
     SpanCoreFields,
 )
 from agl.types.records import Boundary
-from agl.utils.json_values import copy_of, parse_json
+from agl.utils.json_values import parse_json
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, shorten
 
@@ -132,10 +132,10 @@ def read_result(result: Any, attempt: Attempt, *, is_graded: bool = False) -> Ou
     """What an agent returned, without anything of its own classes; or that no store keeps it.
 
     Args:
-        result: None, a number, or a list of spans; for a grader, whatever JSON can hold.
+        result: None, a number, a dict of them, or a list of spans; for a grader, any JSON value.
 
     Returns:
-        The attributes of the reward for a number; the spans of a list, made spans of this attempt.
+        The attributes of rewards for numbers; the spans of a list, made spans of this attempt.
         For a grader, its JSON.
 
     Raises:
@@ -157,7 +157,8 @@ def _read(result: Any, attempt: Attempt) -> ReadResult:
     except (TypeError, ValueError) as error:
         raise AgentResultError(
             f"the agent returned {_describe(result)}; expected None, a finite number (the final "
-            "reward), or a list of Span, SpanCoreFields or OpenTelemetry's ReadableSpan: "
+            "reward), a dict of them (the final one first), or a list of Span, SpanCoreFields or "
+            "OpenTelemetry's ReadableSpan: "
             f"{describe(error)}"
         ) from None
 
@@ -165,7 +166,7 @@ def _read(result: Any, attempt: Attempt) -> ReadResult:
 def _artefact(result: Any) -> Artefact:
     try:
         text = json.dumps(to_jsonable_python(result), allow_nan=False)
-        copy_of(parse_json(text))  # a message around it, and a span, go deeper
+        parse_json("[" * 10 + text + "]" * 10)  # a message around it, and a span, go deeper
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise AgentResultError(
             f"the agent returned {_describe(result)} for its grader; expected what JSON can hold, "

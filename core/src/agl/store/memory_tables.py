@@ -4,7 +4,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 
@@ -16,10 +16,7 @@ from agl.store.queries import DocumentQuery, Query, make_page
 from agl.store.table import Queue, SortedTable, Table, UndoLog, page
 from agl.store.waiting import Effects
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
-from agl.types.records import Record
-from agl.utils.json_values import copy_of, copy_of_record, json_of
-
-R = TypeVar("R", bound=Record)
+from agl.utils.json_values import copy_of_record, json_of
 
 
 class _Key(NamedTuple):
@@ -114,7 +111,7 @@ class MemoryTables(Tables):
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         if key is not None:
             self.rollout_keys.save(_Key(key, rollout.rollout_id))
-        self.move_rollout(_own(rollout, f"rollout {rollout.rollout_id!r}"))
+        self.move_rollout(copy_of_record(rollout))
 
     def move_rollout(self, rollout: Rollout) -> None:
         self.rollouts.save(rollout)
@@ -125,7 +122,7 @@ class MemoryTables(Tables):
             self.queue.delete(rollout)
 
     def edit_rollout(self, rollout: Rollout) -> None:
-        self.rollouts.save(_own(rollout, f"rollout {rollout.rollout_id!r}"))
+        self.rollouts.save(copy_of_record(rollout))
 
     # --- attempts
 
@@ -168,10 +165,9 @@ class MemoryTables(Tables):
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         _, row = self.attempts.rows[stored.attempt.attempt_id]
         attempt = stored.attempt
-        what = f"attempt {attempt.attempt_id!r}"
         if attempt.error is not None:
-            json_of(attempt.error, f"{what}: its error")
-        stored = stored._replace(attempt=_own(attempt, what))
+            json_of(attempt.error, f"attempt {attempt.attempt_id!r}: its error")
+        stored = stored._replace(attempt=copy_of_record(attempt))
         self.attempts.save(row._replace(stored=stored, deadline=deadline))
 
     # --- spans
@@ -225,7 +221,7 @@ class MemoryTables(Tables):
         return self.workers.page(query, copy_of_record)
 
     def save_worker(self, worker: Worker) -> None:
-        self.workers.save(_own(worker, f"worker {worker.worker_id!r}"))
+        self.workers.save(copy_of_record(worker))
 
     # --- documents
 
@@ -306,15 +302,6 @@ def _run(rollout: Rollout) -> str | None:
 def _open_worker(row: _AttemptRow) -> str | None:
     attempt = row.stored.attempt
     return attempt.worker_id if attempt.status in rules.OPEN else None
-
-
-def _own(record: R, what: str) -> R:
-    """A record as the store keeps it: an input may be any object, and all else is JSON."""
-    changes = {"input": copy_of(record.input)} if isinstance(record, Rollout) else {}
-    for name in ("metadata", "heartbeat_stats"):
-        if (value := record.__dict__.get(name)) is not None:
-            changes[name] = from_json(json_of(value, f"{what}: its {name}"))
-    return record.changed(**changes) if changes else record
 
 
 def _read_resources(update: ResourcesUpdate) -> ResourcesUpdate:

@@ -5,7 +5,7 @@ model calls, credit and the ledger in agl-records.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.types.records import (
     Attempt as Attempt,
@@ -54,16 +54,9 @@ from agl.types.spans import (
     TraceStatus as TraceStatus,
 )
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
-    RolloutRawResult = (None | float | list[ReadableSpan] | list[Span] | list[SpanCoreFields]) | (
-        str | list[Any] | Mapping[str, Any]
-    )
-else:
-    RolloutRawResult = None | float | str | list[Any] | Mapping[str, Any]
-"""What an agent may return: nothing, the final reward, or the whole list of its spans. One with a
-grader returns any JSON value, which is graded."""
+RolloutRawResult = None | float | str | list[Any] | Mapping[str, Any]
+"""What an agent may return: nothing, the final reward, several by name (the final one first), or
+the whole list of its spans. One with a grader returns any JSON value, which is graded."""
 GradeResult = None | float | Mapping[str, float]
 """What a grader may return: no reward, a finite number, or several by name, the primary one first.
 """

@@ -1,6 +1,7 @@
 """What JSON may hold: reading it, writing it, and copying its values."""
 
 import json
+import math
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, TypeVar, cast
@@ -22,7 +23,7 @@ _READ_DEPTH = 150
 """So many levels can be read back; with more brackets it is tried."""
 _ENVELOPE = 8
 _DEEPEST_KEPT = DEEPEST_JSON - _ENVELOPE - 1
-_SCALARS = (str, int, float, type(None))
+_EXPECTED = "Expected what JSON can hold: null, true, false, numbers, strings, lists and dicts"
 
 
 def copy_of_record(record: R) -> R:
@@ -37,22 +38,22 @@ def copy_of_record(record: R) -> R:
 
 def copy_of_changes(changes: dict[str, Any]) -> dict[str, Any]:
     """Changes as they are kept: what the caller does to its values later stays the caller's."""
-    return {name: copy_of(value) if name in _FREE else value for name, value in changes.items()}
+    return {name: copy_of(one, name) if name in _FREE else one for name, one in changes.items()}
 
 
-def copy_of(value: Any) -> Any:
-    """A deep copy, a fast one of JSON's types; an ``InvalidRecordError`` if it goes too deep."""
+def copy_of(value: Any, what: str = "a value") -> Any:
+    """A deep copy, a fast one of JSON's types; an ``InvalidRecordError`` where JSON fails."""
     try:
         return _copied(value, _DEEPEST_KEPT)
     except RecursionError:
-        raise InvalidRecordError(
-            "a value goes too deep, or holds itself; expected lists and dicts within each other "
-            f"to {_DEEPEST_KEPT} levels"
-        ) from None
+        why = f"it goes deeper than {_DEEPEST_KEPT} levels, or holds itself"
+    except ValueError as error:
+        what, why = f"{what}{_path_to_refused(value)}", str(error)
+    raise InvalidRecordError(f"{what} cannot be stored: {why}. {_EXPECTED}")
 
 
 def _copied(value: Any, levels: int) -> Any:
-    if isinstance(value, _SCALARS):
+    if value is None or isinstance(value, int) or (isinstance(value, str) and value.isascii()):
         return value
     if levels == 0:
         raise RecursionError
@@ -61,7 +62,23 @@ def _copied(value: Any, levels: int) -> Any:
         return {key: _copied(item, levels - 1) for key, item in items}
     if isinstance(value, list):
         return [_copied(item, levels - 1) for item in cast(list[Any], value)]
-    return deepcopy(value)
+    is_float = isinstance(value, float)
+    if isinstance(value, bytes | bytearray) or (is_float and not math.isfinite(value)):
+        raise ValueError(f"it is {value!r:.80} ({type(value).__name__})")
+    from_json(to_json(value), allow_inf_nan=False)
+    return value if is_float or isinstance(value, str) else deepcopy(value)
+
+
+def _path_to_refused(value: Any) -> str:
+    items: Iterable[Any] = enumerate(cast("list[Any]", value)) if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+    for key, item in items:
+        try:
+            _copied(item, _DEEPEST_KEPT)
+        except ValueError:
+            return f"[{key!r}]{_path_to_refused(item)}"
+    return ""
 
 
 def json_of(value: Any, what: str) -> str:
@@ -75,10 +92,7 @@ def json_of(value: Any, what: str) -> str:
             from_json(enveloped, allow_inf_nan=False)
         return text.decode()
     except (PydanticSerializationError, UnicodeError, ValueError) as error:
-        raise InvalidRecordError(
-            f"{what} cannot be stored: {error}. Expected what JSON can hold: null, true, false, "
-            "numbers, strings, lists and dicts"
-        ) from error
+        raise InvalidRecordError(f"{what} cannot be stored: {error}. {_EXPECTED}") from error
 
 
 def parse_json(text: Any) -> Any:

@@ -114,9 +114,8 @@ def _attributes(reward: Any) -> Attributes:
     if reward is None:
         return {}
     try:
-        primary = next(iter(cast(Any, reward))) if isinstance(reward, dict) else None
-        return reward_attributes(cast(Any, reward), primary)
-    except (TypeError, ValueError, StopIteration) as error:
+        return reward_attributes(reward)
+    except (TypeError, ValueError) as error:
         raise GraderError(f"the grader's process gave no reward: {describe(error)}") from None
 
 

@@ -18,6 +18,7 @@ from agl.store.queries import check_seconds, check_statuses
 from agl.store.release import release_claim
 from agl.store.span_checks import check_span
 from agl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
+from agl.utils.json_values import copy_of_changes
 from agl.utils.secrets import learn
 from agl_http import wire
 from agl_http.tokens import Grant, Role, with_token, without_token
@@ -131,7 +132,7 @@ class LightningStoreClient(LightningStore):
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Ask the server; see ``agl_server/calls.py``."""
         call = CALLS[operation]
-        arguments = call.complete(arguments)
+        arguments = call.complete(copy_of_changes(arguments))
         if "key" in arguments:  # what is asked twice is done once
             arguments["key"] = arguments["key"] or secrets.token_urlsafe(12)
         if "status_in" in arguments:
@@ -159,7 +160,10 @@ class LightningStoreClient(LightningStore):
         # queued once, too.
         name = secrets.token_urlsafe(12)
         keyed = [
-            rollout if rollout.key else rollout.model_copy(update={"key": f"{name}-{number}"})
+            rollout.changed(
+                key=rollout.key or f"{name}-{number}",
+                **copy_of_changes({"input": rollout.input, "metadata": rollout.metadata}),
+            )
             for number, rollout in enumerate(rollouts)
         ]
         return await self._post("/queues/rollouts/enqueue", {"rollouts": keyed}, _many_rollouts)

@@ -26,8 +26,7 @@ from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.store.packed_span import PackedSpan
 from agl.store.release import release_claim
-from agl.types import Attempt, AttemptedRollout, Failure, Span
-from agl.utils.json_values import json_of
+from agl.types import Attempt, AttemptedRollout, Span
 from agl_http import metrics, wire
 from agl_http.layers import CLOSING
 from agl_http.roles import visible
@@ -182,20 +181,6 @@ class StoreRoutes:
         key = self._grants.key(request, body.key)
         return {"limit": body.limit, "worker_id": body.worker_id, "key": key}
 
-    async def _sendable(self, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
-        """Those whose task JSON can hold; the attempts of others fail."""
-        found: list[AttemptedRollout] = []
-        for one in claimed:
-            try:
-                json_of(one.input, f"rollout {one.rollout_id!r}: its task")
-                found.append(one)
-            except InvalidRecordError as error:
-                why = f"no runner of another process can have it: {error}"
-                failure = Failure(boundary="store", type=type(error).__name__, message=why)
-                ids = (one.rollout_id, one.attempt.attempt_id)
-                await self.store.update_attempt(*ids, status="failed", error=failure)
-        return found
-
     async def _claimed(
         self, request: Request, body: wire.DequeueBody, claimed: Sequence[AttemptedRollout]
     ) -> tuple[bytes, int, dict[str, str]] | None:
@@ -218,7 +203,7 @@ class StoreRoutes:
                 for rollout in claimed:
                     await release_claim(self.store, rollout)
                 return None
-        return self._grants.claims_json(await self._sendable(claimed)), 200, headers
+        return self._grants.claims_json(claimed), 200, headers
 
     async def turn(
         self, request: Request, body: wire.TurnBody | packed_json.PackedTurn

@@ -108,15 +108,15 @@ def new_rollout(
     """A rollout as it was asked for."""
     if request.key is not None:
         steps.check_ids(key=request.key)
+    given = {"input": request.input, "metadata": request.metadata or {}}
     return Rollout(
         rollout_id=tables.new_id("ro"),
-        input=request.input,
         start_time=now,
         mode=request.mode,
         resources_id=resources_id,
         status=status,
         config=request.config or _NO_LIMITS,
-        metadata={} if request.metadata is None else request.metadata,
+        **copy_of_changes(given),
     )
 
 

@@ -7,7 +7,7 @@ counts, with its spans; where there is a new reward function, its reward in plac
 import inspect
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -101,11 +101,7 @@ class Reward:
         if inspect.isawaitable(result):
             result = await cast(Awaitable[Any], result)
         reward = cast(GradeResult, result)
-        if reward is None:
-            return None
-        if isinstance(reward, Mapping):
-            return reward_attributes(reward, next(iter(reward)))
-        return reward_attributes(reward)
+        return None if reward is None else reward_attributes(reward)
 
 
 @dataclass(frozen=True)
