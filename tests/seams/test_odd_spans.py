@@ -61,6 +61,8 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "openinference": ("LLM", OPENINFERENCE),
     "litellm": ("litellm_request", CALL),
     "raw": ("raw_gen_ai_request", {"llm.x.messages": "[]", "llm.x.choices": "[{}]"}),
+    "keyed": ("generation", {"langfuse.observation.type": "generation", "gen_ai.prompt": "hi"}),
+    "vercel": ("ai.generateText.doGenerate", {"ai.prompt.messages": "[]", "ai.response.text": ""}),
     "annotation": (AGL_ANNOTATION, reward_attributes(0.5)),
     "object": (AGL_OBJECT, {"agentlightning.object.json": '"yo"'}),
 }
@@ -85,6 +87,9 @@ KEYS = [
     *("gen_ai.request.functions.0.parameters", "gen_ai.system_instructions", "logprobs.content"),
     *("llm.x.messages", "llm.x.choices", "llm.x.model", "llm.x.tools", "llm.finish_reason"),
     *("llm.output_messages.0.message.tool_calls", "llm.tools.0.tool.json_schema", "output.value"),
+    *("langfuse.observation.input", "langfuse.observation.output", "gen_ai.completion", "events"),
+    *("ai.prompt.messages", "ai.prompt.tools", "ai.response.toolCalls", "ai.response.finishReason"),
+    *("mlflow.spanInputs", "request_data", "response_data", "gen_ai.tool.definitions"),
     *("http.response.status_code", "error.message", "exception.message"),
 ]
 TOOL_CALLS = ["3", '"x"', '["x"]', '[{"function": "f"}]', '[{"function": {"arguments": 3}}]', "{}"]

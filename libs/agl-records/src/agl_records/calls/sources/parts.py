@@ -109,8 +109,8 @@ def _is_text(block: Any) -> bool:
 
 def _content(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
-    if kind == "text":
-        return {"type": "text", "text": part[next(name for name in _TEXTS if name in part)]}
+    if kind == "text" and (said := _first(part, _TEXTS)) is not None:
+        return {"type": "text", "text": said}
     if kind == "image_url":
         return dict(part)
     if kind == "uri":
