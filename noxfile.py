@@ -376,7 +376,7 @@ def verl_cpu(session: nox.Session) -> None:
     """
     session.install(TORCH)
     install(
-        session, "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, CORE, "agl-testing[verl]",
+        session, "-c", "plugins/agl-verl/constraints/cpu.txt", TORCH, CORE, "agl-verl[backend]",
         "agl-sandbox", "agl-views", *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
     )  # fmt: skip
     session.run("pyright", "-p", "plugins/agl-verl")
@@ -520,7 +520,7 @@ def calc_x(session: nox.Session) -> None:
     """
     session.install(TORCH)
     install(
-        session, CORE, "agl-testing[verl]", "agl-sandbox", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
+        session, CORE, "agl-verl[backend]", "agl-sandbox", "pyarrow>=17", MCP, *TEST_TOOLS[:3],
         *(name for name in TRACED_FRAMEWORKS if name.startswith(("autogen", "openai-agents"))),
     )  # fmt: skip
     tests = [f"tests/examples/test_{name}.py" for name in ("calc_x", "rag")]

@@ -93,11 +93,13 @@ def train(model: str, num_gpus: int, tasks: Tasks, runners: int, address: str | 
 
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
-    """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-testing[verl]``."""
+    """The same with a model of 0.1 M parameters and without a GPU; needs ``agl-verl[backend]``."""
     from tiny_model import conversation, tiny_tasks
 
     from agl_testing.tiny_model import tiny_model
-    from agl_testing.verl_cpu import cpu_config, use_cpu
+
+    sys.path.append(str(Path(__file__).parents[2] / "tests/plugins/verl/real"))
+    from verl_cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = tiny_tasks()

@@ -7,6 +7,7 @@ one in the question.
 """
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ def conversation(draw: random.Random) -> list[dict[str, Any]]:
 
 
 def train_tiny(steps: int, runners: int, out: Path) -> None:
-    """The line of ``train_rag.py`` with this model, on a CPU; needs ``agl-testing[verl]``."""
-    from agl_testing.verl_cpu import cpu_config, use_cpu
+    """The line of ``train_rag.py`` with this model, on a CPU; needs ``agl-verl[backend]``."""
+    sys.path.append(str(Path(__file__).parents[2] / "tests/plugins/verl/real"))
+    from verl_cpu import cpu_config, use_cpu
 
     use_cpu()
     tasks = one_step_tasks()

@@ -33,7 +33,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 if find_spec("verl") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from agl_testing.verl_cpu import use_cpu
+    from verl_cpu import use_cpu
 
     use_cpu()  # before anything imports verl
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agl_testing.verl_cpu.config import use_cpu
+from verl_cpu.config import use_cpu
 
 RANK, WORLD = (int(x) for x in (sys.argv[3:5] or ("0", "1")))
 os.environ.update(

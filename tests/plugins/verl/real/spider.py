@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "spider"))
 from sql_agent import LitSQLAgent
 from sql_tasks import load_small_tasks
 from tiny_model import conversation, easy_tasks
+from verl_cpu import cpu_config, use_cpu
 
 import agl
 from agl_testing.tiny_model import tiny_model
-from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 def main(out, steps):

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "seams"))
 
 from scripted import COPIES, Script, agent_of, judge, judge_entry
 from table_model import save_model
+from verl_cpu import cpu_config, use_cpu
 
 import agl
-from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 class Retrying(agl.VERL):

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("verl")
 
-from agl_testing.verl_cpu.config import cpu_config
-from agl_testing.verl_cpu.inference_server import Sampled
+from verl_cpu.config import cpu_config
+from verl_cpu.inference_server import Sampled
+
 from agl_verl.configuration import known_keys
 from agl_verl.versions import WANTED, check_versions, installed
 
@@ -130,11 +131,10 @@ def test_weight_receivers_are_found_in_the_private_dictionary():
 
     registry = getattr(base, "_ROLLOUT_REGISTRY", None)
     assert isinstance(registry, dict), (
-        "verl.workers.rollout.base._ROLLOUT_REGISTRY is gone or no dictionary; "
-        "see agl_testing.verl_cpu.plugin"
+        "verl.workers.rollout.base._ROLLOUT_REGISTRY is gone or no dictionary; see verl_cpu.plugin"
     )
     assert ("vllm", "async") in registry, f"its keys have another form: {list(registry)}"
-    from agl_testing.verl_cpu.inference import WeightReceiver
+    from verl_cpu.inference import WeightReceiver
 
     assert base.get_rollout_class("agl_cpu", "async") is WeightReceiver
 
@@ -152,8 +152,7 @@ def test_engines_can_be_registered_for_the_cpu():
 
 def test_platform_has_no_question_that_we_do_not_answer():
     from verl.plugin.platform import PlatformBase
-
-    from agl_testing.verl_cpu.platform import CPUPlatform
+    from verl_cpu.platform import CPUPlatform
 
     unanswered = {
         name for name in PlatformBase.__abstractmethods__ if name not in vars(CPUPlatform)

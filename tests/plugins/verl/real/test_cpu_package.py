@@ -1,4 +1,4 @@
-"""The parts of ``agl_testing.verl_cpu`` by themselves; nothing of Ray is started."""
+"""The parts of ``verl_cpu`` by themselves; nothing of Ray is started."""
 
 import asyncio
 import os
@@ -12,10 +12,9 @@ pytest.importorskip("verl")
 import torch
 from ascii_model import make_tiny_model
 from stock_verl import as_hydra, write_prompts
-
-from agl_testing.verl_cpu import cpu_config, use_cpu
-from agl_testing.verl_cpu.config import PLUGIN
-from agl_testing.verl_cpu.inference_server import InferenceServer, Sampling, sample_token
+from verl_cpu import cpu_config, use_cpu
+from verl_cpu.config import PLUGIN
+from verl_cpu.inference_server import InferenceServer, Sampling, sample_token
 
 pytestmark = pytest.mark.timeout(300)
 LOGPROBS = {"logprobs": True, "ignore_eos": True, "max_tokens": 8}
@@ -32,8 +31,8 @@ async def generate(server, **params):
 
 def test_importing_the_package_imports_neither_torch_nor_verl():
     code = (
-        "import sys, agl_testing.verl_cpu, agl_verl.versions; "
-        "agl_testing.verl_cpu.cpu_config('m'); agl_testing.verl_cpu.use_cpu(); "
+        "import sys, verl_cpu, agl_verl.versions; "
+        "verl_cpu.cpu_config('m'); verl_cpu.use_cpu(); "
         "print([m for m in ('torch', 'verl', 'ray', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -238,8 +237,8 @@ async def test_a_sleeping_server_answers_no_calls(server):
 
 
 async def test_weights_travel_by_copy():
-    from agl_testing.verl_cpu.checkpoint import RayStoreCheckpointEngine
-    from agl_testing.verl_cpu.inference_server import own_copy
+    from verl_cpu.checkpoint import RayStoreCheckpointEngine
+    from verl_cpu.inference_server import own_copy
 
     live = torch.ones(3)
     sent = own_copy(live)

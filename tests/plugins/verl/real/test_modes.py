@@ -17,8 +17,7 @@ pytest.importorskip("verl")
 import torch
 from running import check, check_weights, run
 from stock_verl import as_hydra, write_prompts
-
-from agl_testing.verl_cpu import cpu_config
+from verl_cpu import cpu_config
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

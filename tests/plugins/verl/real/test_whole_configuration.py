@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("verl")
 
+from verl_cpu import cpu_config
+
 import agl
 from agl.errors import ConfigError
-from agl_testing.verl_cpu import cpu_config
 from agl_verl.configuration import compose, known_keys
 from agl_verl.preflight import check_cluster, needs
 from agl_verl.run import verl_config

@@ -13,9 +13,9 @@ from typing import Any
 
 from ascii_model import make_tiny_model
 from digits import digits
+from verl_cpu import cpu_config, use_cpu
 
 import agl
-from agl_testing.verl_cpu import cpu_config, use_cpu
 
 
 @dataclass

@@ -6,15 +6,16 @@ for the mode ``separate_async``, the way of the weights (Ray in place of NCCL). 
 that agent, rewards and configuration fit together. It does not show that the GPU run is right, and
 a tiny random model learns only what a tiny model can::
 
+    # PYTHONPATH has this package's folder
     from agl_testing.tiny_model import tiny_model
-    from agl_testing.verl_cpu import cpu_config, use_cpu
+    from verl_cpu import cpu_config, use_cpu
 
     use_cpu()  # before verl is imported
     config = cpu_config(tiny_model("tiny", my_conversations), trainer={"total_training_steps": 3})
     agl.Trainer(algorithm=agl.VERL(config), n_runners=2).fit(my_agent, my_tasks)
 
 ``use_cpu`` sets two variables of verl's: ``VERL_USE_EXTERNAL_MODULES`` has each of its processes
-import ``agl_testing.verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM=agl_cpu``
+import ``verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM=agl_cpu``
 chooses it. agl-verl knows nothing of it, and verl's own command line takes it as well.
 
 It refuses what it cannot do: tensor parallel inference, images, LoRA as an adapter, reward models,
@@ -25,6 +26,6 @@ between a token's probability at the inference server and at the trainer. It is 
 mode ``sync`` when weights arrive; a run that merely ends proves little.
 """
 
-from agl_testing.verl_cpu.config import cpu_config, use_cpu
+from verl_cpu.config import cpu_config, use_cpu
 
 __all__ = ["cpu_config", "use_cpu"]

@@ -10,8 +10,8 @@ from typing import Any
 from torch.distributed.fsdp import CPUOffloadPolicy
 from verl.plugin.platform import PlatformRegistry
 
-from agl_testing.verl_cpu.config import INFERENCE, PLATFORM
-from agl_testing.verl_cpu.platform import CPUPlatform
+from verl_cpu.config import INFERENCE, PLATFORM
+from verl_cpu.platform import CPUPlatform
 
 PlatformRegistry.register(platform=PLATFORM)(CPUPlatform)  # verl's other modules ask for it
 
@@ -44,8 +44,8 @@ from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 from verl.workers.rollout import base  # noqa: E402
 from verl.workers.rollout.replica import RolloutReplicaRegistry  # noqa: E402
 
-from agl_testing.verl_cpu import checkpoint  # noqa: E402, F401  (registers itself)
-from agl_testing.verl_cpu.inference import CPUReplica, WeightReceiver  # noqa: E402
+from verl_cpu import checkpoint  # noqa: E402, F401  (registers itself)
+from verl_cpu.inference import CPUReplica, WeightReceiver  # noqa: E402
 
 # verl looks for finished rollouts every 2 seconds, longer than a step of a tiny model.
 ReplayBuffer.__init__ = partialmethod(ReplayBuffer.__init__, poll_interval=0.2)

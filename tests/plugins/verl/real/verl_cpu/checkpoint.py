@@ -12,8 +12,8 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-from agl_testing.verl_cpu.config import CHECKPOINT_ENGINE
-from agl_testing.verl_cpu.inference_server import own_copy
+from verl_cpu.config import CHECKPOINT_ENGINE
+from verl_cpu.inference_server import own_copy
 
 MAILBOX = "agl_verl_weights"
 WAIT_SECONDS = 300.0

@@ -8,7 +8,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from agl_testing.verl_cpu.inference_server import InferenceServer, own_copy
+from verl_cpu.inference_server import InferenceServer, own_copy
 
 
 def server_name(replica_rank: int) -> str:

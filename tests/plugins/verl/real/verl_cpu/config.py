@@ -14,7 +14,7 @@ INFERENCE = "agl_cpu"
 """The name of the inference server, for ``rollout.name``."""
 CHECKPOINT_ENGINE = "agl_ray_store"
 """The name of the way of the weights, for ``rollout.checkpoint_engine.backend``."""
-PLUGIN = "agl_testing.verl_cpu.plugin"
+PLUGIN = "verl_cpu.plugin"
 """What verl imports, for ``VERL_USE_EXTERNAL_MODULES``."""
 MODES = ("sync", "colocate_async", "separate_async")
 
@@ -36,6 +36,9 @@ def use_cpu() -> None:
     modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
     named = dict.fromkeys([*filter(None, modules), PLUGIN])
     os.environ["VERL_USE_EXTERNAL_MODULES"] = ",".join(named)
+    here = str(Path(__file__).resolve().parents[1])  # Ray's processes import it from there
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *filter(None, paths)]))
     os.environ["VERL_PLATFORM"] = PLATFORM
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
