@@ -2,13 +2,19 @@
 """Hooks that ask a run to end, to save or to evaluate, and keep a state in its checkpoints."""
 
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import agl
+from agl.errors import AlgorithmError, ConfigError
 from agl_learning import EarlyStopping
+from agl_learning.run.checkpoint import Progress
+from agl_learning.trainer.learned import check_names, read_update
+from agl_learning.trainer.requests import Requests
 
 from .test_going_on import Starts, starts, trainer_class  # noqa: F401  # fixtures
 
@@ -73,10 +79,182 @@ def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(
     assert (keeping.heard, other.heard) == (3, 1)
 
 
-def test_early_stopping_ends_a_run_whose_rewards_get_no_better(starts: Starts) -> None:
+class Spoiling(agl.Hook):
+    """Changes all that it is shown."""
+
+    def on_update_start(self, rows: list[Any]) -> None:
+        for one in rows:
+            for each in (one.advantages, one.row.token_ids, one.row.call_ids):
+                each.clear()
+        rows.clear()
+
+    def on_step_end(self, metrics: dict[str, Any]) -> None:
+        metrics.clear()
+
+
+def test_a_hook_that_changes_what_it_sees_changes_nothing(starts: Starts) -> None:
+    given: list[int] = []
+
+    def look(rows: list[Any]) -> list[Any]:
+        given.extend(len(one.advantages) * len(one.row.call_ids) for one in rows)
+        return rows
+
+    starts.hooks, starts.takes = [Spoiling()], look
+    starts.start()
+    (starts.folder / "run/metrics.jsonl").unlink()  # what the store knows of steps comes back
+    starts.check_books(done := starts.start(steps=4))
+    lines = map(json.loads, (starts.folder / "run/metrics.jsonl").read_text().splitlines())
+    assert [line["rows"] for line in lines] == [4] * 4
+    assert (given, done.summary["calls_trained"]) == ([1] * 16, 16)
+
+
+def test_early_stopping_ends_a_run_whose_rewards_get_no_better(starts: Starts, caplog: Any) -> None:
     starts.hooks = [EarlyStopping(patience=2, min_delta=0.5)]
-    starts.start(steps=20, val=["held out"], evaluation=1)
+    done = starts.start(steps=20, val=["held out"], evaluation=1)
     assert starts.steps() == [1, 2]
+    why = done.summary["ended"]
+    who = (
+        "after step 2, agl_learning.early_stopping.EarlyStopping asked the run to end: val/reward/"
+    )
+    assert (why[: len(who)], why[-17:]) == (who, " 2 times in a row")
+    assert why in caplog.text
+    assert why in starts.result.summary
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (
+            "reward/meen",
+            r"no metric 'reward/meen', so it ends nothing. Did you mean 'reward/mean'\?",
+        ),
+        ("val/reward/mean", "'val/reward/mean', and there are no validation tasks"),
+    ],
+)
+def test_early_stopping_refuses_a_metric_that_is_not_there(
+    starts: Starts, metric: str, words: str
+) -> None:
+    starts.hooks = [EarlyStopping(metric=metric)]
+    with pytest.raises(agl.AglError, match=words):
+        starts.start()
+    with pytest.raises(ConfigError, match="metric must be"):
+        EarlyStopping(metric="")
+
+
+def test_a_run_of_its_own_begins_where_another_ended(starts: Starts) -> None:
+    starts.hooks = [Keeping(end=3)]
+    starts.start(stopping={"target_reward": 0.0})
+    origin, starts.run_dir = str(starts.folder / "run"), "other"
+    starts.hooks = [again := Keeping()]
+    options = {"steps": 9, "stopping": {"target_reward": 0.0}}
+    assert starts.start(resume_from=origin, **options).summary["steps"] == 6
+    assert again.heard == 3
+
+
+def test_nothing_can_be_asked_of_a_run_that_has_not_begun(starts: Starts) -> None:
+    class Early(agl.Hook):
+        def on_run_start(self, algorithm: Any) -> None:
+            algorithm.ask_to_end()
+
+    starts.hooks = [Early()]
+    with pytest.raises(agl.AglError, match=r"on_run_start raised .*Mortal is not running"):
+        starts.start()
+
+
+class Stateful(agl.Hook):
+    """Keeps which hook had its state."""
+
+    state = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"of": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = f"had {state['of']}"
+
+
+@dataclass(eq=False)
+class Named(Stateful):
+    name: str
+
+    def __post_init__(self) -> None:
+        self.state = self.name
+
+
+class Plain(Stateful):
+    def __init__(self, name: str) -> None:
+        self.state = name
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "states", "lost"),
+    [
+        ("N:a N:b", "N:b N:a", ["had b", "had a"], ""),
+        ("N:a N:b", "N:b N:c", ["had b", "c"], "Named(name='a')"),
+        ("N:a N:a N:b", "N:b N:a", ["had b", "a"], "Named(name='a'), 2 of 2"),
+        ("P:a P:b", "P:c N:a P:d", ["had a", "a", "had b"], ""),
+        ("P:a P:b", "P:b", ["b"], "Plain, 1 of 2"),
+    ],
+)
+def test_a_state_goes_to_the_hook_that_it_is_of(
+    caplog: Any, before: str, after: str, states: list[str], lost: str
+) -> None:
+    kinds: dict[str, Any] = {"N": Named, "P": Plain}
+    first, second = ([kinds[one[0]](one[2:]) for one in s.split()] for s in (before, after))
+    noted = Requests(first, Progress(0, 0)).progress()
+    asked = Requests(second, Progress(1, 1, hooks=noted["hooks"], ended="it was asked to end"))
+    assert [one.state for one in second] == states
+    assert (bool(asked.ends), "not loaded" in caplog.text) == (not lost, bool(lost))
+    assert lost in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("returns", "words"),
+    [
+        (lambda _: None, r"update of Mortal: expected a dict of metrics, or .*; got None"),
+        (lambda _: {"calls/total": 1}, "update of Mortal: the loop has a metric 'calls/total' of"),
+    ],
+)
+def test_what_an_update_returns_is_looked_at_before_its_step_is_kept(
+    starts: Starts, returns: Any, words: str
+) -> None:
+    starts.returns = returns
+    with pytest.raises(agl.AglError, match=words):
+        starts.start()
+    starts.returns = None
+    starts.check_books(starts.start())
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ([{}, []], r"expected a dict of metrics, or that and the rows used; got \[\{\}, \[\]\]"),
+        (({}, [], 1), "expected a dict"),
+        (({}, 1), "expected a dict"),
+        ({"mine": np.ones(2)}, r"metric 'mine' is array.* \(ndarray\); expected a name and a n"),
+        ({"mine": "much"}, r"metric 'mine' is 'much' \(str\)"),
+        ({1: 0.5}, "metric 1 is 0.5"),
+        *(({name: 1}, f"{name!r} of its own") for name in ("step", "version", "val/mine")),
+    ],
+)
+def test_an_update_that_returns_something_else_is_refused_by_name(
+    returned: Any, words: str
+) -> None:
+    with pytest.raises(AlgorithmError, match=f"update of Mine: .*{words}"):
+        check_names("Mine", read_update("Mine", returned, [])[0], {"version": 1})
+
+
+def test_metrics_of_an_update_are_numbers(starts: Starts, caplog: Any) -> None:
+    starts.returns = lambda learned: {
+        **learned,
+        "of_numpy": np.float32(0.5),
+        "none": float("nan"),
+        "endless": np.inf,
+    }
+    starts.check_books(starts.start(steps=1))
+    line = json.loads((starts.folder / "run/metrics.jsonl").read_text())
+    assert (line["of_numpy"], line.keys() & {"none", "endless"}) == (0.5, set())
+    assert "update of Mortal: metric 'none' is nan; it is left out" in caplog.text
 
 
 def test_a_run_that_a_hook_without_a_state_ended_goes_on(starts: Starts, caplog: Any) -> None:
@@ -97,7 +275,7 @@ def test_early_stopping_counts_values_that_are_no_better(mode: Any, values: Any,
     asked: list[int] = []
     hook = EarlyStopping(metric="loss", patience=2, mode=mode)
     for number, value in enumerate(values, 1):
-        algorithm: Any = SimpleNamespace(ask_to_end=lambda at=number: asked.append(at))
+        algorithm: Any = SimpleNamespace(ask_to_end=lambda _, at=number: asked.append(at))
         hook.on_step_end(algorithm, {"loss": value})
         hook.on_evaluation_end(algorithm, {"loss": 0.0})
     assert asked == [ends]

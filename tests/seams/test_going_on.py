@@ -47,6 +47,10 @@ class Starts:
         """The update of these weights fails."""
         self.takes: Any = None
         """Which rows an update uses; None is all."""
+        self.returns: Any = None
+        """What an update returns of its metrics; None is these."""
+        self.result: Any = None
+        """Of the last start."""
         self.run_dir = "run"
         self.hooks: list[agl.Hook] = []
         self.asks: Any = self.every_second
@@ -82,7 +86,8 @@ class Starts:
                 if algorithm.weights_version == self.dies_at_version:
                     raise OSError("the machine dies")
                 if self.takes is None:
-                    return super().update(rows)
+                    learned = super().update(rows)
+                    return learned if self.returns is None else self.returns(learned)
                 used = self.takes(rows)
                 return super().update(used), used
 
@@ -102,7 +107,7 @@ class Starts:
             run_dir=self.folder / self.run_dir,
         )
         try:
-            trainer.fit(agl.rollout(names["agent"]), tasks, val_dataset=val)
+            self.result = trainer.fit(agl.rollout(names["agent"]), tasks, val_dataset=val)
         finally:
             if store is not None:
                 asyncio.run(store.close())

@@ -394,7 +394,8 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
 
     class Watch(agl.Hook):
         def on_update_start(self, step, rows):
-            told.append(("update", step, *[(one.row.call_ids, one.advantages) for one in rows]))
+            told.append(("update", step, *[(one.row.call_ids[:], one.advantages) for one in rows]))
+            rows[0].row.token_ids.clear()
 
         def on_step_end(self, step, metrics):
             told.append(("step", step, metrics["generation"], metrics["actor/lr"]))
@@ -411,6 +412,8 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
         rows = (await run._groups.run(request(0))).rows
         values = {f"u0_{one.session}_0": [0.7, 0.0] for one in rows[:1]} | {"other_0_0": [0.7]}
         await run.answer(Update(7, values))
+        held = [row for one in run._groups._held.values() for row in one.rows.values()]
+        assert all(row.token_ids for row in held)  # whatever the hook does to what it sees
         for step in (7, 8, 9):
             if step == 8:
                 (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")

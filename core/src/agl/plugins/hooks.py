@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ import pluggy
 from agl.env import LightningEnvVar, resolve_bool_env_var
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins import hookspecs, registry
-from agl.utils.text import did_you_mean
+from agl.utils.text import did_you_mean, full_name_of
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
+CALLED = ContextVar("agl_hook", default="")  # the plugin, by name, whose hook is at work
 
 
 class Hook:
@@ -114,8 +116,7 @@ class HookManager(pluggy.PluginManager):
 
     def get_canonical_name(self, plugin: object) -> str:
         """The module's or the class's name, numbered if several share it."""
-        kind = type(plugin)
-        name = getattr(plugin, "__name__", None) or f"{kind.__module__}.{kind.__qualname__}"
+        name = getattr(plugin, "__name__", None) or full_name_of(type(plugin))
         same = sum(given.partition("#")[0] == name for given, _ in self.list_name_plugin())
         return f"{name}#{same + 1}" if same else name
 
@@ -186,6 +187,7 @@ class HookCaller(Sequence[object]):
             raise ConfigError(f"{name} takes {', '.join(offered)}; got {', '.join(arguments)}")
         # Not by pluggy, which stops at the first failure and awaits nothing.
         for each in reversed(getattr(self.manager.hook, name).get_hookimpls()):
+            CALLED.set(each.plugin_name)
             try:
                 wanted = self.manager.wanted[name, each.function]
                 result: Any = each.function(**{key: arguments[key] for key in wanted})
@@ -198,6 +200,7 @@ class HookCaller(Sequence[object]):
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     raise
                 self._failed(each.plugin_name, name, error)
+        CALLED.set("")
 
     def listens(self, name: str) -> bool:
         """Whether a hook has any implementation."""

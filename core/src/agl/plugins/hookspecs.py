@@ -132,7 +132,7 @@ def on_update_start(algorithm: "Algorithm", step: int, rows: "list[Any]") -> Non
     Called: before each update of weights, by GRPO and others; a step of verl may have several.
 
     Args:
-        rows: Tokens and advantages, as ``agl_learning.Weighed``; to look at, not to change.
+        rows: Tokens and advantages, as ``agl_learning.Weighed``; copies, to look at.
     """
 
 

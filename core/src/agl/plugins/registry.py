@@ -88,7 +88,8 @@ def components(group: str | None = None) -> list[Component]:
         known = ", ".join(_KINDS)
         raise ConfigError(f"unknown entry point group {group!r}; agl's are {known}.{hint}")
     # A folder's time changes when a distribution is installed there, so a notebook sees it.
-    installed = _scan(tuple((path, _modified(path)) for path in sys.path))
+    paths = (path or "." for path in sys.path)
+    installed = _scan(tuple((one, os.path.getmtime(one)) for one in paths if os.path.exists(one)))
     return [c for c in installed if group in (None, c.group)]
 
 
@@ -239,10 +240,6 @@ def duplicate_cause(offers: list[Component]) -> str:
         "plugin": f", or leave both out: AGL_DISABLE_PLUGINS={one.name}",
     }.get(one.kind, f", or name the class itself, as {one.target!r}")
     return f"{one.kind} {one.name!r} is offered by {dists}. Uninstall one of them{another_way}"
-
-
-def _modified(path: str) -> float:
-    return os.path.getmtime(path or ".") if os.path.exists(path or ".") else 0.0
 
 
 @lru_cache(maxsize=4)

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl.errors import ConfigError
 from agl.plugins.hooks import Hook
-from agl_runs.options import Count, NotNegative, check_options
+from agl.utils.text import did_you_mean
+from agl_runs.options import Count, Name, NotNegative, check_options
 
 if TYPE_CHECKING:
     from agl_learning.trainer.base import Training
@@ -22,7 +24,7 @@ class EarlyStopping(Hook):
         mode: Whether more or less is better.
     """
 
-    metric: str = "val/reward/mean"
+    metric: Name = "val/reward/mean"
     patience: Count = 3
     min_delta: NotNegative = 0.0
     mode: Literal["max", "min"] = "max"
@@ -33,24 +35,39 @@ class EarlyStopping(Hook):
         self.no_better = 0
         """Values in a row."""
 
+    def check_datasets(self, train_dataset: Any, val_dataset: Any) -> None:
+        """Refuse a metric of evaluations where there are none; asked before a run begins."""
+        if self.metric.startswith("val/") and not val_dataset:
+            raise ConfigError(
+                f"{type(self).__name__}: metric is {self.metric!r}, and there are no validation "
+                "tasks to evaluate on. Give some (val in a file, val_dataset in Python), or a "
+                "metric of steps, as 'reward/mean'"
+            )
+
     def on_step_end(self, algorithm: "Training", metrics: dict[str, Any]) -> None:
         """Look at the metrics of a step."""
         if not self.metric.startswith("val/"):
-            self._look(algorithm, metrics.get(self.metric))
+            self._look(algorithm, metrics, metrics.get("rows") != 0)
 
     def on_evaluation_end(self, algorithm: "Training", metrics: dict[str, Any]) -> None:
         """Look at those of an evaluation."""
         if self.metric.startswith("val/"):
-            self._look(algorithm, metrics.get(self.metric))
+            self._look(algorithm, metrics, metrics.get("val/rollouts/succeeded") != 0)
 
-    def _look(self, algorithm: "Training", value: float | None) -> None:
+    def _look(self, algorithm: "Training", metrics: dict[str, Any], is_whole: bool) -> None:
+        value: float | None = metrics.get(self.metric)
+        if is_whole and self.best is None and self.metric not in metrics:
+            hint = did_you_mean(self.metric, metrics) or f" There are {', '.join(metrics)}"
+            raise ConfigError(f"there is no metric {self.metric!r}, so it ends nothing.{hint}")
         sign = 1 if self.mode == "max" else -1
         if value is not None and (self.best is None or sign * (value - self.best) > self.min_delta):
             self.best, self.no_better = value, 0
             return
         self.no_better += 1
         if self.no_better >= self.patience:
-            algorithm.ask_to_end()
+            algorithm.ask_to_end(
+                f"{self.metric} was no better than {self.best} {self.no_better} times in a row"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

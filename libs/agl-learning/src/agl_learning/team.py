@@ -202,13 +202,13 @@ class Team(OnlineTraining):
         trained[:] = [one.model_copy(update={"row": number[one.key]}) for one in trained]
         return weighed
 
-    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
+    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
         self.weights_version += 1
         return self.update(rows)  # each has a lag of its own
 
-    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
+    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
         """Each algorithm learns from the rows of its model."""
-        learned: dict[str, float] = {}
+        learned: dict[str, Any] = {}
         used: list[Weighed] = []
         for name, part in self._parts.items():
             if own := [one for one in rows if one.row.model == name]:
@@ -224,9 +224,7 @@ class Team(OnlineTraining):
             own = {what.removeprefix(at): x for what, x in learned.items() if what.startswith(at)}
             part.check_gap(f"{when}, model {name!r}", own)
 
-    def measured(
-        self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
-    ) -> dict[str, Any]:
+    def measured(self, collected: "Collected", rows: "list[Weighed]") -> dict[str, Any]:
         """With calls, prompts and tokens of each model."""
         of_models = {
             f"{name}/{what}": value
@@ -236,7 +234,7 @@ class Team(OnlineTraining):
             ).items()
             if what.startswith(OF_MODELS)
         }
-        return {**super().measured(collected, rows, learned), **of_models}
+        return {**super().measured(collected, rows), **of_models}
 
     # --- when nothing was trained
 

@@ -148,7 +148,7 @@ class Run:
                 raise AlgorithmError("the budget of the run is spent")
             return await groups.run(message)
         if isinstance(message, Update):
-            rows = groups.weighed(message.advantages)
+            rows = [one.copy() for one in groups.weighed(message.advantages)]
             if rows:
                 await self._algorithm.tell("on_update_start", step=message.step, rows=rows)
             return Settled({})

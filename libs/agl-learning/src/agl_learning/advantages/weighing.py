@@ -7,6 +7,7 @@ or the mean of theirs where they differ, as by a critic; a row has each of them 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
@@ -117,6 +118,12 @@ class Weighed:
     They are not trained, and count in means. Without them a call would weigh more exactly where
     later calls came out as their siblings' did, and its gradient would not be that of the reward.
     """
+
+    def copy(self) -> "Weighed":
+        """One with lists of its own, for somebody who may change them."""
+        own = {name: copy(value) for name, value in vars(self).items()}
+        own["row"] = self.row.model_copy(update={name: copy(value) for name, value in self.row})
+        return Weighed(**own)
 
     @property
     def of_tokens(self) -> list[float]:

@@ -172,7 +172,7 @@ class Report:
         self._diagnostics.add(metrics)
         self._warn(self._diagnostics.found())
         if not again:
-            await self._algorithm.tell("on_step_end", step=number, metrics=metrics)
+            await self._algorithm.tell("on_step_end", step=number, metrics=dict(metrics))
 
     def _warn(self, findings: Iterable[Finding]) -> None:
         """Say once, in the log and in the folder, what keeps the run from learning."""
@@ -206,7 +206,7 @@ class Report:
         if step == 0 and (sign := nothing_to_gain(metrics)) is not None:
             self._warn([sign])
         if not again:
-            await self._algorithm.tell("on_evaluation_end", step=step, metrics=metrics)
+            await self._algorithm.tell("on_evaluation_end", step=step, metrics=dict(metrics))
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``, which says of which start of the run it is."""

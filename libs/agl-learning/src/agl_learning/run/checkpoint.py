@@ -48,9 +48,9 @@ class Progress:
     made: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The versions of the model that are to be found elsewhere; of each a ``Version``."""
     hooks: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What hooks keep, by their names."""
-    is_ended: bool = False
-    """Whether a hook asked the run to end."""
+    """What hooks keep, by their classes and options."""
+    ended: str = ""
+    """Which hook asked the run to end, and why; "" where none did."""
     idle_steps: int = 0
     """How many steps in a row have trained nothing."""
     is_solved: bool = False

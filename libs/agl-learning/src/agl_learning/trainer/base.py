@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_learning.collect.task_order import Tasks
     from agl_learning.run.checkpoint import Progress
-    from agl_learning.trainer.requests import Requests
     from agl_learning.trainer.session import Session
     from agl_learning.trainer.source import Runners, Source
 
@@ -70,8 +69,6 @@ class ServedModel:
 
 class Running(Protocol):
     """A run that is under way: the loop."""
-
-    requests: "Requests"
 
     def ask_to_stop(self) -> bool: ...
 
@@ -312,23 +309,23 @@ class Training(Algorithm):
         """End when the rollouts or the training under way have; what is done is kept."""
         return self.running is not None and self.running.ask_to_stop()
 
-    def ask_to_end(self) -> None:
+    def ask_to_end(self, why: str = "") -> None:
         """Have no more steps after the one under way: evaluate, save, and end as after the last.
 
-        For hooks, as are the next two; without a run they do nothing.
+        For hooks, as are the next two. The log and the summary say ``why``.
+
+        Raises:
+            AlgorithmError: The run has not begun, as in ``on_run_start``, or is over.
         """
-        if self.running is not None:
-            self.running.requests.ends = True
+        self.session.requests.end(self.session.steps_done, why)
 
     def ask_to_save(self) -> None:
         """Save a checkpoint after the step under way, or the next one that trains something."""
-        if self.running is not None:
-            self.running.requests.saves = True
+        self.session.requests.saves = True
 
     def ask_to_evaluate(self) -> None:
         """Evaluate on the validation tasks, if there are any, after the step under way."""
-        if self.running is not None:
-            self.running.requests.evaluates = True
+        self.session.requests.evaluates = True
 
     # --- what it works with
 

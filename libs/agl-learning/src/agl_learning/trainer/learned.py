@@ -1,8 +1,12 @@
 """What comes of a step."""
 
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from reprlib import repr as short
+from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import AlgorithmError
 from agl_records.types import Exclusion, ExclusionReason
@@ -10,6 +14,11 @@ from agl_records.types import Exclusion, ExclusionReason
 if TYPE_CHECKING:
     from agl_learning.advantages.weighing import Weighed
     from agl_records.ledger.ledger import Ledger
+
+logger = logging.getLogger("agl.learning")
+
+OF_THE_LOOP = {"step", "generation", "time/step", "time/idle"}
+"""Metrics that the loop adds to those of a step's training."""
 
 
 @dataclass
@@ -23,6 +32,47 @@ class Learned:
     """Digests of the rows, or examples, that were trained, in their order."""
     rollout_ids: list[str] = field(default_factory=list[str])
     """Of which rollout each is, if that is known."""
+
+
+def read_update(
+    owner: str, updated: Any, rows: "list[Weighed]"
+) -> "tuple[dict[str, Any], list[Weighed]]":
+    """The metrics that an update returned, None for NaN and infinity, and the rows that it used.
+
+    Raises:
+        AlgorithmError: It returned something else, or a metric that is no number.
+    """
+    pair = cast("tuple[Any, ...]", updated if isinstance(updated, tuple) else (updated, rows))
+    learned, used = pair if len(pair) == 2 else (None, None)
+    if not isinstance(learned, Mapping) or not isinstance(used, Iterable):
+        raise AlgorithmError(
+            f"update of {owner}: expected a dict of metrics, or that and the rows used; got "
+            f"{short(cast('object', updated))}"
+        )
+    metrics: dict[str, Any] = {}
+    for name, value in cast("Mapping[Any, Any]", learned).items():
+        with suppress(AttributeError, TypeError, ValueError, RuntimeError):
+            value = value.item()  # of numpy or torch
+        if not isinstance(value, int | float | None) or not isinstance(name, str):
+            raise AlgorithmError(
+                f"update of {owner}: metric {name!r} is {short(value)} ({type(value).__name__}); "
+                "expected a name and a number"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            logger.warning("update of %s: metric %r is %s; it is left out", owner, name, value)
+            value = None
+        metrics[name] = value
+    return metrics, list(cast("Iterable[Weighed]", used))
+
+
+def check_names(owner: str, learned: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse a metric of an update that has the name of one of the loop's ``own``."""
+    for name in learned:
+        if name in own or name in OF_THE_LOOP or name.startswith("val/"):
+            raise AlgorithmError(
+                f"update of {owner}: the loop has a metric {name!r} of its own. Give this one "
+                "another name"
+            )
 
 
 def leave_out(

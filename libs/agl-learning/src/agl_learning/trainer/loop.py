@@ -18,7 +18,6 @@ from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, making, remove_older
 from agl_learning.trainer.opening import open_run
-from agl_learning.trainer.requests import Requests
 from agl_learning.trainer.serving import Serving
 
 if TYPE_CHECKING:
@@ -46,6 +45,9 @@ async def run(
             "them as train, or have the environment give them as its train"
         )
     training.check_datasets(train_dataset, val_dataset)
+    for hook in training.hooks:
+        if (check := getattr(hook, "check_datasets", None)) is not None:
+            check(train_dataset, val_dataset)
     training.warn_of_intervals()
     begun = time.perf_counter()
     training.asked_to_stop = asyncio.Event()
@@ -53,8 +55,8 @@ async def run(
     training.origin = None
     async with open_run(training, origin) as session:
         tasks = Tasks(train_dataset, training.seed, training.task_order)
-        asked = Requests(training.hooks, origin.progress()), training.asked_to_stop
-        loop = training.running = Loop(training, session, tasks, val_dataset, *asked)
+        stop = training.asked_to_stop
+        loop = training.running = Loop(training, session, tasks, val_dataset, stop)
         try:
             stopped = await loop.run()
             training.summary = {
@@ -62,6 +64,7 @@ async def run(
                 "seconds": time.perf_counter() - begun,
                 "rewards": session.rewards,
                 "val_rewards": session.val_rewards,
+                "ended": session.requests.ends or None,
                 **session.report.of_run(),
                 **session.totals.summary(),
                 "run_dir": str(session.folder),
@@ -82,7 +85,6 @@ class Loop:
         session: The start.
         tasks: Of training.
         val: Tasks of evaluations; None, or none, has no evaluation.
-        requests: Of hooks.
         asked_to_stop: Set when the run is to stop.
     """
 
@@ -92,11 +94,9 @@ class Loop:
         session: "Session",
         tasks: Tasks,
         val: Dataset[Any] | None,
-        requests: Requests,
         asked_to_stop: asyncio.Event,
     ) -> None:
         self._training, self._session = training, session
-        self.requests = requests
         self._val = [] if val is None else [val[index] for index in range(len(val))]
         self._asked_to_stop, self._event_loop = asked_to_stop, asyncio.get_running_loop()
         self.serving = Serving(training)
@@ -113,7 +113,7 @@ class Loop:
                 if self._asked_to_stop.is_set():
                     raise StoppedError(AS_ASKED)
                 await self._evaluate_when_due()
-                if self.requests.ends:  # by what it came to: no further version is made, or paid
+                if session.requests.ends:  # by what it came to: no further version is made, or paid
                     break
                 if await self._step():
                     saved_at = session.steps_done
@@ -171,8 +171,8 @@ class Loop:
         done = before if before and before.metrics is not None else None
         await session.report.step(number, metrics, again=done is not None)
         if done is not None:
-            told = {"algorithm": training, "step": number, "metrics": metrics}
-            await self.requests.tell_again("on_step_end", **told)
+            told = {"algorithm": training, "step": number, "metrics": dict(metrics)}
+            await session.requests.tell_again("on_step_end", **told)
         if done is not None and done.weights != weights:
             logger.warning(
                 "step %d, trained again with the same rollouts, gave other weights (%s) than in an "
@@ -186,7 +186,7 @@ class Loop:
                 await self._evaluate_when_due()
             if self._is_over():  # by what the evaluation came to, perhaps
                 await self._leave()
-        last, asked = self._is_over(), self.requests.saves
+        last, asked = self._is_over(), session.requests.saves
         if is_saved := training.saves_after(number, last, asked):
             await self._save()
         return is_saved
@@ -195,7 +195,7 @@ class Loop:
         """Whether no step comes any more."""
         training = self._training
         has_all = self._session.steps_done >= training.num_steps
-        return has_all or self.requests.ends or training.is_over()
+        return has_all or bool(self._session.requests.ends) or training.is_over()
 
     async def _leave(self) -> None:
         """No step comes any more: account for rollouts of such, and evaluate.
@@ -227,7 +227,7 @@ class Loop:
             val_rewards=session.val_rewards,
             start=asdict(session.generation),
             **training.progress(),
-            **self.requests.progress(),
+            **session.requests.progress(),
         )
         folder = session.folder / "checkpoints" / f"step-{number:06d}"
 
@@ -239,7 +239,7 @@ class Loop:
                 remove_older(session.folder, training.num_kept, session.val_rewards)
 
         await asyncio.to_thread(write)
-        session.checkpoint, self.requests.saves = folder, False
+        session.checkpoint, session.requests.saves = folder, False
         path: Any = training.version.ref or folder
         await training.tell("on_checkpoint_saved", step=number, path=path)
 
@@ -286,7 +286,7 @@ class Loop:
         training, session = self._training, self._session
         step, every = session.steps_done, training.evaluation.every
         is_due = step == session.begun_at or step % (every or step + 1) == 0
-        is_due = is_due or last or self.requests.evaluates
+        is_due = is_due or last or session.requests.evaluates
         is_answered = session.records.find("val", step) is not None
         is_done = session.is_evaluated(step) or (not is_answered and training.is_budget_spent())
         if not is_due or not self._val or is_done:
@@ -299,7 +299,7 @@ class Loop:
                 step,
                 ", ".join(f"{kind}: {count}" for kind, count in collected.failures().items()),
             )
-        self.requests.evaluates = False
+        session.requests.evaluates = False
         session.val_rewards.append((step, collected.mean_reward))
         measured = {
             **collected_metrics(collected),
@@ -311,8 +311,8 @@ class Loop:
         again = before is not None and before.metrics is not None
         await session.report.evaluation(step, line, again=again)
         if again:
-            told = {"algorithm": training, "step": step, "metrics": line}
-            await self.requests.tell_again("on_evaluation_end", **told)
+            told = {"algorithm": training, "step": step, "metrics": dict(line)}
+            await session.requests.tell_again("on_evaluation_end", **told)
         await session.records.done("val", step, line)
 
     async def _evaluate(self) -> "Collected":

@@ -62,7 +62,7 @@ from agl_learning.run.start import Origin, find_origin, folder_of, mend_generati
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
-from agl_learning.trainer.learned import Learned, leave_out
+from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update
 from agl_learning.trainer.options import Checkpoints, Stopping, warn_of_intervals
 from agl_learning.trainer.source import (
     Ahead,
@@ -182,9 +182,11 @@ class OnlineTraining(Training):
 
         Returns:
             Metrics of the step, if all rows were used; else the metrics and, of ``rows``, those
-            that were: the ledger says of the others that they were not trained. ``logprob_gap``, if
-            there, is the mean distance between the log-probabilities recorded at sampling and the
-            model's before the update, in nats.
+            that were: the ledger says of the others that they were not trained. A metric is a
+            number, also of numpy or torch, under a name that the loop has not; one that is not
+            finite is left out, with a warning. ``logprob_gap``, if there, is the mean distance
+            between the log-probabilities recorded at sampling and the model's before the update, in
+            nats.
         """
 
     def fingerprint(self) -> str | None:
@@ -295,29 +297,28 @@ class OnlineTraining(Training):
 
     async def learn(self, collected: "Collected", number: int) -> Learned:
         rows = await asyncio.to_thread(self.weigh, collected)
-        start, learned = time.perf_counter(), dict[str, float]()
+        start, learned = time.perf_counter(), dict[str, Any]()
         if rows:
-            await self.tell("on_update_start", step=number, rows=rows)
+            shown = [one.copy() for one in rows]
+            await self.tell("on_update_start", step=number, rows=shown)
             given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
             leave_out(collected.ledger, given, rows, *self.why_unused)
         self.check_gap(f"step {number}", learned)
-        update = {"time/update": time.perf_counter() - start}
-        metrics = {**self.measured(collected, rows, learned), **update}
+        seconds = time.perf_counter() - start
+        metrics = {**self.measured(collected, rows), "time/update": seconds}
+        check_names(self.title, learned, metrics)
         of_rows = [digest_of(one) for one in rows], [one.row.rollout_id for one in rows]
-        return Learned(metrics, bool(rows), *of_rows)
+        return Learned({**metrics, **learned}, bool(rows), *of_rows)
 
-    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, float], list[Weighed]]":
+    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
         """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
         lag = version_lag([one.row for one in rows], self.weights_version)
-        updated = self.update(rows)
-        learned, used = updated if isinstance(updated, tuple) else (updated, rows)
+        learned, used = read_update(self.title, self.update(rows), rows)
         self.weights_version += 1
-        return {**learned, "version_lag": lag}, list(used)
+        return {**learned, "version_lag": lag}, used
 
-    def measured(
-        self, collected: "Collected", rows: "list[Weighed]", learned: Mapping[str, float]
-    ) -> dict[str, Any]:
-        """Metrics of a step, but for those of its place and its time."""
+    def measured(self, collected: "Collected", rows: "list[Weighed]") -> dict[str, Any]:
+        """Metrics of a step, but for those of its place, its time and its update."""
         groups = len({one.group for one in collected.ended})
         refilled = {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
         return {
@@ -325,7 +326,6 @@ class OnlineTraining(Training):
             **collected_metrics(collected, self.trained_model()),
             "rows": len(rows),
             **(self._lags if self.max_staleness else refilled),
-            **learned,
         }
 
     def idle_metrics(self, seconds: float) -> dict[str, float]:
@@ -363,7 +363,8 @@ class OnlineTraining(Training):
     # --- when it ends, and what is odd
 
     def is_over(self) -> bool:
-        return self._ending.is_over(self.session.rewards) or self.is_budget_spent()
+        own = self.session.rewards[self.session.begun_at :]
+        return self._ending.is_over(own) or self.is_budget_spent()
 
     def is_solved(self, collected: "Collected") -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""

@@ -20,6 +20,7 @@ from agl_learning.run.folder import (
     write_generation,
 )
 from agl_learning.run.records import Records
+from agl_learning.trainer.requests import Requests
 from agl_learning.trainer.session import Session
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
             about["origin"] = origin.other_run
         start = next_generation(folder, **about)
         session = new_session(training, training.get_store(), start, folder, progress, gateway)
-        session.checkpoint = origin.checkpoint
+        session.checkpoint, session.requests = origin.checkpoint, Requests(training.hooks, progress)
         session.begun_at = 0 if origin.is_same_run else progress.step
         training.enter(session)
         try:

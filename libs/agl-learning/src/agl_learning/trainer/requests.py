@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from agl.plugins.hooks import HookCaller, HookManager
+from agl.plugins.hooks import CALLED, HookCaller, HookManager
 from agl.utils.json_values import json_of, parse_json
+from agl.utils.text import full_name_of
 
 if TYPE_CHECKING:
     from agl_learning.run.checkpoint import Progress
@@ -18,28 +20,41 @@ class Requests:
 
     A hook with ``state_dict()`` and ``load_state_dict(state)`` has what the first gives, JSON
     values, in each checkpoint, and gets it back when a run goes on from there. Of what comes again
-    after that checkpoint it hears again, as its state is from before; other hooks do not.
+    after that checkpoint it hears again, as its state is from before; other hooks do not. A state
+    is of a class, a dataclass's fields, and the place among hooks alike in these.
 
     Args:
         hooks: Objects given to the trainer.
         progress: Of the checkpoint that the start goes on from.
     """
 
-    def __init__(self, hooks: Sequence[object], progress: "Progress") -> None:
+    def __init__(self, hooks: Sequence[Any], progress: "Progress") -> None:
         self.saves = self.evaluates = False
         stateful = [hook for hook in hooks if hasattr(hook, "load_state_dict")]
         self._again = HookCaller(stateful, manager=HookManager())
-        self._hooks: dict[str, Any] = dict(self._again.manager.list_name_plugin())
+        self._hooks = _by_name(stateful)
         known = self._hooks.keys() & progress.hooks.keys()
         for name in known:
             self._hooks[name].load_state_dict(progress.hooks[name])
         lost = sorted(progress.hooks.keys() - known)
         if lost:
-            logger.warning("the checkpoint has states of hooks that are not given: %s", lost)
+            logger.warning(
+                "the checkpoint has states of hooks that are not given, with these options and as "
+                "often; they are not loaded: %s. Given are: %s",
+                *("; ".join(lost), "; ".join(self._hooks) or "none"),
+            )
         # Without any state, nobody would say whether the hook is there that ended it.
-        self.ends = progress.is_ended and bool(known) and not lost
+        self.ends = progress.ended if known and not lost else ""
+        """Which hook asked the run to end, and why; "" while none has."""
         if self.ends:
-            logger.warning("a hook ended this run before; leave that hook out to have more steps")
+            logger.warning("%s; leave that hook out to have more steps", self.ends)
+
+    def end(self, step: int, why: str) -> None:
+        """A hook asks the run to end after the step under way; ``step`` is the newest done."""
+        if not self.ends:
+            who = CALLED.get() or "the program"
+            self.ends = f"after step {step}, {who} asked the run to end" + (why and f": {why}")
+            logger.warning("%s", self.ends)
 
     async def tell_again(self, hook: str, **arguments: Any) -> None:
         """Call a hook of those with a state: what it tells of has come again."""
@@ -53,4 +68,18 @@ class Requests:
                 states[name] = parse_json(json_of(hook.state_dict(), "it"))
             except Exception as error:
                 logger.error("hook %r: its state is not in the checkpoint: %s", name, error)
-        return {"hooks": states, "is_ended": self.ends}
+        return {"hooks": states, "ended": self.ends}
+
+
+def _by_name(hooks: Sequence[Any]) -> dict[str, Any]:
+    """Hooks by class and options, and those that are alike in these by their place."""
+    names = [
+        f"{type(hook).__module__}.{hook!r}"
+        if is_dataclass(hook)
+        else full_name_of(cast("Any", type(hook)))
+        for hook in hooks
+    ]
+    return {
+        f"{name}, {names[:n].count(name) + 1} of {names.count(name)}": hooks[n]
+        for n, name in enumerate(names)
+    }

@@ -13,8 +13,10 @@ from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import Totals
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.report import Report
+from agl_learning.run.checkpoint import Progress
 from agl_learning.run.folder import Generation
 from agl_learning.run.records import Record, Records
+from agl_learning.trainer.requests import Requests
 from agl_records.ledger.ledger import save_ledger
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Session:
     """Of the whole run; those before this start count."""
     taken: int = 0
     """Tasks that the steps before this start took."""
+    requests: Requests = field(default_factory=lambda: Requests((), Progress(0, 0)))
+    """Of hooks."""
     checkpoint: Path | None = None
     """The newest one."""
     begun_at: int = 0
