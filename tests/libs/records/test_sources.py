@@ -100,6 +100,8 @@ def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
         {"type": "text", "content": "What is this?"},
         {"type": "uri", "modality": "image", "uri": "http://x/cat.png"},
         {"type": "blob", "mime_type": "image/jpeg", "content": "QUJD"},
+        {"type": "image", "image": "QUJD", "mediaType": "image/jpeg"},
+        {"type": "image", "source": {"media_type": "image/jpeg", "data": "QUJD"}},
     ]
     answer = {"type": "tool_call_response", "id": "call_1", "response": {"found": True}}
     more = {"type": "text", "content": "Go on."}
@@ -109,8 +111,9 @@ def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
     )
     user, tool, last = call.messages
     assert last == {"role": "user", "content": "Go on."}
-    assert [part["type"] for part in user["content"]] == ["text", "image_url", "image_url"]
-    assert user["content"][2]["image_url"]["url"] == "data:image/jpeg;base64,QUJD"
+    assert [part["type"] for part in user["content"]] == ["text", *["image_url"] * 4]
+    urls = [part["image_url"]["url"] for part in user["content"][1:]]
+    assert urls == ["http://x/cat.png", *["data:image/jpeg;base64,QUJD"] * 3]
     assert tool == {"role": "tool", "tool_call_id": "call_1", "content": '{"found": true}'}
 
 

@@ -20,6 +20,10 @@ _NAMES = ("name", "toolName")
 _ARGUMENTS = ("arguments", "args", "input")
 _RESULTS = ("response", "result", "output", "content")
 _TEXTS = ("content", "text")
+_OPENAI = ("image_url", "input_audio", "refusal")
+"""Parts that are OpenAI's already."""
+_URLS, _DATA = ("uri", "url", "image"), ("content", "data", "base64", "bytes")
+_MEDIA = ("mime_type", "media_type", "mediaType")
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
 """LangChain's roles."""
 
@@ -109,22 +113,18 @@ def _is_text(block: Any) -> bool:
 
 def _content(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
-    if kind == "text" and (said := _first(part, _TEXTS)) is not None:
+    if kind in ("text", "input_text", "output_text") and (said := _first(part, _TEXTS)) is not None:
         return {"type": "text", "text": said}
-    if kind == "image_url":
+    if kind in _OPENAI or "file" in part:
         return dict(part)
-    if kind == "uri":
-        return _image(part["uri"])
-    if kind == "blob":
-        return _image(f"data:{part.get('mime_type') or 'image/png'};base64,{part['content']}")
-    if kind in ("image", "file") and isinstance(data := part.get("image", part.get("data")), str):
-        is_url = data.startswith(("http:", "https:", "data:"))
-        return _image(data if is_url else f"data:{part.get('mediaType')};base64,{data}")
+    where = part["source"] if isinstance(part.get("source"), dict) else part
+    url, data = _first(where, _URLS), _first(where, _DATA)
+    if kind == "uri" or str(url).startswith(("http:", "https:", "data:")):
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind in ("blob", "image", "file") and isinstance(url or data, str):
+        media = _first({**part, **where}, _MEDIA) or "image/png"
+        return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{url or data}"}}
     raise ValueError(f"expected a part of type text, uri, blob or tool_call, got {kind!r}")
-
-
-def _image(url: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
