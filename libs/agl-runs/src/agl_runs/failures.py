@@ -1,6 +1,6 @@
 """What failed a rollout, and what becomes of it: one policy for all that learn from rollouts."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -31,6 +31,11 @@ class Failed:
     why: str
     boundary: Boundary | None = None
     """Of the attempt that failed."""
+
+    @property
+    def cause(self) -> str:
+        """What failures of one cause have in common: boundary and type, and not the message."""
+        return ": ".join(self.why.split(": ")[:2])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,14 +112,12 @@ class FailureBudget:
         number, failed = len(self._newest), [one for one in self._newest if one is not None]
         if self._share is None or number < WINDOW or len(failed) < self._share * number:
             return
-        causes: defaultdict[str, list[Failed]] = defaultdict(list)
-        for one in failed:  # messages of one cause differ in what follows boundary and type
-            causes[": ".join(one.why.split(": ")[:2])].append(one)
-        most = max(causes.values(), key=len)
+        [(cause, often)] = Counter(one.cause for one in failed).most_common(1)
+        first = next(one for one in failed if one.cause == cause)
         raise AlgorithmError(
             f"{len(failed)} of the newest {number} rollouts failed, and failures.stop_after is "
-            f"{self._share:g}. {len(most)} of them failed by {most[0].kind}, as in: {most[0].why}. "
-            "Mend that and go on with the run: what failed runs again"
+            f"{self._share:g}. {often} of them failed by {first.kind}, as in: {first.why}. Mend "
+            "that and go on with the run: what failed runs again"
         )
 
 

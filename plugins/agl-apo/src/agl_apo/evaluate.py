@@ -114,6 +114,7 @@ class Evaluator:
             retry_condition=["unresponsive"],
         )
         failures = self.options.failures
+        self._most_tries = 1 + failures.retries
         # Here they run again under keys and seeds of their own, and count once in all starts.
         again = [kind for kind in KINDS_WITH_POLICY if getattr(failures, kind) == "retry"]
         self._collector = Collector(
@@ -123,10 +124,6 @@ class Evaluator:
             self._config,
             failures=replace(failures, **dict.fromkeys(again, "exclude"), stop_after=None),
         )
-
-    @property
-    def _most_tries(self) -> int:
-        return 1 + self.options.failures.retries
 
     @property
     def total(self) -> int:

@@ -23,7 +23,6 @@ from agl_verl.messages import (
     Backend,
     GroupAnswer,
     GroupRequest,
-    ProcessOptions,
     Settle,
     Settled,
     Update,
@@ -48,14 +47,12 @@ class AglManager:
         config: verl's whole configuration.
         llm_client: verl's ``LLMServerClient``.
         link: Handle of the ``Link`` to the algorithm.
-        options: Of agl.
     """
 
-    def __init__(self, config: Any, llm_client: Any, link: Any, options: ProcessOptions) -> None:
+    def __init__(self, config: Any, llm_client: Any, link: Any) -> None:
         self.config = config
         self.rollout = config.actor_rollout_ref.rollout
         self.link = link
-        self.options = options
         self.failure: str | None = None
         """Why nothing can come any more; the trainer raises it when it asks for more."""
         self.validation_failure = ""
@@ -83,7 +80,6 @@ class AglManager:
         teacher_client: Any = None,
         reward_loop_worker_handles: Any = None,
         link: Any = None,
-        options: ProcessOptions | None = None,
         step: int = 0,
     ) -> "AglManager":
         """Make one and announce it to the algorithm. verl's part of the arguments is by name.
@@ -98,7 +94,7 @@ class AglManager:
                 "AglManager brings prompts to an agl algorithm, and there is none: run verl with "
                 "agl.Trainer(algorithm=agl.VERL(config)), not with verl's own command line"
             )
-        manager = cls(config, llm_client, link, options or ProcessOptions())
+        manager = cls(config, llm_client, link)
         manager.start(step)
         return manager
 

@@ -52,7 +52,6 @@ class AglTaskRunner:
                 teacher_client=trainer.get_teacher_client(),
                 reward_loop_worker_handles=trainer.get_reward_handles(),
                 link=link,
-                options=options,
                 step=int(trainer.global_steps),
             )
             trainer.fit(manager)

@@ -1,5 +1,6 @@
 """What came of the rollouts of one step or evaluation."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -117,13 +118,8 @@ class Collected:
 
     def failures(self) -> dict[str, int]:
         """How often each kind of failure ended a rollout, most frequent first."""
-        kinds: dict[str, int] = {}
-        for one in self.ended:
-            error = getattr(getattr(one.rollout, "attempt", None), "error", None)
-            if one.rollout.status != "succeeded":
-                kind = f"{error.boundary}: {error.type}" if error else one.rollout.status
-                kinds[kind] = kinds.get(kind, 0) + 1
-        return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+        failed = (one for one in self.ended if one.rollout.status != "succeeded")
+        return dict(Counter(one.failed.cause for one in failed if one.failed).most_common())
 
 
 def drop_groups(ended: Sequence[Ended], failures: Failures) -> None:
