@@ -83,7 +83,7 @@ async def test_deep_arguments_in_one_of_two_answers_leave_the_other() -> None:
     assert used.call_ids[0].endswith("#1")
     assert collected.ledger.reasons() == {"unused_choice": 1}
     # Of one answer, too: it was sampled, and is trained as one that calls no tool.
-    assert later.broken_tool_calls == [True]
+    assert later.tool_problems == ["broken_tool_call"]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,6 @@ async def test_deep_json_on_any_span_changes_nothing(attributes: dict[str, str])
 @pytest.mark.parametrize(
     "attributes",
     [
-        {**CALL, "gen_ai.response.finish_reasons": DEEP},
-        {**CALL, "prompt_token_ids": DEEP},
-        {**CALL, "logprobs.content": DEEP},
         {**CALL, "gen_ai.request.functions.0.parameters": DEEP},
         {**CALL, "gen_ai.prompt.0.x" + ".a" * 20_000: 1},
         {"gen_ai.operation.name": "chat", "gen_ai.input.messages": DEEP},
@@ -122,6 +119,17 @@ async def test_deep_json_on_any_span_changes_nothing(attributes: dict[str, str])
     ids=lambda attributes: next(reversed(attributes))[:50],
 )
 async def test_deep_json_in_a_call_excludes_that_call(attributes: dict[str, str]) -> None:
+    await is_excluded(attributes, "malformed")
+
+
+@pytest.mark.parametrize(
+    "name", ["gen_ai.response.finish_reasons", "prompt_token_ids", "logprobs.content"]
+)
+async def test_deep_json_in_the_place_of_tokens_leaves_the_text(name: str) -> None:
+    await is_excluded({**CALL, name: DEEP}, "no_token_ids")
+
+
+async def is_excluded(attributes: dict[str, str], reason: str) -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         await ask(llm, [USER])
         with trace.get_tracer("agent").start_as_current_span("odd", attributes=attributes):
@@ -131,7 +139,7 @@ async def test_deep_json_in_a_call_excludes_that_call(attributes: dict[str, str]
     collected = await run(agent, {"content": "good"})
     (row,) = rows_of(collected)
     assert row.reward == 1.0
-    assert collected.ledger.reasons() == {"malformed": 1}
+    assert collected.ledger.reasons() == {reason: 1}
 
 
 @pytest.mark.parametrize("tracer", ["OtelTracer", "AgentOpsTracer"])

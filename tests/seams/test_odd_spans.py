@@ -191,8 +191,10 @@ async def test_what_the_adapter_cannot_read_costs_its_rollout_only(
 def test_an_answer_whose_tool_calls_are_none_is_broken() -> None:
     ids = {"call_id": "c", "rollout_id": "r", "attempt_id": "a", "sequence_id": 1}
     for calls in (3, "x", {"a": 1}, ["x"], [{"function": {"arguments": "[" * 5000}}]):
-        assert ModelCall(**ids, response={"tool_calls": calls}).has_broken_tool_call
-    assert not ModelCall(**ids, response={"tool_calls": []}).has_broken_tool_call
+        problem = ModelCall(**ids, response={"tool_calls": calls}).tool_problem
+        assert problem is not None
+        assert problem[0] == "broken_tool_call"
+    assert ModelCall(**ids, response={"tool_calls": []}).tool_problem is None
 
 
 def call(number: int, **attributes: Any) -> agl.Span:

@@ -81,7 +81,8 @@ class ModelCallAttributes(StrEnum):
     """List of floats, one per response token: natural log-probability under the sampling policy."""
     CHOICE = "agentlightning.choice"
     """Prefix of what the second and later choices have: ``.<i>.token_ids``, ``.<i>.logprobs``,
-    ``.<i>.model_version``; messages and reasons to finish are listed with those of the first."""
+    ``.<i>.model_version``, ``.<i>.model_version_spans``; messages and reasons to finish are listed
+    with those of the first."""
     TIME_TO_FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
     """Float: seconds from the request's arrival to the first piece of a stream."""
     STATUS_CODE = "http.response.status_code"
@@ -89,7 +90,11 @@ class ModelCallAttributes(StrEnum):
     LATENCY = "agentlightning.latency_seconds"
     """Float: seconds from the request's arrival to the answer's last byte."""
     MODEL_VERSION = "agentlightning.model_version"
-    """String: which weights answered."""
+    """String: which weights answered; ``3-4`` where they changed from 3 to 4 meanwhile."""
+    VERSION_SPANS = "agentlightning.model_version_spans"
+    """JSON string, then: ``[["3", 5], ["4", 7]]``, how many tokens each version sampled."""
+    UNREADABLE = "agentlightning.response.unreadable"
+    """List of strings: fields of the server's answer that cannot be read, with the reasons."""
     OVERRIDDEN = "agentlightning.request.overridden"
     """List of strings: parameters for which the agent asked, and got the gateway's forced value."""
     ERROR = "agentlightning.model_call.error"

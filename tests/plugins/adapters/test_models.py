@@ -111,7 +111,7 @@ def test_token_ids_beyond_the_vocabulary_are_malformed(trace) -> None:
     trace.gateway([1, 2], [2**40])
     trace.reward(1.0)
     result = TraceToRows().adapt(trace.spans, model=TrainedModel(name="echo", vocabulary_size=10))
-    assert result.ledger.reasons() == {"malformed": 3}
+    assert result.ledger.reasons() == {"malformed": 2, "no_token_ids": 1}
     assert [row.token_ids for row in result.rows] == [[1, 2, 3]]
     details = [exclusion.detail for exclusion in result.ledger.exclusions]
     assert details[:2] == ["token id 10 is beyond the vocabulary of 10"] * 2

@@ -133,8 +133,8 @@ def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
     result = TraceToRows(max_length=8).adapt(trace.spans)
     assert reasons(result) == {
         "no_token_ids": 2,
-        "no_logprobs": 1,
-        "malformed": 3,
+        "no_logprobs": 2,
+        "malformed": 2,
         "model_error": 1,
         "over_length": 1,
     }

@@ -116,16 +116,35 @@ def test_another_word_is_refused() -> None:
         TraceToRows(truncated="drop")
 
 
+FUNCTIONS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "broken"), [('{"a": ', True), ("[1]", False), ("", False), ("{}", False)]
+    ("name", "arguments", "offered", "problem"),
+    [
+        *(("f", one, FUNCTIONS, "broken_tool_call") for one in ('{"a": ', "[1]", '{"a":1}{"b":2}')),
+        *(("f", one, FUNCTIONS, None) for one in ("", "{}", '{"a": [1]}', None)),
+        ("fg", "{}", FUNCTIONS, "unknown_tool"),
+        ("g", "{}", [{"type": "custom", "custom": {"name": "g"}}], None),
+        ("h", "{}", [], None),  # who recorded it may keep no tools
+        ("h", "{}", [*FUNCTIONS, {"type": "web_search"}], None),
+    ],
 )
-def test_a_tool_call_that_is_no_json_is_flagged(trace, arguments: str, broken: bool) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+def test_wrong_calls_of_tools_are_marked_and_left_out_of_text(
+    trace, name: str, arguments: str | None, offered: list, problem: str | None
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
     trace.gateway([1], [2])
     ended(trace, "tool_calls", {"content": None, "tool_calls": [call]})
+    attributes = {**trace.spans[0].attributes, "gen_ai.tool.definitions": json.dumps(offered)}
+    trace.spans[0] = trace.spans[0].model_copy(update={"attributes": attributes})
     trace.reward(1.0)
     (row,) = settled(TraceToRows(), trace).rows
-    assert row.broken_tool_calls == [broken]
+    assert row.tool_problems == [problem]
+    excluded = {} if problem is None else {problem: 1}
+    for strict in (TraceToRows(wrong_tool_calls="exclude"), TraceToChats()):
+        assert settled(strict, trace).ledger.reasons() == excluded
+    assert len(settled(TraceToChats(wrong_tool_calls="train"), trace).rows) == 1
 
 
 def test_an_answer_without_a_token_is_no_fault_of_the_server(trace) -> None:

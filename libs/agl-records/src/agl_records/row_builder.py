@@ -81,7 +81,7 @@ def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     row.credits.append(credit)
     row.model_versions.append(call.model_version)
     row.finish_reasons.append(call.finish_reason)
-    row.broken_tool_calls.append(call.has_broken_tool_call)
+    row.tool_problems.append((call.tool_problem or (None,))[0])
     row.constrained.append(call.is_constrained)
     row.images = image_urls(call.messages)
 

@@ -5,13 +5,13 @@ these types and not in each other.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_field
 
 from agl.types.records import Record
-from agl_records.types import Credit
+from agl_records.types import Credit, ExclusionReason
 
 
 class Choice(Record):
@@ -26,6 +26,7 @@ class Choice(Record):
     finish_reason: str | None = None
     model_version: str | None = None
     """None where it is that of the call."""
+    version_spans: list[tuple[str, int]] | None = None
 
 
 class ModelCall(Record):
@@ -56,6 +57,13 @@ class ModelCall(Record):
     served_model: str | None = None
     """The same, where a gateway recorded it: exactly the name that it serves."""
     model_version: str | None = None
+    """"3-4" where the weights changed from 3 to 4 while they sampled the answer."""
+    version_spans: list[tuple[str, int]] | None = None
+    """Where they changed: each version, with how many tokens it sampled."""
+    output_tokens: int | None = None
+    """So many tokens all answers have, as the server counted them (``usage``)."""
+    unreadable: list[str] = Field(default_factory=list[str])
+    """What of the record cannot be read and is left out, each with the reason."""
     is_constrained: bool = False
     """Whether the answer was held to a form: a schema, a grammar, a tool that must be called."""
     agent_name: str | None = None
@@ -81,10 +89,17 @@ class ModelCall(Record):
         return self.finish_reason == "length"
 
     @property
-    def has_broken_tool_call(self) -> bool:
-        """Whether the answer calls a tool with arguments that are no JSON."""
+    def tool_problem(self) -> tuple[ExclusionReason, str] | None:
+        """The first call of a tool in the answer that no agent can make: its fault, in words."""
         calls: Any = (self.response or {}).get("tool_calls") or []
-        return not isinstance(calls, list) or any(map(_is_broken, cast(list[Any], calls)))
+        offered = set(map(_tool_name, self.tools))
+        for call in cast(list[Any], calls if isinstance(calls, list) else [calls]):
+            name = _tool_name(call)
+            if not _has_arguments(call):
+                return "broken_tool_call", f"the arguments of {name!r} are no JSON object"
+            if offered and None not in offered and name not in offered:
+                return "unknown_tool", f"it calls {name!r}, which was not offered"
+        return None
 
     def part(self, number: int) -> "ModelCall":
         """The call with one of its choices as its only answer, under an id of its own."""
@@ -97,6 +112,7 @@ class ModelCall(Record):
                 "response_logprobs": choice.logprobs,
                 "finish_reason": choice.finish_reason,
                 "model_version": choice.model_version or self.model_version,
+                "version_spans": choice.version_spans,
                 "choices": [],
                 "choice": number,
                 "unchosen": "",
@@ -166,8 +182,10 @@ class TrainingRow(BaseModel):
     """One per call."""
     finish_reasons: list[str | None] = Field(default_factory=list[str | None])
     """Why the answer ended, one per call: ``length`` where the limit of tokens cut it off."""
-    broken_tool_calls: list[bool] = Field(default_factory=list[bool])
-    """Whether the answer calls a tool with arguments that are no JSON, one per call."""
+    tool_problems: list[ExclusionReason | None] = Field(
+        default_factory=list[ExclusionReason | None]
+    )
+    """``broken_tool_call`` or ``unknown_tool`` where the answer calls a tool so, one per call."""
     constrained: list[bool] = Field(default_factory=list[bool])
     """Whether the answer was held to a form, one per call: its log-probabilities are those among
     the tokens that the form allowed."""
@@ -211,7 +229,7 @@ class TrainingRow(BaseModel):
 
 
 PER_CALL = (
-    *("call_ids", "credits", "model_versions", "finish_reasons", "broken_tool_calls"),
+    *("call_ids", "credits", "model_versions", "finish_reasons", "tool_problems"),
     "constrained",
 )
 """Fields of a row that have one item per call, besides the ranges of tokens."""
@@ -227,9 +245,21 @@ def items_of_calls(row: TrainingRow, kept: list[int], names: tuple[str, ...]) ->
     }
 
 
-def _is_broken(tool_call: Any) -> bool:
+def _tool_name(tool: Any) -> str | None:
+    """The name in a definition or a call of a tool, of a function or a custom one."""
+    inner: Any = tool
+    if isinstance(tool, Mapping):
+        known = cast(Mapping[str, Any], tool)
+        inner = known.get("function") or known.get("custom") or known
+    name = cast(Any, inner).get("name") if isinstance(inner, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _has_arguments(tool_call: Any) -> bool:
+    """Whether the arguments are a JSON object; a custom tool takes any text."""
     try:
-        json.loads(tool_call["function"]["arguments"] or "{}")
+        if "custom" in tool_call:
+            return True
+        return isinstance(json.loads(tool_call["function"]["arguments"] or "{}"), dict)
     except (ValueError, TypeError, KeyError, RecursionError):  # that of many brackets
-        return True
-    return False
+        return False

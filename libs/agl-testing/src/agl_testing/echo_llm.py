@@ -191,10 +191,11 @@ class _Answer:
         self.version = server.model_version if request.get("return_weight_versions") else None
         self.head = {"id": response_id, "created": 1_700_000_000, "model": request.get("model")}
         self.finish_reason = "tool_calls" if message.get("tool_calls") else "stop"
+        sampled = len(self.token_ids) * self.num_choices
         self.usage = {
             "prompt_tokens": len(self.prompt_ids),
-            "completion_tokens": len(self.token_ids),
-            "total_tokens": len(self.prompt_ids) + len(self.token_ids),
+            "completion_tokens": sampled,
+            "total_tokens": len(self.prompt_ids) + sampled,
         }
 
     def render(self, server: EchoLLM, request: dict[str, Any]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from agl.errors import AdapterError
-from agl_adapters.rows import TraceToRows, Truncated
+from agl_adapters.rows import TraceToRows, Truncated, WrongToolCalls
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import Recorded
 from agl_records.credit import CreditRule
@@ -50,6 +50,10 @@ class TraceToChats(TraceToRows):
             finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
             trains the others; a conversation that goes on behind it has its answer as a given one.
             With ``exclude`` no call of an attempt with such an answer is trained.
+        wrong_tool_calls: What becomes of an answer that calls a tool with arguments that are no
+            JSON object, or one that was not offered. ``exclude`` excludes the call: its text is
+            what the server's parser made of the sampled tokens, and would be imitated. ``train``
+            trains it as any other.
 
     Raises:
         ConfigError: A wrong regular expression.
@@ -61,8 +65,11 @@ class TraceToChats(TraceToRows):
         agent_match: str | None = None,
         credit: str | dict[str, Any] | CreditRule = "final",
         truncated: Truncated = "train",
+        wrong_tool_calls: WrongToolCalls = "exclude",
     ) -> None:
-        super().__init__(agent_match, credit, truncated=truncated)
+        super().__init__(
+            agent_match, credit, truncated=truncated, wrong_tool_calls=wrong_tool_calls
+        )
 
     def _problem(
         self, record: Recorded, model: TrainedModel | None
@@ -100,7 +107,7 @@ class TraceToChats(TraceToRows):
             previous.credits.append(credit)
             previous.model_versions.append(call.model_version)
             previous.finish_reasons.append(call.finish_reason)
-            previous.broken_tool_calls.append(call.has_broken_tool_call)
+            previous.tool_problems.append((call.tool_problem or (None,))[0])
             return None
         return ChatRow(
             rollout_id=call.rollout_id,
@@ -113,7 +120,7 @@ class TraceToChats(TraceToRows):
             credits=[credit],
             model_versions=[call.model_version],
             finish_reasons=[call.finish_reason],
-            broken_tool_calls=[call.has_broken_tool_call],
+            tool_problems=[(call.tool_problem or (None,))[0]],
             messages=messages,
             tools=tools,
             answers=[len(messages) - 1],

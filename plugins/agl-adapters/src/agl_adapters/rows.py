@@ -26,6 +26,7 @@ from agl_records.training_data import ModelCall, TrainedModel, TrainingRow
 from agl_records.types import Credit, Exclusion, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
+WrongToolCalls = Literal["train", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
 """Bounds of log-probabilities: vLLM writes -9999 for minus infinity, and where numbers have 16 bits
 one of nearly 0 may be rounded to above 0."""
@@ -51,6 +52,10 @@ class TraceToRows(RowsAdapter):
             trains the others: a row that goes on behind it has its tokens as given ones. With
             ``exclude`` no call of an attempt with such an answer is trained, so that none is
             blamed for an end that it did not choose.
+        wrong_tool_calls: What becomes of an answer that calls a tool with arguments that are no
+            JSON object, or one that was not offered. ``train`` trains it as any other: its token
+            ids are what the model sampled, and its reward tells the model that it was wrong.
+            ``exclude`` excludes the call.
         max_length: Calls whose prompt and answer are longer together, in tokens, are excluded.
         air: Automatic intermediate rewards: a dict of the options of ``AutoRewards``
             (``on_tool_success``, ``on_tool_failure``, ``on_code_execution``, ``custom``,
@@ -69,12 +74,15 @@ class TraceToRows(RowsAdapter):
         max_length: int | None = None,
         air: dict[str, Any] | AutoRewards | None = None,
         truncated: Truncated = "train",
+        wrong_tool_calls: WrongToolCalls = "train",
     ) -> None:
         owner = type(self).__name__
         check_numbers(owner, whole=True, optional=True, least=2, max_length=max_length)
         check_choice(owner, get_args(Truncated), truncated=truncated)
+        check_choice(owner, get_args(WrongToolCalls), wrong_tool_calls=wrong_tool_calls)
         self.agent_match = compile_match(agent_match, "TraceToRows agent_match")
         self.truncated: Truncated = truncated
+        self.wrong_tool_calls: WrongToolCalls = wrong_tool_calls
         self.max_length = max_length
         self.credit = _credit_rule(credit)
         self.credit_name = _name_of_rule(credit)
@@ -211,6 +219,8 @@ class TraceToRows(RowsAdapter):
     def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
         """Why there is no answer of a selected agent's that was used, whatever it consists of."""
         problem, agent = record.problem, record.call.agent_name
+        if problem is None and self.wrong_tool_calls == "exclude":
+            problem = record.call.tool_problem
         if selects(self.agent_match, agent) or (problem and problem[0] == "infrastructure"):
             return problem
         return "agent_not_selected", f"its agent is {agent!r}"
@@ -231,16 +241,19 @@ class TraceToRows(RowsAdapter):
             return "malformed", f"token id {highest} is beyond the vocabulary of {size}"
         logprobs = call.response_logprobs
         if not logprobs:
-            return "no_logprobs", "the answer has no log-probabilities"
+            why = "the answer has no log-probabilities"
+            return "no_logprobs", _with_unreadable(why, call)
         if len(logprobs) != len(response):
             return (
-                "malformed",
+                "no_logprobs",
                 f"{len(response)} answer tokens with {len(logprobs)} log-probabilities",
             )
         if [each for each in logprobs if not LEAST_LOGPROB <= each <= MOST_LOGPROB]:
             found = f"{min(logprobs):g} to {max(logprobs):g}"
             bounds = f"{LEAST_LOGPROB:g} to {MOST_LOGPROB:g}"
             return "malformed", f"log-probabilities from {found} are not in {bounds}"
+        if (mismatch := _count_mismatch(call)) is not None:
+            return "token_count_mismatch", mismatch
         length = len(prompt) + len(response)
         if self.max_length is not None and length > self.max_length:
             return "over_length", f"{length} tokens, max_length is {self.max_length}"
@@ -256,7 +269,31 @@ def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
             "the gateway",
         )
     missing = "prompt" if not call.prompt_token_ids else "answer"
-    return "no_token_ids", f"the {missing} has no token ids"
+    return "no_token_ids", _with_unreadable(f"the {missing} has no token ids", call)
+
+
+def _with_unreadable(why: str, call: ModelCall) -> str:
+    return f"{why}: {'; '.join(call.unreadable)}" if call.unreadable else why
+
+
+def _count_mismatch(call: ModelCall) -> str | None:
+    """How many tokens the server counted and how many ids there are, where these differ.
+
+    vLLM counts the token that ends an answer and returns its id; servers over SGLang count it, and
+    some of them return no id of it. An answer that the limit cut off has none.
+    """
+    answers = [(one.token_ids, one.finish_reason) for one in call.choices] or [
+        (call.response_token_ids, call.finish_reason)
+    ]
+    found = sum(len(ids or ()) for ids, _ in answers)
+    num_ended = sum(reason != "length" for _, reason in answers)
+    if call.output_tokens and abs(call.output_tokens - found) > num_ended:
+        return f"the server counted {call.output_tokens} tokens, and there are {found} token ids"
+    known = sum(number for _, number in call.version_spans or ())
+    num_own = len(call.response_token_ids or ())
+    if known and abs(known - num_own) > 1:
+        return f"the server names the weights of {known} tokens, and there are {num_own} token ids"
+    return None
 
 
 def _credit_rule(credit: str | Mapping[str, Any] | CreditRule) -> CreditRule:

@@ -3,7 +3,6 @@
 import re
 import secrets
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +13,9 @@ from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.packed_span import PackedSpan
 from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
+from agl_gateway.backend_answer import BackendAnswer, answer_attributes, as_text, read_answer
 from agl_gateway.dialect import dumps
-from agl_gateway.errors import ErrorKind
+from agl_gateway.errors import NOT_JSON, ErrorKind
 from agl_gateway.seeds import CallNumber
 
 BYTES_PER_TOKEN = 4
@@ -63,6 +63,8 @@ class CallRecord:
     _size: int | None = None
     error: str | None = None
     error_kind: ErrorKind | None = None
+    unreadable: list[str] | None = None
+    """Fields of the answer that cannot be read, each with the reason."""
     overridden: list[str] | None = None
     """Parameters for which the agent asked in vain."""
     began: float = 0.0
@@ -103,13 +105,10 @@ class CallRecord:
 
     def usage(self) -> tuple[int, int]:
         """Tokens of prompt and answer, for a budget; estimated where the backend says nothing."""
-        try:
-            answer = self._answer()
-        except ValueError:
-            answer = None
+        answer = self._answer()
         if answer is None or not answer.choices:
             return 0, 0
-        attributes = _answer_attributes(answer)
+        attributes = answer_attributes(answer)
         said = (attributes[Key.INPUT_TOKENS.value], attributes[Key.OUTPUT_TOKENS.value])
         texts = (self.request, attributes[Key.OUTPUT_MESSAGES.value])
         input_tokens, output_tokens = (
@@ -122,8 +121,8 @@ class CallRecord:
         """The one span of this call; the store gives it its number.
 
         Raises:
-            ValueError: The two sides sent something that cannot be read; ``without_content`` can
-                be recorded still.
+            ValueError: The agent sent something that cannot be read; ``without_content`` can be
+                recorded still.
         """
         attributes = self._attributes()
         if self.error is not None:  # the text of a backend, which may say what key it was given
@@ -180,7 +179,7 @@ class CallRecord:
             Key.OPERATION.value: self.operation,
             Key.PROVIDER.value: self.provider,
             Key.AGENT_NAME.value: self.origin.agent_name or None,
-            Key.REQUEST_MODEL.value: _text(request.model),
+            Key.REQUEST_MODEL.value: as_text(request.model),
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
             Key.TOOL_DEFINITIONS.value: _json(request.tools),
             **{
@@ -194,13 +193,14 @@ class CallRecord:
         if self.first_token_time is not None:
             attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
         if answer is not None:
-            attributes |= _answer_attributes(answer)
+            attributes |= answer_attributes(answer)
+        attributes[Key.UNREADABLE.value] = self.unreadable or None
         attributes[Key.OVERRIDDEN.value] = self.overridden
         attributes[Key.ERROR.value] = self.error
         attributes[Key.ERROR_KIND.value] = self.error_kind
         return {key: value for key, value in attributes.items() if value is not None}
 
-    def _answer(self) -> "_Answer | None":
+    def _answer(self) -> BackendAnswer | None:
         if self.chunks is not None:
             stream = assemble(self.chunks)
             self.chunks = None
@@ -210,9 +210,15 @@ class CallRecord:
             self.answer = None if completion is None else dumps(completion)
         if self.answer is None:
             return None
-        answer = _read_answer(self.answer)
-        if self.error is None and not answer.choices:
-            self.error, self.error_kind = "the backend's answer has no choice", "infrastructure"
+        problem = None
+        try:
+            answer, self.unreadable = read_answer(self.answer)
+            if not answer.choices:
+                problem = "the backend's answer has no choice"
+        except NOT_JSON as error:
+            answer, problem = None, f"the backend's answer cannot be read: {error}"
+        if self.error is None and problem is not None:
+            self.error, self.error_kind = problem, "infrastructure"
         return answer
 
 
@@ -256,125 +262,7 @@ class _Request(_Sampling):
         )
 
 
-class _Token(Struct):
-    logprob: float
-
-
-class _Logprobs(Struct):
-    content: list[_Token] | None = None
-    token_logprobs: list[float | None] | None = None
-    """Of completions."""
-
-    def values(self) -> list[float] | None:
-        if self.content is not None:
-            return [token.logprob for token in self.content]
-        values = self.token_logprobs
-        if values is None or None in values:
-            return None
-        return [value for value in values if value is not None]
-
-
-class _WeightVersion(Struct):
-    version: Any
-
-
-class _Choice(Struct):
-    index: Any = None
-    message: Raw = Raw(b"null")
-    text: str | None = None
-    """Of completions."""
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    """Of completions; chat completions have it once for all choices."""
-    logprobs: _Logprobs | None = None
-    weight_versions: list[_WeightVersion] | None = None
-
-    def as_message(self) -> Any:
-        return self.message if self.text is None else {"role": "assistant", "content": self.text}
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-    """Of the prompt."""
-    reasoning_tokens: int | None = None
-    """Of the answer."""
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-
-
-class _Answer(Struct):
-    id: Any = None
-    model: Any = None
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    prompt_token_ids: list[int] | None = None
-    model_version: Any = None
-
-
 _read_request = msgspec.json.Decoder(_Request).decode
-_read_answer = msgspec.json.Decoder(_Answer).decode
-
-
-def _answer_attributes(answer: _Answer) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
-        Key.RESPONSE_ID.value: _text(answer.id),
-        Key.RESPONSE_MODEL.value: _text(answer.model),
-    }
-    choices = _in_order(answer.choices)
-    if not choices:
-        return attributes
-    # The plain keys are those of the first choice; with n > 1 the others have keys of their own.
-    first = choices[0]
-    usage = answer.usage or _Usage()
-    cached, reasoned = usage.prompt_tokens_details, usage.completion_tokens_details
-    prompt_ids = answer.prompt_token_ids or first.prompt_token_ids
-    attributes |= {
-        Key.OUTPUT_MESSAGES.value: dumps([choice.as_message() for choice in choices]).decode(),
-        Key.FINISH_REASONS.value: [str(choice.finish_reason) for choice in choices],
-        Key.INPUT_TOKENS.value: _count(usage.prompt_tokens, [prompt_ids]),
-        Key.OUTPUT_TOKENS.value: _count(
-            usage.completion_tokens, [choice.token_ids for choice in choices]
-        ),
-        Key.CACHED_INPUT_TOKENS.value: cached and _count(cached.cached_tokens),
-        Key.REASONING_TOKENS.value: reasoned and _count(reasoned.reasoning_tokens),
-        Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
-        Key.RESPONSE_TOKEN_IDS.value: first.token_ids,
-        Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
-        Key.MODEL_VERSION.value: _version(first, answer),
-    }
-    for index, choice in enumerate(choices[1:], 1):
-        prefix = f"{Key.CHOICE.value}.{index}"
-        attributes[f"{prefix}.token_ids"] = choice.token_ids
-        logprobs = choice.logprobs and choice.logprobs.values()
-        attributes[f"{prefix}.logprobs"] = logprobs or None
-        attributes[f"{prefix}.model_version"] = _version(choice, answer)
-    return attributes
-
-
-def _in_order(choices: list[_Choice]) -> list[_Choice]:
-    """By what agents call them: a server may list them as they ended."""
-    numbers = [choice.index for choice in choices]
-    if not all(type(number) is int for number in numbers) or len(set(numbers)) < len(numbers):
-        return choices
-    return sorted(choices, key=lambda choice: choice.index)
-
-
-def _version(choice: _Choice, answer: _Answer) -> str | None:
-    # An answer that spans a weight update is put down to the weights that ended it.
-    versions = choice.weight_versions
-    version = versions[-1].version if versions else answer.model_version
-    return None if version is None else str(version)
-
-
-def _count(given: int | None, sequences: Iterable[list[int] | None] = ()) -> int | None:
-    is_number = given is not None and given >= 0  # a budget would grow by others
-    return given if is_number else sum(len(ids or ()) for ids in sequences) or None
 
 
 def _json(raw: Raw) -> str | None:
@@ -386,10 +274,6 @@ def _json(raw: Raw) -> str | None:
 def _prompt(raw: Raw) -> str | None:
     """The prompt of completions as a message; of token ids, the ids are recorded."""
     return dumps([{"role": "user", "content": raw}]).decode() if bytes(raw)[:1] == b'"' else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _number(value: Any) -> float | None:

@@ -146,7 +146,10 @@ def collected_metrics(
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],
         "calls/truncated": _num_truncated(collected.ledger),
-        "calls/broken_tool_call": sum(sum(row.broken_tool_calls) for row in rows),
+        **{
+            f"calls/{problem}": sum(row.tool_problems.count(problem) for row in rows)
+            for problem in ("broken_tool_call", "unknown_tool")
+        },
         **_tokens(rows, collected),
         **prompt_metrics(collected.ended, model and model.unknown_token_id),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},

@@ -264,7 +264,8 @@ def check_source(owner: str, options: Any, **given: Any) -> None:
 def reject_stale(collected: Collected, version: int, max_staleness: int) -> dict[str, int]:
     """Let no rollout be trained of which older weights than allowed sampled a call.
 
-    Its calls go into the bin ``rejected``. Calls whose version nobody knows are taken for fresh.
+    Its calls go into the bin ``rejected``, or ``unknown_version`` where nobody says which weights
+    sampled one of them. Weights that changed meanwhile are as old as the first of them.
 
     Args:
         collected: What was collected for a step.
@@ -276,6 +277,10 @@ def reject_stale(collected: Collected, version: int, max_staleness: int) -> dict
     """
     stale, most = 0, 0
     for one in collected.ended:
+        known = [version for row in one.rows for version in row.model_versions]
+        if one.unusable is None and None in known:
+            why = "the model's server does not say which weights sampled it (weight_versions)"
+            one.unusable = ("unknown_version", why)
         lag = max(version_lags(one.rows, version), default=0)
         if lag <= max_staleness:
             most = max(most, lag)

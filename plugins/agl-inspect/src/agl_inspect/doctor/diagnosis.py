@@ -31,7 +31,10 @@ from agl_records.calls.reader import Recorded, recorded_parts
 from agl_records.row_builder import RowsAdapter, RowSet, rows_adapter
 from agl_records.types import Credit, Exclusion
 
-TOKENS_ONLY = ("no_token_ids", "no_logprobs", "structured_output", "empty_answer")
+TOKENS_ONLY = (
+    *("no_token_ids", "no_logprobs", "structured_output", "empty_answer"),
+    "token_count_mismatch",
+)
 """Reasons that keep a call from training weights, and from nothing else."""
 FEW = 3
 """Fewer rewards than these may be equal without a word."""
@@ -193,7 +196,7 @@ def _graded(record: Recorded, tokenizer: Any, account: RowSet, counts_tokens: bo
         prompt_tokens=len(call.prompt_token_ids) if call.prompt_token_ids else None,
         response_tokens=(None if call.response_token_ids is None else len(call.response_token_ids)),
         truncated=call.is_truncated,
-        broken_tool_call=call.has_broken_tool_call,
+        tool_problem=(call.tool_problem or (None,))[0],
         grade=letter,
         because=because,
         row=row,

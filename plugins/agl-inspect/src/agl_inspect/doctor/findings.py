@@ -18,6 +18,7 @@ from agl_inspect.doctor.fixes import (
     PAST_THE_GATEWAY,
     PROMPT_LOST,
     TOO_LONG,
+    UNKNOWN_TOOL,
 )
 from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
@@ -122,14 +123,31 @@ def check_prompts(calls: Sequence[Graded]) -> list[Finding]:
 def check_answers(calls: Sequence[Graded]) -> list[Finding]:
     """What is trained, and is seldom what was meant."""
     trained = [call for call in calls if call.excluded is None]
+    problems = [call.tool_problem for call in trained]
     kinds = (
-        ("truncated", "were cut off at the limit of tokens", CUT_OFF),
-        ("broken_tool_call", "call a tool with arguments that are no JSON", BROKEN_TOOL_CALL),
+        (
+            "truncated",
+            sum(call.truncated for call in trained),
+            "were cut off at the limit of tokens",
+            CUT_OFF,
+        ),
+        (
+            "broken_tool_call",
+            problems.count("broken_tool_call"),
+            "call a tool with arguments that are no JSON object",
+            BROKEN_TOOL_CALL,
+        ),
+        (
+            "unknown_tool",
+            problems.count("unknown_tool"),
+            "call a tool that was not offered",
+            UNKNOWN_TOOL,
+        ),
     )
     return [
-        Finding("warning", code, f"{count} of {len(calls)} answers {what}", fix)
-        for code, what, fix in kinds
-        if (count := sum(getattr(call, code) for call in trained))
+        Finding("warning", code, f"{number} of {len(calls)} answers {what}", fix)
+        for code, number, what, fix in kinds
+        if number
     ]
 
 

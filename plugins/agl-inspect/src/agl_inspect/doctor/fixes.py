@@ -8,8 +8,9 @@ FIXES: dict[ExclusionReason, str] = {
     "agl export --as sft",
     "structured_output": "Let the agent ask for text or tool calls and parse them itself, or call "
     "the model through the gateway, which keeps what was sampled",
-    "no_logprobs": "Serve the model with something that returns log-probabilities, and do not "
-    "switch 'logprobs' off in the agent's requests",
+    "no_logprobs": "Serve the model with something that returns log-probabilities of each token, "
+    "and do not switch 'logprobs' off in the agent's requests. vLLM: --max-logprobs 1 or more; "
+    "SGLang leaves them out where a reasoning or tool parser is on: take the parser off",
     "unrecognised_span": "Let the tracer record messages; write a reader, a plugin of agl.dialects "
     "(docs/howto/write-a-plugin.md); or call the model through the gateway (base_url=llm.endpoint)",
     "model_error": "Look at the error of the call: agl spans shows its span; the backend's log "
@@ -36,6 +37,20 @@ FIXES: dict[ExclusionReason, str] = {
     "ids are trained",
     "empty_answer": "Look at the request (a stop text that comes first, max_tokens); or the model "
     "ends at once",
+    "unfinished": "The server stopped the answer itself (abort: weights changed, or a client hung "
+    "up; error: its log says which). Pause it with agl's gateway while weights change; vLLM: "
+    "finish_weight_update with mode 'keep', SGLang: pause_generation",
+    "token_count_mismatch": "vLLM before 0.12 drops ids of streamed tool calls (vllm#27482): "
+    "update it, ask without 'stream', or serve without --tool-call-parser. Of other servers, see "
+    "docs/reference/answers.md",
+    "broken_tool_call": "The model wrote it, or the server's parser of tool calls did: compare "
+    "the tokens in agl spans, and choose the parser of the model (vLLM and SGLang: "
+    "--tool-call-parser). 'wrong_tool_calls: train' of the adapter trains it",
+    "unknown_tool": "Offer the tool in the request; else as broken_tool_call: two names glued "
+    "together are the server's parser's fault",
+    "unknown_version": "Serve the model with something that says which weights sampled "
+    "(weight_versions, model_version): agl-torch, vLLM with return_weight_versions; or leave "
+    "max_staleness out",
     "truncated": "Raise max_tokens, or ask for shorter answers; 'truncated: train' of the adapter "
     "'rows' trains them all the same",
     "failed_attempt": "Make the attempt succeed; see its error",
@@ -99,7 +114,11 @@ CUT_OFF = (
 )
 BROKEN_TOOL_CALL = (
     "Such answers are trained, with what reward the agent gives. Raise max_tokens where they were "
-    "cut off; else look at the server's parser of tool calls"
+    "cut off; else look at the server's parser of tool calls (--tool-call-parser)"
+)
+UNKNOWN_TOOL = (
+    "Such answers are trained, with what reward the agent gives. Two names glued together are the "
+    "fault of the server's parser of tool calls (--tool-call-parser)"
 )
 TOO_LONG = "Shorten what the agent sends, or give the model's server a longer limit"
 NO_AGENT_NAMES = (

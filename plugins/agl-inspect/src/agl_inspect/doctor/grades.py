@@ -40,8 +40,8 @@ class Graded:
     response_tokens: int | None
     truncated: bool
     """Whether the answer was cut off at the limit of tokens."""
-    broken_tool_call: bool
-    """Whether the answer calls a tool with arguments that are no JSON."""
+    tool_problem: ExclusionReason | None
+    """``broken_tool_call`` or ``unknown_tool`` where the answer calls a tool so."""
     grade: Grade
     because: str
     """What it lacks for a better grade; empty for A."""

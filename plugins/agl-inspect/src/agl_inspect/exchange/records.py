@@ -199,6 +199,9 @@ def _atif(read: Read, options: Options, account: Account) -> Made:
 def _sft(read: Read, options: Options, account: Account) -> Made:
     account.left_out.update(reason for _, reason in read.exclusions)
     for said in read.said:
+        if (wrong := said.call.tool_problem) is not None:
+            account.left_out[wrong[0]] += 1
+            continue
         yield (
             {
                 "prompt": said.prompt,

@@ -3,8 +3,8 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
@@ -12,9 +12,13 @@ from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
 from agl_records.training_data import Choice, ModelCall
 
+T = TypeVar("T")
+
 _OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
+ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
+"""Reasons to finish that end an answer, in OpenAI's words."""
 _FINISH_REASONS = {
     "max_tokens": "length",
     "max_output_tokens": "length",
@@ -24,8 +28,14 @@ _FINISH_REASONS = {
     "stop_sequence": "stop",
     "tool_call": "tool_calls",
     "tool_use": "tool_calls",
+    "eos_token": "stop",
+    "complete": "stop",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    **{one: one for one in ENDS},
 }
-"""Words of OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those of OpenAI."""
+"""Words of TGI, Cohere, OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those
+of OpenAI."""
 _ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
 """Where instruments write what went wrong, beside the status."""
 _HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
@@ -164,19 +174,20 @@ def listed_choices(
             token_ids=first["response_token_ids"],
             logprobs=first["response_logprobs"],
             finish_reason=str(reasons[0]),
+            version_spans=version_spans(attributes.get(Key.VERSION_SPANS)),
         )
     ]
     for number, (answer, reason) in enumerate(zip(answers, reasons, strict=True)):
         if number:
             prefix = f"{Key.CHOICE.value}.{number}"
-            logprobs = attributes.get(f"{prefix}.logprobs")
             choices.append(
                 Choice(
                     response=answer,
-                    token_ids=token_ids(attributes.get(f"{prefix}.token_ids")),
-                    logprobs=_numbers(logprobs) if logprobs else None,
+                    token_ids=readable(token_ids, attributes.get(f"{prefix}.token_ids")),
+                    logprobs=readable(_numbers, attributes.get(f"{prefix}.logprobs")),
                     finish_reason=str(reason),
                     model_version=text(attributes.get(f"{prefix}.model_version")),
+                    version_spans=version_spans(attributes.get(f"{prefix}.model_version_spans")),
                 )
             )
     return choices
@@ -185,7 +196,7 @@ def listed_choices(
 def _reasons(attributes: Mapping[str, Any]) -> list[Any]:
     reasons = attributes.get(Key.FINISH_REASONS)
     if isinstance(reasons, str) and reasons.startswith("["):
-        reasons = parse_json(reasons)
+        reasons = readable(parse_json, reasons)
     return list(reasons) if reasons and not isinstance(reasons, str) else []
 
 
@@ -196,6 +207,8 @@ def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "model": text(attributes.get(Key.RESPONSE_MODEL) or attributes.get(Key.REQUEST_MODEL)),
         "requested_model": text(attributes.get(Key.REQUEST_MODEL)),
         "model_version": text(attributes.get(Key.MODEL_VERSION)),
+        "version_spans": version_spans(attributes.get(Key.VERSION_SPANS)),
+        "output_tokens": count(attributes.get(Key.OUTPUT_TOKENS)),
         "agent_name": text(attributes.get(Key.AGENT_NAME)),
         "response_id": text(attributes.get(Key.RESPONSE_ID)),
         "finish_reason": str(reasons[0]) if reasons else None,
@@ -204,26 +217,35 @@ def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def token_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Token ids and log-probabilities, under 0.3's keys and ours."""
+    told: Any = attributes.get(Key.UNREADABLE)
+    unreadable = [str(one) for one in told] if isinstance(told, list | tuple) else []
     logprobs = attributes.get(Key.RESPONSE_LOGPROBS)
     if logprobs is None and isinstance(attributes.get("logprobs.content"), str):
-        logprobs = token_logprobs(parse_json(attributes["logprobs.content"]))
+        content = readable(parse_json, attributes["logprobs.content"], unreadable)
+        logprobs = readable(token_logprobs, content, unreadable)
+    prompt, response = (attributes.get(k) for k in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS))
     return {
-        "prompt_token_ids": token_ids(attributes.get(Key.PROMPT_TOKEN_IDS)),
-        "response_token_ids": token_ids(attributes.get(Key.RESPONSE_TOKEN_IDS)),
-        "response_logprobs": _numbers(logprobs) if logprobs else None,
+        "prompt_token_ids": readable(token_ids, prompt, unreadable),
+        "response_token_ids": readable(token_ids, response, unreadable),
+        "response_logprobs": readable(_numbers, logprobs, unreadable),
+        "unreadable": unreadable,
     }
 
 
 def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
     """What a chat completion has beside its message; token ids as vLLM and SGLang give them."""
     all_ids = output.get("response_token_ids") or []
+    unreadable: list[str] = []
     choices = [
-        _choice(choice, all_ids[number] if number < len(all_ids) else None)
+        _choice(choice, all_ids[number] if number < len(all_ids) else None, unreadable)
         for number, choice in enumerate(output["choices"])
     ]
     first = choices[0]
+    usage = output.get("usage")
     return {
-        "prompt_token_ids": token_ids(output.get("prompt_token_ids")),
+        "unreadable": unreadable,
+        "output_tokens": count(usage.get("completion_tokens")) if isinstance(usage, dict) else None,
+        "prompt_token_ids": readable(token_ids, output.get("prompt_token_ids"), unreadable),
         "response_token_ids": first.token_ids,
         "response_logprobs": first.logprobs,
         "model": text(output.get("model")),
@@ -233,17 +255,21 @@ def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _choice(choice: Mapping[str, Any], ids: Any) -> Choice:
+def _choice(choice: Mapping[str, Any], ids: Any, unreadable: list[str]) -> Choice:
     extra = choice.get("provider_specific_fields") or {}
     message = choice.get("message") or {}
     return Choice(
         response=dict(message) or None,
-        token_ids=token_ids(
+        token_ids=readable(
+            token_ids,
             next(
                 (g for g in (ids, choice.get("token_ids")) if g is not None), extra.get("token_ids")
-            )
+            ),
+            unreadable,
         ),
-        logprobs=token_logprobs((choice.get("logprobs") or {}).get("content")),
+        logprobs=readable(
+            token_logprobs, (choice.get("logprobs") or {}).get("content"), unreadable
+        ),
         finish_reason=text(choice.get("finish_reason")),
     )
 
@@ -266,7 +292,9 @@ def token_ids(value: Any) -> list[int] | None:
     return value if isinstance(value, list) else list(value)
 
 
-def _numbers(values: Any) -> list[float]:
+def _numbers(values: Any) -> list[float] | None:
+    if not values:
+        return None
     math.hypot(*values)  # raises where one is no number, and is the quickest that does
     return values if isinstance(values, list) else list(values)
 
@@ -276,10 +304,36 @@ def token_logprobs(content: Any) -> list[float] | None:
     return [float(token["logprob"]) for token in content] if content else None
 
 
+def readable(
+    read: Callable[[Any], T | None], value: Any, unreadable: list[str] | None = None
+) -> T | None:
+    """What a reader makes of a value; None, and the reason is listed, where it raises."""
+    try:
+        return read(value)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        if unreadable is not None:
+            unreadable.append(f"{read.__name__.strip('_')}: {error}")
+        return None
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens, or None for anything else."""
+    return value if type(value) is int and value > 0 else None
+
+
+def version_spans(value: Any) -> list[tuple[str, int]] | None:
+    """Versions of weights, each with how many tokens it sampled, out of JSON; else None."""
+    try:
+        return [(str(version), int(number)) for version, number in parse_json(value)]
+    except (ValueError, TypeError):
+        return None
+
+
 def _finish(reason: str | None) -> str | None:
     """Why an answer ended, in OpenAI's words; others stay as they are."""
     # Some write the name of an enumeration's member: ``FinishReason.MAX_TOKENS``.
-    return reason and _FINISH_REASONS.get(reason.rpartition(".")[2].lower(), reason)
+    word = (reason or "").rpartition(".")[2].lower().replace("-", "_")
+    return reason and _FINISH_REASONS.get(word, reason)
 
 
 def text(value: Any) -> str | None:

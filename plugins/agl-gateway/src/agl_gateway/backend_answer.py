@@ -1,0 +1,205 @@
+"""What a backend's answer says: messages, token ids, log-probabilities, weights and usage.
+
+A field of another type than it should have is left out and named; all others are kept.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import Raw, Struct
+
+from agl.semconv import ModelCallAttributes as Key
+from agl_gateway.dialect import dumps
+
+MOST_NAMED = 8
+"""So many unreadable fields of one answer are named."""
+
+
+class _Token(Struct):
+    logprob: float
+
+
+class _Logprobs(Struct):
+    content: list[_Token] | None = None
+    token_logprobs: list[float | None] | None = None
+    """Of completions."""
+
+    def values(self) -> list[float] | None:
+        if self.content is not None:
+            return [token.logprob for token in self.content]
+        values = self.token_logprobs
+        if values is None or None in values:
+            return None
+        return [value for value in values if value is not None]
+
+
+class _Weights(Struct):
+    """Which weights sampled the tokens of a choice from ``start`` to ``end``."""
+
+    version: Any
+    start: int | None = None
+    end: int | None = None
+
+
+class _Choice(Struct):
+    index: Any = None
+    message: Raw = Raw(b"null")
+    text: str | None = None
+    """Of completions."""
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Of completions; chat completions have it once for all choices."""
+    logprobs: _Logprobs | None = None
+    weight_versions: list[_Weights] | None = None
+
+    def as_message(self) -> Any:
+        return self.message if self.text is None else {"role": "assistant", "content": self.text}
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+    """Of the prompt."""
+    reasoning_tokens: int | None = None
+    """Of the answer."""
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class BackendAnswer(Struct):
+    """A whole answer, as far as it can be read."""
+
+    id: Any = None
+    model: Any = None
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+    model_version: Any = None
+
+
+_read = msgspec.json.Decoder(BackendAnswer).decode
+
+
+def read_answer(body: bytes) -> tuple[BackendAnswer, list[str]]:
+    """The answer, and which fields of it cannot be read, each with the reason.
+
+    Raises:
+        ValueError: It is no JSON object.
+    """
+    unreadable: list[str] = []
+    try:
+        return _read(body), unreadable
+    except msgspec.ValidationError as error:
+        answer = _known(BackendAnswer, body, "answer", unreadable)
+        if answer is None:
+            raise ValueError(str(error)) from None
+        return answer, unreadable[:MOST_NAMED]
+
+
+def _known(kind: Any, body: bytes | Raw, path: str, unreadable: list[str]) -> Any:
+    """A value of this type with what of it can be read; None where nothing can."""
+    try:
+        # Not strict: numbers in quotes are numbers.
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at ")[0]
+    if get_origin(kind) is UnionType:
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    with suppress(msgspec.ValidationError, TypeError):  # no list or object; a field must be there
+        if get_origin(kind) is list:
+            (item,) = get_args(kind)
+            items = [
+                _known(item, raw, f"{path}[{number}]", unreadable)
+                for number, raw in enumerate(msgspec.json.decode(body, type=list[Raw]))
+            ]
+            return None if None in items else items
+        given = msgspec.json.decode(body, type=dict[str, Raw])
+        known = {
+            field.name: _known(field.type, given[field.name], f"{path}.{field.name}", unreadable)
+            for field in msgspec.structs.fields(kind)
+            if field.name in given
+        }
+        return kind(**{name: value for name, value in known.items() if value is not None})
+    unreadable.append(f"{path}: {reason}")
+    return None
+
+
+def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
+    """What a span of the answer has; None for what the answer does not say."""
+    attributes: dict[str, Any] = {
+        Key.RESPONSE_ID.value: as_text(answer.id),
+        Key.RESPONSE_MODEL.value: as_text(answer.model),
+    }
+    choices = _in_order(answer.choices)
+    if not choices:
+        return attributes
+    # The plain keys are those of the first choice; with n > 1 the others have keys of their own.
+    first = choices[0]
+    usage = answer.usage or _Usage()
+    cached, reasoned = usage.prompt_tokens_details, usage.completion_tokens_details
+    prompt_ids = answer.prompt_token_ids or first.prompt_token_ids
+    attributes |= {
+        Key.OUTPUT_MESSAGES.value: dumps([choice.as_message() for choice in choices]).decode(),
+        Key.FINISH_REASONS.value: [str(choice.finish_reason) for choice in choices],
+        Key.INPUT_TOKENS.value: _count(usage.prompt_tokens, [prompt_ids]),
+        Key.OUTPUT_TOKENS.value: _count(
+            usage.completion_tokens, [choice.token_ids for choice in choices]
+        ),
+        Key.CACHED_INPUT_TOKENS.value: cached and _count(cached.cached_tokens),
+        Key.REASONING_TOKENS.value: reasoned and _count(reasoned.reasoning_tokens),
+        Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
+        Key.RESPONSE_TOKEN_IDS.value: first.token_ids,
+        Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
+        Key.MODEL_VERSION.value: _version(first, answer),
+        Key.VERSION_SPANS.value: _version_spans(first),
+    }
+    for index, choice in enumerate(choices[1:], 1):
+        prefix = f"{Key.CHOICE.value}.{index}"
+        attributes[f"{prefix}.token_ids"] = choice.token_ids
+        logprobs = choice.logprobs and choice.logprobs.values()
+        attributes[f"{prefix}.logprobs"] = logprobs or None
+        attributes[f"{prefix}.model_version"] = _version(choice, answer)
+        attributes[f"{prefix}.model_version_spans"] = _version_spans(choice)
+    return attributes
+
+
+def _in_order(choices: list[_Choice]) -> list[_Choice]:
+    """By what agents call them: a server may list them as they ended."""
+    numbers = [choice.index for choice in choices]
+    if not all(type(number) is int for number in numbers) or len(set(numbers)) < len(numbers):
+        return choices
+    return sorted(choices, key=lambda choice: choice.index)
+
+
+def _version(choice: _Choice, answer: BackendAnswer) -> str | None:
+    """The version of the weights; "3-4" where they changed from 3 to 4 meanwhile."""
+    names = [str(one.version) for one in choice.weight_versions or ()]
+    if not names:
+        return None if answer.model_version is None else str(answer.model_version)
+    return names[0] if names[0] == names[-1] else f"{names[0]}-{names[-1]}"
+
+
+def _version_spans(choice: _Choice) -> str | None:
+    """Where weights changed meanwhile: versions, each with how many tokens they sampled."""
+    spans = choice.weight_versions or []
+    if len({str(one.version) for one in spans}) < 2:
+        return None
+    return dumps([[str(one.version), (one.end or 0) - (one.start or 0)] for one in spans]).decode()
+
+
+def _count(given: int | None, sequences: Iterable[list[int] | None] = ()) -> int | None:
+    is_number = given is not None and given >= 0  # a budget would grow by others
+    return given if is_number else sum(len(ids or ()) for ids in sequences) or None
+
+
+def as_text(value: Any) -> str | None:
+    """A string, or None for anything else."""
+    return value if isinstance(value, str) else None
