@@ -144,8 +144,9 @@ def test_rollouts_of_which_a_call_is_too_old_are_rejected(collected, ended):
     assert reject_stale(batch, 9, 1) == {"rollouts/stale": 1, "version_lag/max": 1}
     trained = {one.row.rollout_id for one in weigh(batch, WeighingOptions())}
     batch.ledger.check()
-    assert trained == {"fresh", "within"}  # the mean of these and the last is that one's reward
+    assert trained == {"fresh", "within"}
     assert batch.ledger.rollouts()["over two"] == "rejected"
+    assert batch.ledger.rollouts()["nobody knows"] == "unknown_version"
     reasons = {one.detail for one in batch.ledger.exclusions if one.reason == "rejected"}
     assert reasons == {"weights 2 updates behind sampled it, and max_staleness is 1"}
 

@@ -239,6 +239,8 @@ class TraceToRows(RowsAdapter):
         size = model.vocabulary_size if model else None
         if size is not None and (highest := max(max(prompt), max(response))) >= size:
             return "malformed", f"token id {highest} is beyond the vocabulary of {size}"
+        if (mismatch := _count_mismatch(call)) is not None:
+            return "token_count_mismatch", mismatch
         logprobs = call.response_logprobs
         if not logprobs:
             why = "the answer has no log-probabilities"
@@ -252,8 +254,6 @@ class TraceToRows(RowsAdapter):
             found = f"{min(logprobs):g} to {max(logprobs):g}"
             bounds = f"{LEAST_LOGPROB:g} to {MOST_LOGPROB:g}"
             return "malformed", f"log-probabilities from {found} are not in {bounds}"
-        if (mismatch := _count_mismatch(call)) is not None:
-            return "token_count_mismatch", mismatch
         length = len(prompt) + len(response)
         if self.max_length is not None and length > self.max_length:
             return "over_length", f"{length} tokens, max_length is {self.max_length}"

@@ -107,8 +107,7 @@ def read_answer(body: bytes) -> tuple[BackendAnswer, list[str]]:
 def _known(kind: Any, body: bytes | Raw, path: str, unreadable: list[str]) -> Any:
     """A value of this type with what of it can be read; None where nothing can."""
     try:
-        # Not strict: numbers in quotes are numbers.
-        return msgspec.json.decode(body, type=kind, strict=False)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0]
     if get_origin(kind) is UnionType:

@@ -19,6 +19,7 @@ EXTENSIONS = {
 
 NULL = Raw(b"null")
 TRUE = Raw(b"true")
+WITH_USAGE = Raw(b'{"include_usage":true}')
 _OFF = (b"null", b"false")
 
 read_object = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -60,6 +61,8 @@ class Exchange:
         self.shown: tuple[str, ...] = ()
         """Callback names: what stays in the answer although the agent did not ask for it."""
         self._removed: tuple[str, ...] = ()
+        self._hides_usage = False
+        """Whether the agent did not ask for the event with the usage."""
         self._rest = b""
         self._merger = Merger()
         self._is_over = False
@@ -83,6 +86,11 @@ class Exchange:
         if model == self.model and not unasked:
             return self.request
         added = {EXTENSIONS[name]: self.added[name] for name in unasked}
+        # How many tokens the backend counts tells whether it returns the ids of all of them.
+        if "return_token_ids" in self._removed and self.is_stream:
+            self._hides_usage = bytes(fields.get("stream_options", NULL)) == b"null"
+            if self._hides_usage:
+                added["stream_options"] = WITH_USAGE
         return dumps({**fields, "model": model, **added})
 
     def whole(self, answer: bytes) -> bytes:
@@ -129,6 +137,8 @@ class Exchange:
                     data = dumps(chunk)
                     event = b"data: " + data + b"\n\n"
             fields = read_object(data) if self._removed else {}
+            if self._hides_usage and bytes(fields.get("choices", NULL)) == b"[]":
+                return b""
             return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
         except BrokenAnswerError as failure:
             told = self.broken(502, str(failure))

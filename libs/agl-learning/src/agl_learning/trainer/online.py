@@ -10,7 +10,8 @@ Metrics of a step, one JSON object per line of ``metrics.jsonl``:
   ``failures/bias_length``, ``failures/bias_error``, in steps of which failures left something out:
   how far that moves the rewards of the rest; see ``agl_learning.collect.failure_bias``
 - ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
-  them; ``calls/broken_tool_call``: those in rows that call a tool with arguments that are no JSON
+  them; ``calls/broken_tool_call`` and ``calls/unknown_tool``: those in rows that call a tool with
+  arguments that are no JSON object, or one that was not offered
 - ``prompts/different``, ``prompts/as_tokens``, ``tokens/unknown``: whether what agents say reaches
   the model, see ``agl_learning.collect.prompt_checks``
 - ``judge/groups``, ``judge/equal``, ``judge/failed``, with the credit rule ``judge``: groups that

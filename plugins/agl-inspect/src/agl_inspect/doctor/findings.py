@@ -1,6 +1,6 @@
 """What there is to say of a trial, each with what to do about it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from agl.algorithm.adapter import TraceToTripletBase
 from agl.errors import AglError
 from agl.types import Attempt, Failure, Rollout
 from agl_inspect.doctor.fixes import (
-    BROKEN_TOOL_CALL,
+    BROKEN_CALL,
     CALLS_NO_MODEL,
     CUT_OFF,
     FAILURE_FIXES,
@@ -123,31 +123,17 @@ def check_prompts(calls: Sequence[Graded]) -> list[Finding]:
 def check_answers(calls: Sequence[Graded]) -> list[Finding]:
     """What is trained, and is seldom what was meant."""
     trained = [call for call in calls if call.excluded is None]
-    problems = [call.tool_problem for call in trained]
-    kinds = (
-        (
-            "truncated",
-            sum(call.truncated for call in trained),
-            "were cut off at the limit of tokens",
-            CUT_OFF,
-        ),
-        (
-            "broken_tool_call",
-            problems.count("broken_tool_call"),
-            "call a tool with arguments that are no JSON object",
-            BROKEN_TOOL_CALL,
-        ),
-        (
-            "unknown_tool",
-            problems.count("unknown_tool"),
-            "call a tool that was not offered",
-            UNKNOWN_TOOL,
-        ),
-    )
+    found = Counter(call.tool_problem for call in trained)
+    found["truncated"] = sum(call.truncated for call in trained)
+    kinds: dict[str, tuple[str, str]] = {
+        "truncated": ("were cut off at the limit of tokens", CUT_OFF),
+        "broken_tool_call": ("call a tool with arguments that are no JSON object", BROKEN_CALL),
+        "unknown_tool": ("call a tool that was not offered", UNKNOWN_TOOL),
+    }
     return [
-        Finding("warning", code, f"{number} of {len(calls)} answers {what}", fix)
-        for code, number, what, fix in kinds
-        if number
+        Finding("warning", code, f"{found[code]} of {len(calls)} answers {what}", fix)
+        for code, (what, fix) in kinds.items()
+        if found[code]
     ]
 
 

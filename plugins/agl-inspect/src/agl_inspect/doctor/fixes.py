@@ -40,7 +40,7 @@ FIXES: dict[ExclusionReason, str] = {
     "unfinished": "The server stopped the answer itself (abort: weights changed, or a client hung "
     "up; error: its log says which). Pause it with agl's gateway while weights change; vLLM: "
     "finish_weight_update with mode 'keep', SGLang: pause_generation",
-    "token_count_mismatch": "vLLM before 0.12 drops ids of streamed tool calls (vllm#27482): "
+    "token_count_mismatch": "vLLM without vllm#29074 drops ids of streamed tool calls: "
     "update it, ask without 'stream', or serve without --tool-call-parser. Of other servers, see "
     "docs/reference/answers.md",
     "broken_tool_call": "The model wrote it, or the server's parser of tool calls did: compare "
@@ -112,7 +112,7 @@ CUT_OFF = (
     "They are trained as any other. Raise max_tokens; or set the adapter's truncated to 'mask' "
     "(such answers are not trained) or 'exclude' (nor is anything else of their attempts)"
 )
-BROKEN_TOOL_CALL = (
+BROKEN_CALL = (
     "Such answers are trained, with what reward the agent gives. Raise max_tokens where they were "
     "cut off; else look at the server's parser of tool calls (--tool-call-parser)"
 )

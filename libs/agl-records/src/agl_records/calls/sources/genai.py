@@ -67,8 +67,8 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         messages.extend(_messages({"role": "system", "parts": instructions}))
     for message in _loaded(attributes, Key.INPUT_MESSAGES):
         messages.extend(_messages(message))
-    said = _loaded(attributes, Key.OUTPUT_MESSAGES)
-    of_each = [_messages(message) if message else [] for message in said]
+    said = [one if isinstance(one, dict) else {} for one in _loaded(attributes, Key.OUTPUT_MESSAGES)]
+    of_each = [_answer(message) if message else [] for message in said]
     answers = [chat for chats in of_each for chat in chats]
     return {
         # Strands has it nowhere else.
@@ -78,6 +78,14 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "response": answers[0] if answers else None,
         "choices": listed_choices(attributes, [next(iter(chats), None) for chats in of_each]),
     }
+
+
+def _answer(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """An answer, which is an assistant's also where its server gives no role."""
+    role = message.get("role")
+    return _messages(
+        message if isinstance(role, str) and role else {**message, "role": "assistant"}
+    )
 
 
 def _messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,171 @@
+"""Of each shape in which servers answer: whether it is trained, and what the ledger says if not.
+
+docs/reference/answers.md has the same table: this test compares the two.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import agl
+from agl_models.completions import AnswerWriter, ChatRequest, Piece
+from agl_testing.echo_llm import EchoLLM, RawReply
+
+pytest.importorskip("agl_gateway")
+TraceToRows = pytest.importorskip("agl_adapters").TraceToRows
+
+PAGE = Path(__file__).parents[2] / "docs/reference/answers.md"
+TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}}
+USER = [{"role": "user", "content": "go"}]
+CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": TOOL}}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": USER, "tools": [CHAT_TOOL]},
+    "messages": {
+        "messages": USER,
+        "max_tokens": 9,
+        "tools": [{"name": "f", "input_schema": TOOL}],
+    },
+    "responses": {
+        "input": "go",
+        "tools": [{"type": "function", "name": "f", "parameters": TOOL, "strict": False}],
+    },
+}
+
+
+def call(name: str = "f", arguments: str = '{"a":1}') -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def whole(*calls: dict[str, Any], content: str | None = "yes", **choice: Any) -> dict[str, Any]:
+    """An answer of four tokens, as vLLM gives it to ``return_token_ids``."""
+    usage = choice.pop("usage", 4)
+    message = {"role": "assistant", "content": content, "tool_calls": list(calls) or None}
+    return {
+        "id": "c",
+        "model": "m",
+        "prompt_token_ids": choice.pop("prompt_token_ids", [1, 2]),
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "finish_reason": "tool_calls" if calls else "stop",
+                "token_ids": [5, 6, 7, 8],
+                "logprobs": {"content": [{"token": "x", "logprob": -0.5}] * 4},
+                **choice,
+            }
+        ],
+        "usage": {"prompt_tokens": 2, "completion_tokens": usage, "total_tokens": 2 + usage},
+    }
+
+
+def streamed(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same in chunks; the last one has the usage, where it is asked for."""
+    (choice,) = answer["choices"]
+    message = dict(choice["message"])
+    message["tool_calls"] = [
+        {"index": number, **one} for number, one in enumerate(message["tool_calls"] or ())
+    ]
+    head = {"id": "c", "model": "m", "prompt_token_ids": answer["prompt_token_ids"]}
+    chunk = {**choice, "delta": message}
+    del chunk["message"]
+    return [
+        {**head, "choices": [chunk]},
+        {"id": "c", "model": "m", "choices": [], "usage": answer["usage"]},
+    ]
+
+
+def ours(stream: bool, *calls: dict[str, Any]) -> bytes:
+    """What the servers of agl-torch, agl-tinker and agl-unsloth write."""
+    request = ChatRequest.model_validate(
+        {"model": "m", "messages": USER, "logprobs": True, "return_token_ids": True}
+        | {"stream": stream, "stream_options": {"include_usage": True}}
+    )
+    end: dict[str, Any] = {"finish_reason": "stop", "version": "3", "num_tokens": 4}
+    tokens = Piece(0, "yes", [5, 6, 7, 8], [-0.5] * 4, ["x"] * 4, tool_calls=[*calls], **end)
+    writer = AnswerWriter(request, "c", [1, 2])
+    return writer.whole_as_chunks([tokens]) if stream else writer.whole([tokens])
+
+
+NULL = {"content": [{"token": "x", "logprob": None}, *[{"token": "x", "logprob": -0.5}] * 3]}
+SPANS = [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 4}]
+SHAPES: dict[str, Any] = {
+    "agl: unstreamed": ours(False),
+    "agl: streamed": ours(True),
+    "agl: a call of a tool, streamed": ours(True, call()),
+    "vLLM: unstreamed": whole(),
+    "vLLM: a call of a tool, streamed": streamed(whole(call(), content=None)),
+    "vLLM: ids of a streamed call of a tool dropped": streamed(
+        whole(call(), content=None, token_ids=[5, 8], usage=12)
+    ),
+    "vLLM: weights changed meanwhile": whole(weight_versions=SPANS),
+    "SGLang: unstreamed": whole(),
+    "SGLang: no log-probabilities beside a parser": whole(logprobs=None),
+    "SGLang: null as the first log-probability": whole(logprobs=NULL),
+    "Dynamo: no id of the token that ends": whole(usage=5),
+    "any: arguments that are no JSON object": whole(call(arguments='{"a":1}{"a":2}')),
+    "any: a tool that was not offered": whole(call("ff")),
+    "any: cut off at the limit": whole(finish_reason="length"),
+    "any: cut off at the limit, an id missing": whole(finish_reason="length", usage=5),
+    "any: ids that are no numbers": whole(token_ids="5 6"),
+    "any: no token ids": whole(token_ids=None, prompt_token_ids=None),
+    "any: an unknown reason to finish": whole(finish_reason="paused"),
+}
+
+
+async def outcome(answer: Any, path: str) -> str:
+    """What becomes of the answer in training: a cell of the page."""
+    is_stream = isinstance(answer, list) or (isinstance(answer, bytes) and b"data:" in answer[:5])
+    if isinstance(answer, list):
+        lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in answer]
+        answer = "".join([*lines, "data: [DONE]\n\n"]).encode()
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    kind = "text/event-stream" if is_stream else "application/json"
+    store = agl.InMemoryLightningStore()
+    rollout = await store.start_rollout("task")
+    with EchoLLM(lambda request: RawReply(200, body, kind)) as llm:
+        entry = {"litellm_params": {"model": "hosted_vllm/m", "api_base": llm.url}}
+        proxy = agl.LLMProxy(store=store, model_list=[{"model_name": "m", **entry}])
+        await proxy.start()
+        url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
+        request = {"model": "m", "stream": is_stream, **REQUESTS[path]}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/{path}", json=request) as reply,
+        ):
+            said = await reply.text()
+        await proxy.flush()
+        await proxy.stop()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    reward = agl.emit_reward(1.0, propagate=False)
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    given = agl.Span.from_core_fields(reward, **ids).model_copy(update={"sequence_id": 9})
+    result = TraceToRows().adapt([*spans, given])
+    if path == "chat/completions" and is_stream:
+        assert '"usage"' not in said  # it was asked for by the gateway alone
+    if not result.rows:
+        (exclusion,) = (one for one in result.ledger.exclusions if one.kind == "call")
+        return f"`{exclusion.reason}`"
+    (row,) = result.rows
+    assert row.token_ids == [1, 2, 5, 6, 7, 8]
+    assert row.model_versions in ([None], ["3"], ["3-4"])
+    (problem,) = row.tool_problems
+    return "trained" if problem is None else f"trained, marked `{problem}`"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_each_shape_is_trained_or_left_out_as_the_page_says(shape: str) -> None:
+    server, _, what = shape.partition(": ")
+    cells = [await outcome(SHAPES[shape], path) for path in REQUESTS]
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    (line,) = (one for one in lines if one.startswith(f"| {server} | {what} |"))
+    assert [cell.strip() for cell in line.strip("|").split("|")[2:5]] == cells
+
+
+def test_the_page_has_no_other_shape() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
+    found = [one[:2] for one in cells if len(one) == 6][1:]
+    assert [f"{server.strip()}: {what.strip()}" for server, what in found] == [*SHAPES]
