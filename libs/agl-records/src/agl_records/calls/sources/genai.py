@@ -67,7 +67,9 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         messages.extend(_messages({"role": "system", "parts": instructions}))
     for message in _loaded(attributes, Key.INPUT_MESSAGES):
         messages.extend(_messages(message))
-    said = [one if isinstance(one, dict) else {} for one in _loaded(attributes, Key.OUTPUT_MESSAGES)]
+    said = [
+        one if isinstance(one, dict) else {} for one in _loaded(attributes, Key.OUTPUT_MESSAGES)
+    ]
     of_each = [_answer(message) if message else [] for message in said]
     answers = [chat for chats in of_each for chat in chats]
     return {
