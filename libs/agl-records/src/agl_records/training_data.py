@@ -14,6 +14,10 @@ from agl.types.records import Record
 from agl_records.types import Credit, ExclusionReason
 
 
+ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
+"""Reasons to finish that end an answer, in OpenAI's words."""
+
+
 class Choice(Record):
     """One of several answers to one request (``n`` above 1)."""
 

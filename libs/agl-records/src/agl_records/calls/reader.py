@@ -13,17 +13,11 @@ from agl.types import Span
 from agl.utils.rewards import reward_problem
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import read_call
-from agl_records.calls.sources.fields import (
-    ENDS,
-    OF_ANSWER,
-    MessageError,
-    looks_like_call,
-    make_call,
-)
+from agl_records.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
 from agl_records.calls.sources.unread import why_unread
 from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_records.dialects.fields import FieldError
-from agl_records.training_data import Choice, ModelCall
+from agl_records.training_data import ENDS, Choice, ModelCall
 from agl_records.types import ExclusionReason
 
 _FILLED = (
@@ -87,7 +81,7 @@ class Recorded:
             return "model_error", call.error
         if call.unchosen:
             return "unknown_choice", call.unchosen
-        if call.finish_reason is not None and call.finish_reason not in ENDS:
+        if call.finish_reason not in (None, *ENDS):
             return "unfinished", f"its reason to finish is {call.finish_reason!r}"
         return None
 

@@ -10,15 +10,13 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
-from agl_records.training_data import Choice, ModelCall
+from agl_records.training_data import ENDS, Choice, ModelCall
 
 T = TypeVar("T")
 
 _OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
-ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
-"""Reasons to finish that end an answer, in OpenAI's words."""
 _FINISH_REASONS = {
     "max_tokens": "length",
     "max_output_tokens": "length",
