@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_fiel
 from agl.types.records import Record
 from agl_records.types import Credit, ExclusionReason
 
-
 ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
 """Reasons to finish that end an answer, in OpenAI's words."""
 
@@ -91,6 +90,15 @@ class ModelCall(Record):
     def is_truncated(self) -> bool:
         """Whether the answer was cut off at the limit of tokens."""
         return self.finish_reason == "length"
+
+    @property
+    def answer_problem(self) -> tuple[ExclusionReason, str] | None:
+        """Why it has no whole answer that was used: its fault, in words."""
+        if self.unchosen:
+            return "unknown_choice", self.unchosen
+        if self.finish_reason in (None, *ENDS):
+            return None
+        return "unfinished", f"its reason to finish is {self.finish_reason!r}"
 
     @property
     def tool_problem(self) -> tuple[ExclusionReason, str] | None:

@@ -17,7 +17,7 @@ from agl_records.calls.sources.fields import OF_ANSWER, MessageError, looks_like
 from agl_records.calls.sources.unread import why_unread
 from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_records.dialects.fields import FieldError
-from agl_records.training_data import ENDS, Choice, ModelCall
+from agl_records.training_data import Choice, ModelCall
 from agl_records.types import ExclusionReason
 
 _FILLED = (
@@ -79,11 +79,7 @@ class Recorded:
             return self.code, self.malformed
         if call.error is not None:
             return "model_error", call.error
-        if call.unchosen:
-            return "unknown_choice", call.unchosen
-        if call.finish_reason not in (None, *ENDS):
-            return "unfinished", f"its reason to finish is {call.finish_reason!r}"
-        return None
+        return call.answer_problem
 
     @property
     def quality(self) -> tuple[bool, ...]:
