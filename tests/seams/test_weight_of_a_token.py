@@ -9,6 +9,7 @@ from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
 from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_views.explanations.rollout_view import show
@@ -33,7 +34,7 @@ async def test_rollouts_without_advantage_count_in_the_means(
     store = agl.SqliteLightningStore(tmp_path / "store.db", durability="process")
     given = {"type": estimator, "estimator": {"type": estimator}, "loss": {"type": "grpo"}}
     await begin_run(store, RunStart(run_id="r", algorithm=estimator, config={"algorithm": given}))
-    ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), False)
+    ledger, reader = Ledger(), Reader(store, agl.TraceToRows(), DEFAULT)
     ended, rollouts = [], []
     for group, (task, rewards) in enumerate(REWARDS.items()):
         for reward in rewards:

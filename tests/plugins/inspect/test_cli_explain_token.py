@@ -17,6 +17,7 @@ from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
 from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
@@ -47,7 +48,7 @@ async def weighed(
     store: Any, rollouts: list[Any], options: WeighingOptions, **adapter: Any
 ) -> None:
     """What a learning algorithm does in a step, as run ``r``."""
-    ledger, reader = Ledger(), Reader(store, TraceToRows(**adapter), False)
+    ledger, reader = Ledger(), Reader(store, TraceToRows(**adapter), DEFAULT)
     ended = [await reader.read(one, 0, ledger) for one in rollouts]
     weigh(Collected(ended, ledger, 0.0), options)
     await save_ledger(store, ledger, rollouts, step=1, algorithm="toy", run="r", generation=1)
