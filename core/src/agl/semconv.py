@@ -96,7 +96,7 @@ class ModelCallAttributes(StrEnum):
     UNREADABLE = "agentlightning.response.unreadable"
     """List of strings: fields of the server's answer that cannot be read, with the reasons."""
     OVERRIDDEN = "agentlightning.request.overridden"
-    """List of strings: parameters for which the agent asked, and got the gateway's forced value."""
+    """List of strings: parameters that the gateway forced, parts of the request that it changed."""
     ERROR = "agentlightning.model_call.error"
     """String: why there is no usable answer; absent when the call succeeded."""
     ERROR_KIND = "agentlightning.model_call.error_kind"

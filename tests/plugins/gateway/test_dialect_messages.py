@@ -276,7 +276,7 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
     ("fields", "named"),
     [
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "type 'document'"),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "type 'video'"),
         ({"max_tokens": None}, "max_tokens: is missing"),
         ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
         ({"temprature": 1}, "temprature: unknown; did you mean 'temperature'?"),
@@ -299,6 +299,58 @@ def test_what_cannot_be_translated_is_refused_by_name(fields: dict, named: str) 
         Messages().read(json.dumps(ask(**fields)).encode())
     assert named in refused.value.message
     assert refused.value.status == 400
+
+
+PDF = {"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}
+NOTES = {"type": "document", "source": {"type": "text", "data": "milk"}}
+ODD_BLOCKS = [
+    ("user", {"type": "tool_result", "tool_use_id": "c", "content": [PDF]}, "'document', left out"),
+    ("user", NOTES, "milk"),
+    ("assistant", {"type": "redacted_thinking", "data": "x"}, "[a thought, left out: only its"),
+    ("assistant", {"type": "server_tool_use", "id": "s", "name": "web_search"}, "server_tool_use"),
+    ("user", {"type": "web_search_tool_result", "content": []}, "'web_search_tool_result', left"),
+]
+
+
+@pytest.mark.parametrize(("role", "block", "text"), ODD_BLOCKS)
+async def test_history_that_no_server_takes_is_replaced_and_marked(
+    bench, role: str, block: dict, text: str
+) -> None:
+    asked = {**ask(), "messages": [{"role": role, "content": [block]}, *ask()["messages"]]}
+    assert (await bench.post(asked, path="messages"))[0] == 200
+    assert text in json.dumps(bench.llm.requests[0]["messages"][0])
+    (mark,) = (await bench.span()).attributes[Key.OVERRIDDEN]
+    assert mark.startswith("messages.0.content.0")
+    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
+    status, body = await bench.post(asked, path="messages")
+    assert status == 400
+    assert mark in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("as_is", ["system: a", "user: b", "system: c"]),
+        ("merge", ["system: a\n\nc", "user: b"]),
+        ("as_user", ["system: a", "user: b", "user: c"]),
+        ("refuse", None),
+    ],
+)
+async def test_system_messages_in_the_middle_are_what_the_model_wants(
+    bench, how: str, expected: list[str] | None
+) -> None:
+    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "system_messages": how}])
+    said = [("user", "b"), ("system", [{"type": "text", "text": "c"}])]
+    messages = [{"role": role, "content": content} for role, content in said]
+    status, _ = await bench.post({**ask(system="a"), "messages": messages}, path="messages")
+    assert status == (200 if expected else 400)
+    sent = (
+        [f"{one['role']}: {one['content']}" for one in bench.llm.requests[0]["messages"]]
+        if (expected)
+        else None
+    )
+    assert sent == expected
+    assert (Key.OVERRIDDEN in (await bench.span()).attributes) == (how in ("merge", "as_user"))
 
 
 async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) -> None:

@@ -218,7 +218,7 @@ def test_items_of_every_kind_are_translated() -> None:
         ({"reasoning": {"context": "current_turn"}}, "reasoning.context: got 'current_turn'"),
         ({"include": ["file_search_call.results"]}, "include.0"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "type 'item_reference'"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "'input_file'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_video"}]}]}, "'input_video'"),
         ({"input": None}, "input: expected a string or a list of items"),
         ({"max_output_token": 5}, "did you mean 'max_output_tokens'?"),
         ({"tool_choice": "any"}, "tool_choice: got 'any'"),
@@ -229,6 +229,37 @@ def test_what_cannot_be_translated_is_refused_by_name(fields: dict, named: str) 
         Responses().read(json.dumps(ask(**fields)).encode())
     assert named in refused.value.message
     assert refused.value.status == 400
+
+
+SUMMARY = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_citation"}]}
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (SUMMARY, '"reasoning_content": "hm"'),
+        ({"type": "reasoning", "summary": [], "encrypted_content": "x"}, "[a thought, left out"),
+        ({"type": "web_search_call", "id": "w", "status": "completed"}, "'web_search_call', left"),
+        ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "'input_file'"),
+        ({"role": "assistant", "content": [CITED]}, '"content": "so"'),
+    ],
+)
+def test_history_that_no_server_takes_is_replaced_and_marked(item: dict, text: str) -> None:
+    body = json.dumps(ask([item, {"role": "user", "content": "and now?"}])).encode()
+    exchange = Responses().read(body)
+    assert text in json.dumps(json.loads(exchange.request)["messages"][0])
+    assert exchange.degraded[0].startswith("input.0")
+
+
+def test_only_allowed_tools_are_offered() -> None:
+    allowed = [{"type": "function", "name": "look"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
+    tools = [TOOL, {**TOOL, "name": "leave"}]
+    exchange = Responses().read(json.dumps(ask(tools=tools, tool_choice=choice)).encode())
+    request = json.loads(exchange.request)
+    assert (request["tools"], request["tool_choice"]) == ([CHAT_TOOL], "required")
+    assert exchange.degraded
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ class ModelConfig(TypedDict):
     """Whether calls whose agent gives no ``seed`` get that of their place. Not LiteLLM's."""
     max_tokens: NotRequired[int]
     """Of an answer for which the agent sets no limit. Not LiteLLM's."""
+    strict: NotRequired[bool]
+    """Whether requests are refused of which something must be left out. Not LiteLLM's."""
+    system_messages: NotRequired[str]
+    """After the first message: ``as_is``, ``merge``, ``as_user`` or ``refuse``. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
     """``input`` and ``output``: what a million tokens cost, for budgets. Not LiteLLM's."""
 

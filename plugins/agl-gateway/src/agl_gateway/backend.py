@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from agl_gateway.budget import Price
 from agl_gateway.forced_parameters import ForcedParameters
 from agl_gateway.providers import provider_of
+from agl_gateway.system_messages import SystemMessages
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -30,6 +31,10 @@ class Backend:
     """Whether calls get a seed, from that of their rollout."""
     max_tokens: int | None = None
     """Of an answer for which the agent sets no limit."""
+    strict: bool = False
+    """Whether a request is refused that cannot be translated whole."""
+    system_messages: SystemMessages = "as_is"
+    """What becomes of system messages after the first message."""
     provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
@@ -42,7 +47,8 @@ class Backend:
     @property
     def settings(self) -> tuple[Any, ...]:
         """What is asked of every call, whichever replica answers it."""
-        return self.forced_parameters, self.price, self.send_seed, self.max_tokens
+        history = self.strict, self.system_messages
+        return self.forced_parameters, self.price, self.send_seed, self.max_tokens, *history
 
     @property
     def key(self) -> str:

@@ -16,6 +16,7 @@ from agl_gateway.backend import OPENAI_URL, Backend
 from agl_gateway.budget import checked_price
 from agl_gateway.forced_parameters import check_forced_parameters
 from agl_gateway.providers import provider_of, require_litellm
+from agl_gateway.system_messages import check_system_messages
 
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
@@ -60,8 +61,9 @@ class Backends:
             if backend.settings != replicas[0].settings:
                 raise ConfigError(
                     f"model_list[{number}] ({backend.model_name!r}): forced_parameters, "
-                    "max_tokens, price or send_seed differ from those of another entry of this "
-                    "name; replicas must agree, since a call goes to any of them"
+                    "max_tokens, price, send_seed, strict or system_messages differ from those of "
+                    "another entry of this name; replicas must agree, as a call goes to any of "
+                    "them"
                 )
 
     @property
@@ -131,6 +133,8 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         "price": checked_price(entry.get("price"), where),
         "send_seed": _flag(entry, "send_seed", where),
         "max_tokens": _limit(entry.get("max_tokens"), where),
+        "strict": _flag(entry, "strict", where),
+        "system_messages": check_system_messages(entry.get("system_messages", "as_is"), where),
     }
     if provider is not None:
         require_litellm(where, provider)

@@ -16,6 +16,7 @@ from agl_gateway.pause import PauseControl
 from agl_gateway.records import CallRecord
 from agl_gateway.rollout_settings import Rollouts, RolloutSettings
 from agl_gateway.seeds import Calls, give_seed
+from agl_gateway.system_messages import change_system_messages
 
 logger = logging.getLogger("agl.gateway")
 
@@ -63,6 +64,11 @@ class CallLimits:
         self.num_unattributed += not record.origin.rollout_id
         backend = self.backends().of(model)[0]  # replicas agree
         self._prices[model] = backend.price
+        if exchange.degraded and backend.strict:
+            raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")
+        if change_system_messages(exchange, backend.system_messages):
+            record.request = exchange.request
+        record.overridden = exchange.degraded or None
         if backend.max_tokens is not None and limit_tokens(exchange, backend.max_tokens):
             record.request = exchange.request
         if backend.forced_parameters or backend.send_seed:
@@ -73,7 +79,7 @@ class CallLimits:
                 record.number = give_seed(exchange, known.seed, numbers)
             record.request = exchange.request
             if asked:
-                record.overridden = list(asked)
+                record.overridden = [*exchange.degraded, *asked]
                 self._tell(model, asked, exchange)
         await self.pause_control.enter(model)
         try:

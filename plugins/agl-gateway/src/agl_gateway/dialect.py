@@ -60,6 +60,8 @@ class Exchange:
         self.is_stream = fields.get("stream", NULL) == TRUE
         self.shown: tuple[str, ...] = ()
         """Callback names: what stays in the answer although the agent did not ask for it."""
+        self.degraded: list[str] = []
+        """What of the request the backend does not get, and why."""
         self._removed: tuple[str, ...] = ()
         self._hides_usage = False
         """Whether the agent did not ask for the event with the usage."""

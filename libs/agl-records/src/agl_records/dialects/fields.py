@@ -40,6 +40,8 @@ class Fields:
 
     def __init__(self, value: Any, path: str = "", is_recorded: bool = False) -> None:
         self.path = path
+        self.degraded: list[str] = []
+        """What was left out, and why; of all objects within this one, too."""
         self.is_recorded = is_recorded
         if not isinstance(value, dict):
             refuse(path or "the request body", f"expected an object, got {shorten(repr(value))}")
@@ -107,7 +109,9 @@ class Fields:
 
     def within(self, value: Any, name: str) -> "Fields":
         """An object that stands within this one."""
-        return Fields(value, self.at(name), self.is_recorded)
+        fields = Fields(value, self.at(name), self.is_recorded)
+        fields.degraded = self.degraded
+        return fields
 
     def refuse(self, name: str, message: str) -> None:
         """Refuse a request because of one of its fields; one that was recorded is read on.
@@ -117,6 +121,11 @@ class Fields:
         """
         if not self.is_recorded:
             refuse(self.at(name), message)
+
+    def degrade(self, what: str, why: str) -> str:
+        """Note that something of this object is left out; returns a text to put in its place."""
+        self.degraded.append(f"{self.path}: {what} {why}")
+        return f"[{what}, left out: {why}]"
 
     def pass_over(self, *names: str) -> None:
         """These fields change nothing about the answer."""

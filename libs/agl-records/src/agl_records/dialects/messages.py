@@ -10,6 +10,7 @@ from agl_records.dialects.fields import Fields, refuse
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
+_LEFT_OUT = ("document", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
 INVALID_JSON = "INVALID_JSON"
 """Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
 
@@ -108,6 +109,8 @@ def _assistant(message: Fields, content: Any) -> dict[str, Any]:
             thoughts.append(block.need("thinking", str))
             block.pass_over("signature")
             block.end()
+        elif kind == "redacted_thinking" and not block.is_recorded:
+            thoughts.append(block.degrade("a thought", "only its own server can read it"))
         elif part := _part(block, kind):
             parts.append(part)
     chat: dict[str, Any] = {"role": "assistant", "content": joined(parts) if parts else None}
@@ -162,6 +165,13 @@ def _part(block: Fields, kind: str) -> dict[str, Any] | None:
     elif kind == "image":
         source = block.object("source")
         part = {"type": "image_url", "image_url": {"url": _image_url(source, block)}}
+    elif (kind in _LEFT_OUT or kind.endswith("_tool_result")) and not block.is_recorded:
+        source = block.object("source")
+        is_text = source is not None and source.peek("type") == "text"
+        note = block.degrade(
+            f"a block of type {kind!r}", "the model's server takes texts and images"
+        )
+        return {"type": "text", "text": source.need("data", str) if source and is_text else note}
     else:
         block.refuse(
             "type",

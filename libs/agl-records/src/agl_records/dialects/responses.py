@@ -32,7 +32,7 @@ def conversation(
     messages = [{"role": "system", "content": instructions}] if instructions else []
     tools = read_tools(request.objects("tools"))
     given = _items_of(request)
-    before = [Fields(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
+    before = [request.within(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
     items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
     messages += item_messages([*before, *items], tools)
     return messages, tools
@@ -107,6 +107,11 @@ class _Turn:
             self._offer(item, kind)
         elif kind == "message":
             self._add_message(item)
+        elif kind.endswith(("_call", "_call_output")) and not item.is_recorded:
+            note = item.degrade(f"an item of type {kind!r}", "OpenAI's server ran this tool")
+            self.close()
+            self._messages.append({"role": "assistant", "content": note})
+            return
         else:
             item.refuse(
                 "type",
@@ -163,9 +168,11 @@ def _thought(item: Fields) -> str:
         part.one_of("type", ("reasoning_text",), "see 'reasoning'")
         thoughts.append(part.need("text", str))
         part.end()
-    if item.get("summary", list):
-        refuse(item.at("summary"), "a summary is not what the model thought; send 'content'")
-    item.end({"encrypted_content": "only its own server can read it; send 'content'"})
+    for part in item.objects("summary"):
+        thoughts.append(part.need("text", str))
+        item.degrade("a thought", "the model gets the summary of it")
+    if item.any("encrypted_content") and not thoughts:
+        thoughts.append(item.degrade("a thought", "only its own server can read it"))
     return "\n".join(thoughts)
 
 
@@ -186,14 +193,17 @@ def _part(part: Fields) -> dict[str, Any] | None:
     if kind in ("input_text", "output_text", "text"):
         translated: dict[str, Any] = {"type": "text", "text": part.need("text", str)}
         part.pass_over("logprobs")
-        if part.get("annotations", list):
-            part.refuse("annotations", "chat completions have none; leave it out")
+        if part.get("annotations", list) and not part.is_recorded:
+            part.degrade("annotations", "chat completions have none")
     elif kind == "refusal":
         translated = {"type": "text", "text": part.need("refusal", str)}
     elif kind == "input_image":
         image = {"url": part.need("image_url", str), "detail": part.get("detail", str)}
         given = {name: value for name, value in image.items() if value is not None}
         translated = {"type": "image_url", "image_url": given}
+    elif kind in ("input_file", "input_audio") and not part.is_recorded:
+        note = part.degrade(f"a part of type {kind!r}", "the model's server takes texts and images")
+        return {"type": "text", "text": note}
     else:
         part.refuse(
             "type",

@@ -72,7 +72,7 @@ def to_chat(request: Fields, echo: Echo, earlier: list[Any]) -> dict[str, Any]:
         echo.set(name, value)
     chat["stream"] = request.get("stream", bool)
     chat["tools"] = [tool.as_chat() for tool in tools] or None
-    chat["tool_choice"] = _tool_choice(request, echo)
+    chat["tool_choice"] = _tool_choice(request, echo, chat)
     _translate_output(request, chat, echo)
     echo.set("metadata", request.get("metadata", dict))
     _refuse_services(request)
@@ -102,11 +102,13 @@ def _refuse_services(request: Fields) -> None:
         options.end()
 
 
-def _tool_choice(request: Fields, echo: Echo) -> Any:
+def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
     choice = request.any("tool_choice")
     echo.set("tool_choice", choice)
     if isinstance(choice, dict):
-        fields = Fields(choice, "tool_choice")
+        fields = request.within(choice, "tool_choice")
+        if choice.get("type") == "allowed_tools":
+            return _allowed(fields, chat)
         kinds = ("function", "custom", SHELL, SEARCH)
         kind = fields.one_of("type", kinds, "choose one of the agent's own tools in 'tools'")
         if kind in (SHELL, SEARCH):
@@ -118,6 +120,16 @@ def _tool_choice(request: Fields, echo: Echo) -> Any:
     if choice not in (None, "auto", "none", "required"):
         refuse("tool_choice", f"got {choice!r}, expected auto, none, required or a tool")
     return choice
+
+
+def _allowed(choice: Fields, chat: dict[str, Any]) -> Any:
+    """The model sees the allowed tools and no others."""
+    choice.pass_over("type")
+    names = {tool.need("name", str) for tool in choice.objects("tools")}
+    tools = [tool for tool in chat["tools"] or () if tool["function"]["name"] in names]
+    choice.degrade("tools that are not allowed", "chat completions offer only those that are")
+    chat["tools"] = tools or None
+    return choice.one_of("mode", ("auto", "required"), "see 'tool_choice'") if tools else None
 
 
 def _translate_output(request: Fields, chat: dict[str, Any], echo: Echo) -> None:

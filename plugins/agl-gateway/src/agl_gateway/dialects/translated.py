@@ -222,7 +222,10 @@ class TranslatedDialect(Dialect):
         except NOT_JSON as error:
             raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
         try:
-            return self.translate(Fields(request), history)
+            fields = Fields(request)
+            exchange = self.translate(fields, history)
+            exchange.degraded = fields.degraded
+            return exchange
         except FieldError as error:
             raise RefusedError(400, str(error)) from None
 
