@@ -30,8 +30,7 @@ class ModelConfig(TypedDict):
     litellm_params: dict[str, Any]
     """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
     forced_parameters: NotRequired[dict[str, dict[str, Any]]]
-    """Fields that requests get whatever the agent says: by mode of the rollout, and under ``all``.
-    One whose value is None is taken out. Who asks for something else is counted. Not LiteLLM's."""
+    """By mode of the rollout, or ``all``: fields that requests get; None takes one out. Ours."""
     send_seed: NotRequired[bool]
     """Whether calls whose agent gives no ``seed`` get that of their place. Not LiteLLM's."""
     max_tokens: NotRequired[int]
@@ -59,8 +58,7 @@ class GatewayClient(ABC):
     ) -> tuple[int, bool]:
         """Wait until every model call is stored that ended before the first of these spans.
 
-        The spans are in the order of their ends. ``at_end`` says that the agent makes no more
-        calls.
+        The spans are in the order of their ends. ``at_end``: the agent makes no more calls.
 
         Returns:
             How many spans precede the next call (one more at the end, if no call came after them),

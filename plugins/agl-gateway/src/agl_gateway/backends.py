@@ -5,7 +5,7 @@ import random
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
@@ -16,7 +16,7 @@ from agl_gateway.backend import OPENAI_URL, Backend
 from agl_gateway.budget import checked_price
 from agl_gateway.forced_parameters import check_forced_parameters
 from agl_gateway.providers import provider_of, require_litellm
-from agl_gateway.system_messages import check_system_messages
+from agl_gateway.system_messages import SystemMessages
 
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
@@ -134,8 +134,11 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
         "send_seed": _flag(entry, "send_seed", where),
         "max_tokens": _limit(entry.get("max_tokens"), where),
         "strict": _flag(entry, "strict", where),
-        "system_messages": check_system_messages(entry.get("system_messages", "as_is"), where),
+        "system_messages": entry.get("system_messages", "as_is"),
     }
+    if settings["system_messages"] not in get_args(SystemMessages):
+        known = ", ".join(get_args(SystemMessages))
+        raise ConfigError(f"{where}: system_messages is no setting; expected {known}")
     if provider is not None:
         require_litellm(where, provider)
         url = f"provider {provider!r}"

@@ -52,14 +52,13 @@ def wrong_form(data: bytes, failure: Exception) -> BrokenAnswerError:
 
 @dataclass(eq=False)
 class ToolCall:
-    """A tool call, as far as it has come."""
+    """A tool call, as far as it has come; its kind is ``function`` or ``custom``."""
 
     number: int
     call_id: str
     has_own_id: bool
     """The server gave the id."""
     kind: str
-    """``function`` or ``custom``."""
     name: str = ""
     arguments: str = ""
     is_passed: bool = False

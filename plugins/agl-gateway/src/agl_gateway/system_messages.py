@@ -1,11 +1,10 @@
 """System messages in the middle of a conversation, which some chat templates refuse."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
-from agl.errors import ConfigError
 from agl_gateway.dialect import Exchange, dumps
 from agl_gateway.errors import RefusedError
 
@@ -23,35 +22,27 @@ def change_system_messages(exchange: Exchange, how: SystemMessages) -> bool:
         return False
     first, *others = msgspec.json.decode(exchange.fields["messages"]) or [{}]
     late = [one for one in others if isinstance(one, dict) and one.get("role") in SYSTEM]
-    if not late:
+    if not late or not isinstance(first, dict):
         return False
     if how == "refuse":
         raise RefusedError(400, "messages: a system message after the first; send it as the user")
     exchange.degraded.append("messages: system messages after the first are sent otherwise")
-    if how == "as_user":
-        for one in late:
-            one["role"] = "user"
-        messages = [first, *others]
-    else:
-        rest = [one for one in others if not any(one is other for other in late)]
-        begin = [] if first.get("role") in SYSTEM else [first]
-        texts = [_text(one.get("content")) for one in ([] if begin else [first]) + late]
-        messages = [{"role": "system", "content": "\n\n".join(texts)}, *begin, *rest]
-    exchange.fields["messages"] = Raw(dumps(messages))
+    if how == "merge":
+        others = [one for one in others if one not in late]
+        head = [first, *late] if first.get("role") in SYSTEM else late
+        others = others if head[0] is first else [first, *others]
+        first = {
+            "role": "system",
+            "content": "\n\n".join(_text(one.get("content") or "") for one in head),
+        }
+    for one in late:
+        one["role"] = "user"
+    exchange.fields["messages"] = Raw(dumps([first, *others]))
     exchange.request = dumps(exchange.fields)
     return True
 
 
-def check_system_messages(how: Any, where: str) -> SystemMessages:
-    """The setting out of a model list.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if how not in (known := get_args(SystemMessages)):
-        raise ConfigError(f"{where}: system_messages is {how!r}; expected {', '.join(known)}")
-    return how
-
-
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "\n\n".join(one["text"] for one in content)
+    return (
+        content if isinstance(content, str) else "\n\n".join(one.get("text", "") for one in content)
+    )
