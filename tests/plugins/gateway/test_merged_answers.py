@@ -179,6 +179,11 @@ SHAPES = {
         events(piece(0, "a", "f", '{"x"'), {"content": "so"}, piece(0, arguments=":1}")),
         ("", "so", [A]),
     ),
+    "text within a call, and more arguments than complete ones": (
+        events(piece(0, "a", "f", ""), {"content": "so"}, 
+               piece(0, arguments="{}"), piece(0, arguments="{")),
+        ("", "so", [("a", "f", "{}{")]),
+    ),
     "id and name in every piece": (
         events(piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ":1}")), ("", "", [A])),
     "a name in pieces": (events(piece(0, "a", "look_"), piece(0, None, "up", "{}")),

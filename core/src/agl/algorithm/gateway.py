@@ -35,8 +35,7 @@ class ModelConfig(TypedDict):
     """Whether calls whose agent gives no ``seed`` get that of their place. Not LiteLLM's."""
     max_tokens: NotRequired[int]
     """Of an answer for which the agent sets no limit. Not LiteLLM's."""
-    strict: NotRequired[bool]
-    """Whether requests are refused of which something must be left out. Not LiteLLM's."""
+    strict: NotRequired[bool]  # whether requests are refused of which something must be left out
     system_messages: NotRequired[str]
     """After the first message: ``as_is``, ``merge``, ``as_user`` or ``refuse``. Not LiteLLM's."""
     price: NotRequired[dict[str, float]]
@@ -61,8 +60,7 @@ class GatewayClient(ABC):
         The spans are in the order of their ends. ``at_end``: the agent makes no more calls.
 
         Returns:
-            How many spans precede the next call (one more at the end, if no call came after them),
-            and whether the order is certain.
+            How many spans precede the next call (at the end, one more if none came), and if surely.
         """
 
     @abstractmethod

@@ -154,8 +154,10 @@ class Translated(Exchange):
             sent = self._stream.begin(chunk)
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk["choices"]:
+            before = len(self._held)
             self._hold(choice.get("delta") or {}, choice)
-            sent += self._send()
+            if len(self._held) > before:
+                sent += self._send()
             if choice.get("finish_reason"):
                 self._ending = choice
         return sent
@@ -179,15 +181,17 @@ class Translated(Exchange):
         """Send what is held, but for what comes while a tool call is incomplete.
 
         The pieces of one thing go out together. A call begins when its first arguments or something
-        else has come, as its name may come in pieces, too.
+        else has come, as its name may come in pieces, too. A call ends, as in ``Merger``, when its
+        arguments are complete and something else comes after them.
         """
         if len(self._held) == 1 and self._held[0].text and self._call in ("", self._held[0].kind):
             piece = self._held.pop()
             return self._send_piece(piece, piece.text, piece.logprobs)
-        sent = b""
+        sent, newest = b"", self._held[-1].kind if self._held else ""
         while self._held:
             kind = self._held[0].kind
-            if self._call not in ("", kind) and not is_over and not is_object(self._arguments):
+            may_go_on = newest == self._call or not is_object(self._arguments)
+            if self._call and not is_over and may_go_on:
                 kind = self._call
             pieces = [piece for piece in self._held if piece.kind == kind]
             others = [piece for piece in self._held if piece.kind != kind]
