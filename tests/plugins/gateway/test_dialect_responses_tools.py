@@ -211,7 +211,6 @@ TWICE = {"type": "function", "name": "agents__spawn"}
         ("hello", [{**AGENTS, "tools": [SHELL]}], "tools.0.tools.0.type: got 'local_shell'"),
         ("hello", [{**SPAWN, "defer_loading": True}], "tools.0.defer_loading"),
         ("hello", [AGENTS, TWICE], "tools.1.name: the model would see two tools 'agents__spawn'"),
-        ([{"type": "web_search_call", "id": "w"}], [], "type 'web_search_call'"),
         (
             [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec"}}],
             [],

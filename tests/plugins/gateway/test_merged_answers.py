@@ -180,7 +180,7 @@ SHAPES = {
         ("", "so", [A]),
     ),
     "text within a call, and more arguments than complete ones": (
-        events(piece(0, "a", "f", ""), {"content": "so"}, 
+        events(piece(0, "a", "f", ""), {"content": "so"},
                piece(0, arguments="{}"), piece(0, arguments="{")),
         ("", "so", [("a", "f", "{}{")]),
     ),
