@@ -113,6 +113,14 @@ class Merger:
         """The tool calls of a choice, in the order in which they began."""
         return self._choices[index].calls
 
+    def end(self, index: int) -> None:
+        """Nothing more comes of a choice.
+
+        Raises:
+            ValueError: A tool call has no name.
+        """
+        _pass(self.calls(index))
+
     def read(self, data: bytes) -> Json:
         """The chunk that an event of a stream holds.
 
@@ -232,8 +240,8 @@ def read_whole(body: bytes) -> bytes:
             _take_whole(choice, answer.get("id"))
     except BrokenAnswerError as failure:
         raise ValueError(str(failure)) from None
-    except WRONG_FORM as failure:
-        raise ValueError(f"it has a wrong form: {failure!r}") from None
+    except WRONG_FORM:
+        return body  # an agent of the server's own API may read it, and the record says what is odd
     return msgspec.json.encode(answer)
 
 
@@ -243,7 +251,7 @@ def _take_whole(choice: Json, answer_id: Any) -> None:
         call["index"] = number  # each is another call
     part = {"index": 0, "delta": message, "finish_reason": choice.get("finish_reason")}
     merger.take({"id": answer_id, "choices": [part]})
-    _pass(merger.calls(0))
+    merger.end(0)
     for call in message.get("tool_calls") or ():
         del call["index"]
     choice["finish_reason"] = part["finish_reason"]

@@ -112,6 +112,7 @@ class Translated(Exchange):
         calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls") or ())]
         part = {**choice, "index": 0, "delta": {**message, "tool_calls": calls}}
         self._translate_chunk(self._merger.take({**completion, "choices": [part]}))
+        self._merger.end(0)
         self._send(is_over=True)
         self._stream.finish(choice, self._usage)
         return self._stream.answer
