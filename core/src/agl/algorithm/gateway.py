@@ -30,7 +30,7 @@ class ModelConfig(TypedDict):
     litellm_params: dict[str, Any]
     """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
     forced_parameters: NotRequired[dict[str, dict[str, Any]]]
-    """By mode of the rollout, or ``all``: fields that requests get; None takes one out. Ours."""
+    """By mode, or ``all``: fields that requests get; None takes one out. Not LiteLLM's."""
     send_seed: NotRequired[bool]
     """Whether calls whose agent gives no ``seed`` get that of their place. Not LiteLLM's."""
     max_tokens: NotRequired[int]

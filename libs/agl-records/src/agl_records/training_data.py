@@ -11,10 +11,8 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, computed_field
 
 from agl.types.records import Record
+from agl_records.dialects.chat import ENDS
 from agl_records.types import Credit, ExclusionReason
-
-ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
-"""Reasons to finish that end an answer, in OpenAI's words."""
 
 
 class Choice(Record):

@@ -217,7 +217,7 @@ class TraceToRows(RowsAdapter):
         return new_row(call, credit, find_break(rows, call.prompt_token_ids or []))
 
     def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
-        """Why there is no answer of a selected agent's that was used, whatever it consists of."""
+        """Why the call is not trained, whatever its tokens are: its agent, its end, its tools."""
         problem, agent = record.problem, record.call.agent_name
         if problem is None and self.wrong_tool_calls == "exclude":
             problem = record.call.tool_problem

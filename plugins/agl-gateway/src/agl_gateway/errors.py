@@ -73,8 +73,8 @@ class BrokenOffError(Exception):
     """The backend ended its answer in the middle."""
 
 
-def is_json_object(body: bytes) -> bool:
-    """Whether that is what a body is."""
+def is_json_object(body: bytes | str) -> bool:
+    """Whether that is what a body, or a text, is."""
     try:
         return isinstance(msgspec.json.decode(body), dict)
     except NOT_JSON:

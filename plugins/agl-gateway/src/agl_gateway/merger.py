@@ -12,15 +12,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from agl_gateway.errors import NOT_JSON, WRONG_FORM, message_of, shorten
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, is_json_object, message_of, shorten
+from agl_records.dialects.chat import finish_reason
 
 FAILED = {"error", "abort", "aborted", "cancelled", "canceled", "failed", "timeout"}
 FAILED |= {"network_error", "insufficient_system_resource"}
 """Values of ``finish_reason`` that a server sends when it could not end the answer."""
-FINISH_REASONS = {"eos": "stop", "eos_token": "stop", "stop_sequence": "stop", "end_turn": "stop"}
-FINISH_REASONS |= {"max_tokens": "length", "tool_use": "tool_calls", "safety": "content_filter"}
-FINISH_REASONS |= {one: one for one in ("stop", "length", "tool_calls", "content_filter")}
-"""What servers say in lower case -> what OpenAI says."""
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Fields of a message that are strings."""
 _ONLY_TEXTS = {str}
@@ -259,12 +256,7 @@ def _take_whole(choice: Json, answer_id: Any) -> None:
 
 def is_object(text: str) -> bool:
     """Whether it is a whole JSON object, as complete arguments are."""
-    if not text.rstrip().endswith("}"):
-        return False
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except NOT_JSON:
-        return False
+    return text.rstrip().endswith("}") and is_json_object(text)
 
 
 def _pass(calls: list[ToolCall], but: ToolCall | None = None) -> None:
@@ -295,10 +287,9 @@ def _finish_reason(given: Any) -> str | None:
     said = given.get("type") if isinstance(given, dict) else given  # SGLang's own form
     if not said:
         return None
-    word = str(said).lower()
-    if word in FAILED:
+    if str(said).lower() in FAILED:
         raise BrokenAnswerError(f"the backend ended the answer with finish_reason {said!r}")
-    return FINISH_REASONS.get(word, str(said))
+    return finish_reason(str(said))
 
 
 def _take_texts(message: Json) -> bool:

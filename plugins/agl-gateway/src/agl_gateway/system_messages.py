@@ -13,7 +13,7 @@ SYSTEM = ("system", "developer")
 
 
 def change_system_messages(exchange: Exchange, how: SystemMessages) -> bool:
-    """Do with system messages after the first message what the model wants; whether there are any.
+    """Merge, rename or refuse system messages after the first message; whether there are any.
 
     Raises:
         RefusedError: The model refuses them.
@@ -26,7 +26,7 @@ def change_system_messages(exchange: Exchange, how: SystemMessages) -> bool:
         return False
     if how == "refuse":
         raise RefusedError(400, "messages: a system message after the first; send it as the user")
-    exchange.degraded.append("messages: system messages after the first are sent otherwise")
+    exchange.degraded.append(f"messages: system messages after the first: {how}")
     if how == "merge":
         others = [one for one in others if one not in late]
         head = [first, *late] if first.get("role") in SYSTEM else late

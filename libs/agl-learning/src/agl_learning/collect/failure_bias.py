@@ -52,27 +52,27 @@ def failure_metrics(ended: Sequence[Ended]) -> dict[str, float]:
             rewards[one.group].append(one.reward)
     lost = len(groups) - len(rewards)
     found = {"failures/excluded": float(number), "failures/tasks_lost": float(lost)}
-    kept_K, asked_N = list[float](), list[float]()
+    of_kept, of_asked = list[float](), list[float]()
     lengths, gains, left_out = list[float](), list[float](), list[tuple[Ended, float]]()
     for task, known in rewards.items():
         mean = fmean(known)
         length = fmean(_tokens(one) for one in groups[task] if one.reward is not None) or 1.0
         for one in groups[task]:
-            asked_N.append(mean)
-            kept_K += [mean] * _is_kept(one)
+            of_asked.append(mean)
+            of_kept += [mean] * _is_kept(one)
             if one.reward is None:
                 left_out.append((one, _tokens(one) / length))
             else:
                 lengths.append(_tokens(one) / length)
                 gains.append(one.reward - mean)
     deviation = pstdev([reward for known in rewards.values() for reward in known] or [0.0])
-    if not kept_K or not deviation:
+    if not of_kept or not deviation:
         return found
     slope = linear_regression(lengths, gains).slope if len({*lengths}) > 1 else 0.0
     missing = math.fsum(_length(one, x, lengths) - 1 for one, x in left_out)
-    kept, whole = len(kept_K), len(asked_N)
-    by_task, by_length = fmean(kept_K) - fmean(asked_N), -slope * missing / whole
-    variance = pvariance(asked_N) * (whole - kept) / (kept * max(1, whole - 1))
+    kept, whole = len(of_kept), len(of_asked)
+    by_task, by_length = fmean(of_kept) - fmean(of_asked), -slope * missing / whole
+    variance = pvariance(of_asked) * (whole - kept) / (kept * max(1, whole - 1))
     variance += slope**2 * pvariance(lengths) * (whole - kept) / whole**2
     return found | {
         "failures/bias": (by_task + by_length) / deviation,
@@ -95,11 +95,11 @@ def _tokens(one: Ended) -> int:
     return sum(row.num_sampled for row in one.rows) + one.tokens_left_out[0]
 
 
-def _length(one: Ended, known: float, lengths: Sequence[float]) -> float:
+def _length(one: Ended, reached: float, lengths: Sequence[float]) -> float:
     """How long it would have become, relative to those kept of its task."""
     kind = one.failed.kind if one.failed else ""
     if kind == "timeout":
         return max(lengths)
     if kind in ("agent", "grader"):
-        return min(max(known, min(lengths)), max(lengths)) if known else 1.0
-    return fmean([x for x in lengths if x >= known] or [known])
+        return min(max(reached, min(lengths)), max(lengths)) if reached else 1.0
+    return fmean([x for x in lengths if x >= reached] or [reached])

@@ -13,8 +13,8 @@ from agl.types import Span
 from agl.utils.rewards import reward_problem
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import read_call
-from agl_records.calls.sources.fields import OF_ANSWER, MessageError, looks_like_call, make_call
-from agl_records.calls.sources.unread import why_unread
+from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
+from agl_records.calls.sources.unread import looks_like_call, why_unread
 from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
@@ -71,7 +71,7 @@ class Recorded:
 
     @property
     def problem(self) -> tuple[ExclusionReason, str] | None:
-        """Why there is no answer that was used, whatever it consists of; None where there is."""
+        """Why the call has no whole answer that its agent used; None if it has one."""
         call = self.call
         if call.error is not None and call.error_kind == "infrastructure":
             return "infrastructure", call.error

@@ -4,6 +4,27 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+ENDS = ("stop", "length", "tool_calls", "function_call", "content_filter")
+"""Reasons to finish that end an answer, in OpenAI's words."""
+_FINISH_REASONS = {
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "eos": "stop",
+    "eos_token": "stop",
+    "complete": "stop",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    **{one: one for one in ENDS},
+}
+"""Words of TGI, Cohere, OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those
+of OpenAI."""
+
 
 def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     """A call of a function; its arguments become JSON, where they are no text already."""
@@ -20,6 +41,13 @@ def as_chat(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A function whose definition stands beside its type."""
     function = {key: value for key, value in tool.items() if key != "type"}
     return {"type": "function", "function": function}
+
+
+def finish_reason(word: str | None) -> str | None:
+    """Why an answer ended, in OpenAI's words; others stay as they are."""
+    # Some write the name of an enumeration's member: ``FinishReason.MAX_TOKENS``.
+    name = (word or "").rpartition(".")[2].lower().replace("-", "_")
+    return word and _FINISH_REASONS.get(name, word)
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:

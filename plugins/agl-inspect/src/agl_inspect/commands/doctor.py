@@ -76,7 +76,7 @@ def command(
     setup_module_logging("CRITICAL", name="agl")
     logging.getLogger("agl").propagate = False
     if graders:
-        note(f"running up to {tasks} tasks with each of 6 answers ...")
+        note(f"running up to {tasks} tasks with each kind of answer ...")
         _show_audit(audit(loaded, tasks, solution), as_json)
         return
     note("running one rollout, then a few at once ...")

@@ -89,7 +89,7 @@ def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
 
 
 def _answer(step: Mapping[str, Any], content: Any) -> dict[str, Any]:
-    """What an answer has beside its text; ATIF has no text as an empty one."""
+    """Thoughts and calls of tools in an answer, which then has no text where ATIF has ``""``."""
     calls = [
         tool_call(
             call["tool_call_id"],

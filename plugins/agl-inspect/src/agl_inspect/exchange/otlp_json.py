@@ -30,7 +30,7 @@ def is_otlp(path: Path) -> bool:
 
 
 def read_otlp(path: Path) -> Iterator[Span]:
-    """The spans of a file; errors as in ``traces.Read``."""
+    """The spans of a file; errors as in ``traces.ReadSpans``."""
     for where, request in objects_of(path):
         try:
             spans, refused = spans_of(_packed(request))

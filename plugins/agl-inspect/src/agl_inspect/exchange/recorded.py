@@ -321,12 +321,10 @@ def seconds_of(instant: Any) -> float | None:
 
 
 def _record(kind: Kind, value: Any, where: str) -> Record:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
     names = OTHER_NAMES[kind]
     values = {
         names.get(name, name): item
-        for key, item in cast("dict[str, Any]", value).items()
+        for key, item in as_object(value, where).items()
         for name in [_snake(key)]
     }
     if isinstance(values.get("calls"), list):

@@ -16,7 +16,7 @@ from agl.semconv import AGL_ANNOTATION
 from agl.types import Attributes, Span, TraceStatus
 from agl.utils.otel import to_attributes
 from agl_inspect.exchange.recorded import as_object, errors_at, objects_of, seconds_of
-from agl_inspect.exchange.traces import UNNAMED, Read
+from agl_inspect.exchange.traces import UNNAMED, ReadSpans
 
 _OBSERVATION = {
     "input": "langfuse.observation.input",
@@ -131,7 +131,7 @@ def _mlflow(span: Mapping[str, Any], trace_id: str, session: str | None, where: 
     return _span(ids, span.get("parent_span_id"), span.get("name"), times, attributes, error)
 
 
-READERS: dict[str, Read] = {
+READERS: dict[str, ReadSpans] = {
     "langfuse": read_langfuse,
     "phoenix": read_phoenix,
     "mlflow": read_mlflow,

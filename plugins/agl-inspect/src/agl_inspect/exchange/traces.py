@@ -25,7 +25,7 @@ CONVERSATIONS = (
 )
 """Attributes that say to which conversation a trace belongs."""
 
-Read = Callable[[Path], Iterator[Span]]
+ReadSpans = Callable[[Path], Iterator[Span]]
 """Reads the spans of a file; a ``ConfigError`` for what is none."""
 
 
@@ -39,7 +39,7 @@ class Trace:
     """Of its root span."""
 
 
-def conversations(path: Path, read: Read) -> dict[str, str]:
+def conversations(path: Path, read: ReadSpans) -> dict[str, str]:
     """Trace -> the conversation that any of its spans names, of spans that name no rollout."""
     found: dict[str, str] = {}
     for span in read(path):
@@ -49,7 +49,7 @@ def conversations(path: Path, read: Read) -> dict[str, str]:
     return found
 
 
-async def add_traces(importer: Importer, path: Path, read: Read) -> None:
+async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     """Import a file, a span at a time.
 
     Traces of one conversation are one rollout. The task of a rollout is what its first model call

@@ -1,4 +1,4 @@
-"""The answers that a model without a mind gives, and the server that gives them to agents."""
+"""The answers of models that know nothing, and the server that gives them to agents."""
 
 import contextlib
 import json

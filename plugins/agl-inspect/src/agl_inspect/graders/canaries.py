@@ -82,7 +82,7 @@ class Canaries(Hook):
             await self._queue(algorithm, one, step)
 
     async def on_run_end(self, algorithm: "Algorithm") -> None:
-        """Look at the last ones, and cancel those that have not begun."""
+        """Look at those that have ended, and cancel the others."""
         if self._store is None:
             return
         await self._look(algorithm)

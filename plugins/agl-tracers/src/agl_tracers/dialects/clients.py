@@ -89,10 +89,10 @@ def _generation(answer: Mapping[str, Any]) -> dict[str, Any]:
 def listed_tools(tools: Any) -> list[dict[str, Any]]:
     """Definitions of tools in OpenAI's form, also those that are each written as JSON."""
     parsed = (parse_json(tool) if isinstance(tool, str) else tool for tool in tools)
-    return [tool if "function" in tool else as_chat(_named(tool)) for tool in parsed]
+    return [tool if "function" in tool else as_chat(_with_parameters(tool)) for tool in parsed]
 
 
-def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool whose parameters have OpenAI's name for them."""
     names = {"inputSchema": "parameters", "input_schema": "parameters"}
     return {names.get(name, name): value for name, value in tool.items()}

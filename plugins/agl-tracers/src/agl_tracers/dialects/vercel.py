@@ -3,8 +3,7 @@
 
 from agl.types import Span
 from agl_records.calls.sources.dialect import Dialect
-from agl_records.calls.sources.events import decoded
-from agl_records.calls.sources.fields import make_call, response_fields, text
+from agl_records.calls.sources.fields import decoded, make_call, response_fields, text
 from agl_records.calls.sources.parts import called
 from agl_records.training_data import ModelCall
 from agl_tracers.dialects.clients import listed_tools, request_fields

@@ -8,7 +8,7 @@ stand in attributes, or as JSON in one.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agl.utils.json_values import parse_json
+from agl_records.calls.sources.fields import decoded
 from agl_records.calls.sources.parts import chat_messages
 
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -37,13 +37,3 @@ def event_fields(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, A
             (fields["response"],) = chat_messages({"role": "assistant", **said})
             fields["finish_reason"] = values.get("finish_reason")
     return fields
-
-
-def decoded(value: Any) -> Any:
-    """What JSON says, where a text is an object or a list of objects; else the value."""
-    if not isinstance(value, str) or not value.startswith(("{", "[{", "[]")):
-        return value
-    try:
-        return parse_json(value)
-    except ValueError:
-        return value  # a text that begins like JSON

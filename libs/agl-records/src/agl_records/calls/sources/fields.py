@@ -10,34 +10,16 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
-from agl_records.training_data import ENDS, Choice, ModelCall
+from agl_records.dialects.chat import finish_reason
+from agl_records.training_data import Choice, ModelCall
 
 T = TypeVar("T")
 
 _OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
-_FINISH_REASONS = {
-    "max_tokens": "length",
-    "max_output_tokens": "length",
-    "model_length": "length",
-    "model_context_window_exceeded": "length",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_call": "tool_calls",
-    "tool_use": "tool_calls",
-    "eos_token": "stop",
-    "complete": "stop",
-    "refusal": "content_filter",
-    "safety": "content_filter",
-    **{one: one for one in ENDS},
-}
-"""Words of TGI, Cohere, OpenTelemetry, Anthropic, Google, Mistral and the Responses API for those
-of OpenAI."""
 _ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
 """Where instruments write what went wrong, beside the status."""
-_HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
-"""Keys, or beginnings of them, that only model calls (or parts of one) have."""
 
 
 class MessageError(ValueError):
@@ -90,14 +72,6 @@ def _check_tool_calls(message: Any) -> None:
         raise MessageError(f"expected tool_calls as a list of objects, got {str(calls)[:80]}")
 
 
-def looks_like_call(span: Span) -> bool:
-    """Whether a span that no reader knows has what only model calls have."""
-    if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
-        return False
-    kind = str(span.attributes.get("openinference.span.kind", "LLM"))
-    return kind == "LLM" and any(key.startswith(_HINTS) for key in span.attributes)
-
-
 def is_structured(span: Span) -> bool:
     """Whether a span says that the answer is an object of a given form."""
     attributes = span.attributes
@@ -127,12 +101,12 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     answers = [fields.get("response"), *[choice.response for choice in choices]]
     for message in (*fields.get("messages", ()), *filter(None, answers)):
         _check_tool_calls(message)
-    fields["finish_reason"] = _finish(fields.get("finish_reason"))
+    fields["finish_reason"] = finish_reason(fields.get("finish_reason"))
     fields["is_constrained"] = span.attributes.get(_OUTPUT_TYPE) == "json"
     if len(choices) > 1:
         fields |= dict.fromkeys(OF_ANSWER)
         fields["choices"] = [
-            choice.model_copy(update={"finish_reason": _finish(choice.finish_reason)})
+            choice.model_copy(update={"finish_reason": finish_reason(choice.finish_reason)})
             for choice in choices
         ]
     attributes = span.attributes
@@ -314,6 +288,16 @@ def readable(
         return None
 
 
+def decoded(value: Any) -> Any:
+    """What JSON says, where a text is an object or a list of objects; else the value."""
+    if not isinstance(value, str) or not value.startswith(("{", "[{", "[]")):
+        return value
+    try:
+        return parse_json(value)
+    except ValueError:
+        return value  # a text that begins like JSON
+
+
 def count(value: Any) -> int | None:
     """A number of tokens, or None for anything else."""
     return value if type(value) is int and value > 0 else None
@@ -325,13 +309,6 @@ def version_spans(value: Any) -> list[tuple[str, int]] | None:
         return [(str(version), int(number)) for version, number in parse_json(value)]
     except (ValueError, TypeError):
         return None
-
-
-def _finish(reason: str | None) -> str | None:
-    """Why an answer ended, in OpenAI's words; others stay as they are."""
-    # Some write the name of an enumeration's member: ``FinishReason.MAX_TOKENS``.
-    word = (reason or "").rpartition(".")[2].lower().replace("-", "_")
-    return reason and _FINISH_REASONS.get(word, reason)
 
 
 def text(value: Any) -> str | None:

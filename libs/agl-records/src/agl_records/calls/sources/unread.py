@@ -5,8 +5,21 @@ from collections.abc import Iterable
 
 from agl.errors import install_line
 from agl.plugins.registry import GROUPS, components
+from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.catalogue import offered
+from agl_records.calls.sources.fields import CALLS
+
+_HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
+"""Keys, or beginnings of them, that only model calls (or parts of one) have."""
+
+
+def looks_like_call(span: Span) -> bool:
+    """Whether a span that no reader knows has what only model calls have."""
+    if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
+        return False
+    kind = str(span.attributes.get("openinference.span.kind", "LLM"))
+    return kind == "LLM" and any(key.startswith(_HINTS) for key in span.attributes)
 
 
 def why_unread(span: Span) -> str:
