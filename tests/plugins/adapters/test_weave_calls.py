@@ -7,7 +7,6 @@ from agl.types import TraceStatus
 from agl.utils.otel import to_attributes
 from agl_records.calls.sources import read_call
 
-pytestmark = pytest.mark.plugins
 ASKED = {"role": "user", "content": "Where is it?"}
 CALLED = {
     "id": "call_1",
