@@ -17,7 +17,7 @@ ALL = sorted(["agl-core", "agl-agentlightning", *(path.name for path in CLONE.gl
 
 OF_ALGORITHMS = {
     *("agl-adapters", "agl-core", "agl-http", "agl-learning", "agl-models", "agl-processes"),
-    *("agl-records", "agl-runs", "agl-server", "agl-sqlite"),
+    *("agl-records", "agl-runs", "agl-server", "agl-sqlite", "agl-tracers"),
 }
 """What each algorithm brings."""
 

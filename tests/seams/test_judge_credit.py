@@ -214,7 +214,7 @@ def test_a_judge_that_is_down_is_said_and_the_run_goes_on_with_the_same_rollouts
     replies = [lambda _: DOWN]
     with EchoLLM(lambda request: replies[-1](request)) as server:
         store = agl.SqliteLightningStore(tmp_path / "store.db")
-        why = r"of all 8 train rollouts.*its judge.*out of order"
+        why = r"infrastructure failed all 8 train rollouts.*its judge.*out of order"
         with pytest.raises(AlgorithmError, match=why):
             train(tmp_path, server, store=store)
         assert bins(store) == {}
