@@ -125,6 +125,7 @@ FUNCTIONS = [{"type": "function", "function": {"name": name}} for name in ("f", 
         *(("f", one, FUNCTIONS, "broken_tool_call") for one in ('{"a": ', "[1]", '{"a":1}{"b":2}')),
         *(("f", one, FUNCTIONS, None) for one in ("", "{}", '{"a": [1]}', None)),
         ("fg", "{}", FUNCTIONS, "unknown_tool"),
+        ("", "{}", [], "broken_tool_call"),
         ("g", "{}", [{"type": "custom", "custom": {"name": "g"}}], None),
         ("h", "{}", [], None),  # who recorded it may keep no tools
         ("h", "{}", [*FUNCTIONS, {"type": "web_search"}], None),

@@ -186,6 +186,8 @@ SHAPES = {
     ),
     "id and name in every piece": (
         events(piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ":1}")), ("", "", [A])),
+    "a name in every piece, and an id in the first": (
+        events(piece(0, "a", "f", '{"x"'), piece(0, None, "f", ":1}")), ("", "", [A])),
     "a name in pieces": (events(piece(0, "a", "look_"), piece(0, None, "up", "{}")),
                          ("", "", [("a", "look_up", "{}")])),
     "no ids": (events(piece(0, None, "f", '{"x":1}'), piece(0, "", "g", '{"y":2}')),

@@ -105,6 +105,8 @@ class ModelCall(Record):
         offered = set(map(_tool_name, self.tools))
         for call in cast(list[Any], calls if isinstance(calls, list) else [calls]):
             name = _tool_name(call)
+            if not name:
+                return "broken_tool_call", "it calls a tool without a name"
             if not _has_arguments(call):
                 return "broken_tool_call", f"the arguments of {name!r} are no JSON object"
             if offered and None not in offered and name not in offered:

@@ -82,6 +82,8 @@ class ToolCall:
             return False
         if call_id and self.has_own_id:
             return bool(self.arguments) and name != self.name
+        if name == self.name and is_numbered and not is_json_object(self.arguments):
+            return False  # its name comes with each piece
         another = self.is_passed and name != self.name
         return bool(self.arguments) or another or not is_numbered
 
