@@ -18,6 +18,7 @@ import pytest
 
 from agl.cli import main
 from agl.plugins import registry
+from agl_records.calls.sources import dialects
 
 from . import screen_project
 
@@ -61,6 +62,7 @@ def screen(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], str]]:
     """What a command shows, standard output and error together, without colours."""
+    dialects()  # kept for the process: those of all packages, before some are hidden
     scan = registry._scan
     monkeypatch.setattr(
         registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.distribution in OURS)
