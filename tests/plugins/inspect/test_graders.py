@@ -30,6 +30,9 @@ def pays_nobody(task, private, result):
 def breaks(task, private, result):
     return float(result.split()[-1] == private["answer"].split()[-1])
 
+def gives_none(task, private, result):
+    return None
+
 def pays_all(task, private, result):
     return 1.0
 
@@ -49,7 +52,7 @@ def takes_no_model(task) -> float:
     return 1.0
 
 AGENTS = {name: graded(globals()[name]) for name in (
-    "strict", "contains", "likes_form", "pays_nobody", "breaks", "pays_all")}
+    "strict", "contains", "likes_form", "pays_nobody", "breaks", "pays_all", "gives_none")}
 globals().update({f"agent_{name}": agent for name, agent in AGENTS.items()})
 """
 READABLE = ("warning", "private_readable")
@@ -85,6 +88,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("strict", [], 0, [READABLE]),
         ("contains", ["gateway=proxy"], 1, [("error", "everything_paid"), READABLE]),
         ("likes_form", [], 1, [("error", "solution_not_paid"), ("error", "format_paid"), READABLE]),
+        ("gives_none", [], 1, [("error", "no_rewards"), READABLE]),
         ("pays_nobody", [], 1, [("error", "solution_not_paid"), READABLE]),
         (
             "breaks",

@@ -97,7 +97,7 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
 
 
 class _Answered(FastAlgorithm):
-    """Has every task answered in every way, one after the other, and keeps the rewards."""
+    """Has every task answered in every way, eight at once, and keeps the rewards."""
 
     publishes = (LLM,)
 
@@ -163,6 +163,12 @@ def _findings(paid: Sequence[Paid]) -> list[Finding]:
     wrong = [one for one in paid if one.answer != "solution"]
     found = [finding for one in paid if (finding := _failing(one)) is not None]
     means = [one.mean for one in wrong if one.mean is not None]
+    if all(one.mean is None for one in paid):
+        message = "no answer got a reward, so nothing is known of this grader"
+        fix = (
+            "Have the agent return a number, or give it a grader; agl doctor FILE looks at one task"
+        )
+        return [*found, Finding("error", "no_rewards", message, fix)]
     if not means:
         return found
     most = None if right is None else right.mean
