@@ -118,15 +118,17 @@ async def test_a_subagent_that_it_has_to_search_for_first(
         return main(request) if is_main else "nothing there"
 
     ran = await run(memory_store, answer, tmp_path, model=PATCHES)
-    assert {call.error for call in ran.calls} == {None}
     mine = [call for call in ran.calls if "Write six" in str(call.messages)]
+    assert {call.error for call in mine} == {None}
     offered = [{tool["function"]["name"] for tool in call.tools} for call in mine]
     assert "multi_agent_v1__spawn_agent" not in offered[0]
     assert "multi_agent_v1__spawn_agent" in offered[1]
     results = [m["content"] for m in mine[-1].messages if m["role"] == "tool"]
     assert "multi_agent_v1__spawn_agent" in results[0]
     assert "agent_id" in results[1]
-    assert sum(len(row.call_ids) for row in ran.rows.rows) == len(ran.calls)
+    # Codex ends with its own last answer, though its subagent may then be in the middle of a call.
+    answered = [call for call in ran.calls if call.error is None]
+    assert sum(len(row.call_ids) for row in ran.rows.rows) == len(answered)
 
 
 async def test_code_that_calls_its_tools(
