@@ -205,10 +205,17 @@ def tests_core(session: nox.Session) -> None:
 def tests_plugins(session: nox.Session) -> None:
     """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
-    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC]
+    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC, "pyright>=1.1.400"]
     install(session, *EVERYTHING, *tools)
-    run_tests(session, *(f"tests/{name}" for name in PLUGIN_TESTS))
-    run_tests(session, "-m", "plugins", "tests/libs", "tests/house", "tests/contract")
+    # One run, as each collects for a minute; of the core's folders only the files that are asked.
+    asked = [
+        str(path)
+        for folder in CORE_TESTS
+        for path in sorted(Path(folder).rglob("test_*.py"))
+        if "mark.plugins" in path.read_text(encoding="utf-8")
+    ]
+    folders = [f"tests/{name}" for name in PLUGIN_TESTS]
+    run_tests(session, "--only-plugins-of-core", *folders, *asked)
 
 
 def run_tests(session: nox.Session, *options: str) -> None:
@@ -545,12 +552,16 @@ def imports(session: nox.Session) -> None:
     session.run("lint-imports", env={"PYTHONPATH": SOURCES})
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """pyright: strict in the core, standard in the plugins."""
-    install(session, *EVERYTHING, "pyright>=1.1.400", OPENAI, "pytest>=8.3", "pytest-asyncio>=0.25")
+    """pyright: strict in the core, standard in the plugins; with the packages of tests-plugins."""
+    packages = Path(session.cache_dir).parent / "tests-plugins"
+    if not (packages / "bin" / "pyright").exists():
+        command = ("-m", "nox", "--install-only", "-s", "tests-plugins")
+        session.run(sys.executable, *command, external=True)
     # The sources first: pyright must not see every class twice, here and in site-packages.
-    session.run("pyright", env={"PYTHONPATH": SOURCES})
+    python = ("--pythonpath", str(packages / "bin" / "python"))
+    session.run(str(packages / "bin" / "pyright"), *python, env={"PYTHONPATH": SOURCES})
 
 
 @nox.session

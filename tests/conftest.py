@@ -22,6 +22,25 @@ with contextlib.suppress(ImportError):  # not every session has it
     settings.load_profile("busy machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "of tests/{core,libs,contract,house} only what is marked as asking for plugins"
+    parser.addoption("--only-plugins-of-core", action="store_true", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With all plugins installed, what tests-core runs anyway is left out."""
+    if not config.getoption("--only-plugins-of-core"):
+        return
+    core = tuple(f"tests/{name}/" for name in ("core", "libs", "contract", "house"))
+    left = [
+        item
+        for item in items
+        if item.nodeid.startswith(core) and item.get_closest_marker("plugins") is None
+    ]
+    items[:] = [item for item in items if item not in set(left)]
+    config.hook.pytest_deselected(items=left)
+
+
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
     """What a test sets up of agl's log, as each command does, ends with the test; and so does the
