@@ -50,12 +50,31 @@ def test_one_conversation_is_read_from_each_form(agl: Agl, form: str) -> None:
     assert (code, err.count("\n")) == (0, 1), err
     assert err.startswith("1 rollouts, ")
     records = exported(agl, "messages")
-    assert [one["messages"] for one in records] == (
-        [SAID] if form == "mlflow" else [SAID[:3], SAID]
-    )
+    assert [one["messages"] for one in records] == [SAID]
     assert {one["reward"] for one in records} == {1.0 if form in REWARDED else None}
     assert [tool["function"]["name"] for tool in records[-1]["tools"]] == ["look"]
     assert agl(*arguments, "--path", "s.db")[2].startswith("0 rollouts (1 were there already)")
+
+
+def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl: Agl) -> None:
+    branch = [*SAID[:3], {**SAID[3], "content": "nothing"}, {"role": "assistant", "content": "?"}]
+    lines = [{"messages": m, "reward": 1.0} for m in (SAID[:3], SAID, branch)]
+    calls = [{"messages": m[:-1], "response": m[-1]} for m in (SAID, SAID[:3], branch)]
+    rollout = {"id": "a", "input": "q", "calls": calls}  # the longer call ended first
+    file = written(
+        "own.json", {"rollouts": [rollout], "rewards": [{"rollout_id": "a", "value": 1}]}
+    )
+    agl("import", file, "--path", "s.db")
+    out = exported(agl, "messages")
+    assert [one["messages"] for one in out] == [SAID, branch]
+    assert [len(one["provenance"]["span_ids"]) for one in out] == [2, 1]
+    Path("s.db").unlink()
+    Path("run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    _, _, err = agl("import", "--from", "messages", "run.jsonl", "--path", "s.db")
+    assert (
+        "1 conversations are beginnings of others, so that their calls are in the store twice: "
+        "run.jsonl, line 1 of run.jsonl, line 3\n"
+    ) in err
 
 
 def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl: Agl) -> None:
@@ -113,6 +132,11 @@ def test_spans_that_nobody_reads_are_counted_by_scope(agl: Agl) -> None:
     ("form", "value", "message"),
     [
         ("atif", {"steps": []}, "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got None"),
+        (
+            "atif",
+            {**FORMS["atif"], "schema_version": "ATIF-v1.9"},
+            "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got 'ATIF-v1.9'",
+        ),
         (
             "atif",
             {**FORMS["atif"], "steps": [{"source": "bot"}]},

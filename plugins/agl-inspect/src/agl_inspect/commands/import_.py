@@ -9,7 +9,7 @@ from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
 from agl_inspect.exchange.atif import read_atif
 from agl_inspect.exchange.importer import Imported, Importer
-from agl_inspect.exchange.message_lists import read_messages
+from agl_inspect.exchange.message_lists import beginnings, read_messages
 from agl_inspect.exchange.otlp_json import is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_inspect.exchange.tracer_files import READERS as TRACES
@@ -60,7 +60,7 @@ def command(files: tuple[Path, ...], path: Path | None, form: str | None, url: s
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
         f"{done.resources} snapshots of resources in {url or path}"
     )
-    for remark in by_scope(done.unread):
+    for remark in (*done.remarks, *by_scope(done.unread)):
         note(remark)
 
 
@@ -93,6 +93,7 @@ async def _import(store: LightningStore, files: tuple[Path, ...], form: str | No
     for path in files:
         if form in RECORDS:
             await importer.add(path, RECORDS[form])
+            importer.done.remarks += beginnings(path) if form == "messages" else []
         elif form in TRACES or is_otlp(path):
             await add_traces(importer, path, TRACES.get(form or "", read_otlp))
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl_inspect.exchange.message_lists import records_of_calls
-from agl_inspect.exchange.reading import Said
+from agl_inspect.exchange.reading import Said, threads, tools_of
 from agl_inspect.exchange.recorded import (
     Record,
     as_object,
@@ -25,6 +25,8 @@ from agl_records.dialects.chat import tool_call
 
 ATIF = "ATIF-v1.7"
 """The version that is written."""
+_READ = tuple(f"ATIF-v1.{minor}" for minor in range(9))
+"""Those that Harbor's schema names."""
 _METRICS = {
     "prompt_token_ids": "prompt_token_ids",
     "completion_token_ids": "response_token_ids",
@@ -51,9 +53,9 @@ def read_atif(path: Path) -> Iterator[Record]:
 def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """The calls of a trajectory and of its sub-agents'."""
     steps, agent = found.get("steps"), found.get("agent")
-    if not str(found.get("schema_version")).startswith("ATIF-v1."):
+    if found.get("schema_version") not in _READ:
         raise ConfigError(
-            f"{where}: schema_version: expected ATIF-v1.0 to ATIF-v1.8; got "
+            f"{where}: schema_version: expected {_READ[0]} to {_READ[-1]}; got "
             f"{found.get('schema_version')!r}"
         )
     if not isinstance(steps, list) or not steps or not isinstance(agent, dict):
@@ -115,28 +117,9 @@ def _parts(content: Any) -> Any:
 
 
 def trajectories(said: Sequence[Said]) -> Iterator[tuple[dict[str, Any], list[Said]]]:
-    """The calls of a rollout as ATIF's trajectories, each with its calls.
-
-    A call goes on with the trajectory whose messages its own begin with; where there is none,
-    another agent or a rewritten history, it begins a new one.
-    """
-    threads: list[tuple[list[dict[str, Any]], list[Said]]] = []
-    for one in said:
-        messages = one.chat["messages"]
-        fits = (t for t in threads if [*map(_said, t[0])] == [*map(_said, messages[: len(t[0])])])
-        thread = max(fits, key=lambda t: len(t[0]), default=None)
-        if thread is None:
-            thread = ([], [])
-            threads.append(thread)
-        thread[0].extend(messages[len(thread[0]) :])
-        thread[1].append(one)
-    for number, (messages, calls) in enumerate(threads, start=1):
+    """The conversations of a rollout as ATIF's trajectories, each with its calls."""
+    for number, (messages, calls) in enumerate(threads(said), start=1):
         yield _trajectory(messages, calls, number), calls
-
-
-def _said(message: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a message says; its thoughts are seldom sent again."""
-    return message["role"], message.get("content") or "", message.get("tool_calls") or []
 
 
 def _trajectory(
@@ -155,7 +138,7 @@ def _trajectory(
         "name": first.call.agent_name or "agent",
         "version": version("agl-core"),
         "model_name": first.call.model,
-        "tool_definitions": first.chat["tools"],
+        "tool_definitions": tools_of(calls),
     }
     return {
         "schema_version": ATIF,

@@ -50,6 +50,8 @@ class Imported:
     rewards: int = 0
     unread: list[str] = field(default_factory=list[str])
     """Why spans that look like model calls are not read, a sentence for each."""
+    remarks: list[str] = field(default_factory=list[str])
+    """What was not taken, or not as one might expect, a sentence for each."""
 
 
 @dataclass

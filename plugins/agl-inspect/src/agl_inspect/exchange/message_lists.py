@@ -1,5 +1,7 @@
 """Conversations as lists of OpenAI's messages, such as those that fine-tuning takes."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,32 @@ def read_messages(path: Path) -> Iterator[Record]:
         ]
         name = str(found.get("id") or f"{path.stem}/{number}")
         yield from records_of_calls(name, calls, found.get("reward"), where)
+
+
+def beginnings(path: Path) -> list[str]:
+    """A sentence on the conversations of a file that others of it begin with, if there are any."""
+    whole = {[*_digests(found)][-1]: where for where, found in objects_of(path)}
+    longer = {
+        whole[said]: where
+        for where, found in objects_of(path)
+        for said in [*_digests(found)][:-1]
+        if said in whole
+    }
+    if not longer:
+        return []
+    shown = [f"{one} of {other}" for one, other in [*longer.items()][:3]]
+    return [
+        f"{len(longer)} conversations are beginnings of others, so that their calls are in the "
+        f"store twice: {'; '.join(shown)}{'; ...' if len(longer) > len(shown) else ''}"
+    ]
+
+
+def _digests(conversation: dict[str, Any]) -> Iterator[bytes]:
+    """Of each beginning of it, the whole last."""
+    said = hashlib.sha256()
+    for message in conversation["messages"]:
+        said.update(json.dumps(message, sort_keys=True).encode())
+        yield said.digest()
 
 
 def records_of_calls(

@@ -121,3 +121,38 @@ def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> Exclusion
     if call.response is None:
         return "malformed"
     return None if call.messages else "malformed_message"
+
+
+def threads(said: Sequence[Said]) -> list[tuple[list[dict[str, Any]], list[Said]]]:
+    """The conversations of a rollout: the messages of each, and its calls, the shortest first.
+
+    A call is of the longest conversation that its own messages go on from, or that begins with
+    them; if there is none, as with another agent or a rewritten history, it begins a new one.
+    """
+    found: list[tuple[list[dict[str, Any]], list[Said]]] = []
+    for one in said:
+        messages = one.chat["messages"]
+        fits = (t for t in found if all(map(_is_same, t[0], messages)))
+        thread = max(fits, key=lambda t: len(t[0]), default=None)
+        if thread is None:
+            found.append(thread := ([], []))
+        thread[0].extend(messages[len(thread[0]) :])
+        thread[1].append(one)
+    for _, calls in found:
+        calls.sort(key=lambda one: len(one.prompt))
+    return found
+
+
+def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both messages say the same; thoughts are seldom sent again."""
+    return all(
+        (one.get(k) or None) == (other.get(k) or None) for k in ("role", "content", "tool_calls")
+    )
+
+
+def tools_of(calls: Sequence[Said]) -> list[dict[str, Any]] | None:
+    """The tools that any of these calls was offered, each once."""
+    found: list[dict[str, Any]] = []
+    for tool in (tool for one in calls for tool in one.chat["tools"] or ()):
+        found += [tool] * (tool not in found)
+    return found or None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.plugins.build import build_component
 from agl_inspect.exchange.atif import trajectories
-from agl_inspect.exchange.reading import Read, Said
+from agl_inspect.exchange.reading import Read, Said, threads, tools_of
 from agl_learning.collect.task_order import digest
 from agl_learning.pairs import preference_pairs
 from agl_records.credit import CreditRule
@@ -172,27 +172,25 @@ def _triplets(read: Read, options: Options, account: Account) -> Made:
 
 def _messages(read: Read, options: Options, account: Account) -> Made:
     account.left_out.update(reason for _, reason in read.exclusions)
-    for said in read.said:
-        about = said.chat["metadata"]
+    for messages, said in threads(read.said):
+        about = said[-1].chat["metadata"]
         names = ("agent_name", "model", "response_id", "finish_reason")
         yield (
             {
-                "messages": said.chat["messages"],
-                "tools": said.chat["tools"],
-                "reward": said.reward,
+                "messages": messages,
+                "tools": tools_of(said),
+                "reward": said[-1].reward,
                 "metadata": {name: about[name] for name in names},
-                "provenance": _origin_of(said),
+                "provenance": _origin_of(*said),
             },
-            1,
+            len(said),
         )
 
 
 def _atif(read: Read, options: Options, account: Account) -> Made:
     account.left_out.update(reason for _, reason in read.exclusions)
     for trajectory, said in trajectories(read.said):
-        ids = [one.call.call_id for one in said]
-        origin = _origin(said[0].call.rollout_id, said[0].call.attempt_id, *ids)
-        extra = {"reward": said[-1].reward, "provenance": origin}
+        extra = {"reward": said[-1].reward, "provenance": _origin_of(*said)}
         yield {**trajectory, "extra": extra}, len(said)
 
 
@@ -257,8 +255,9 @@ def pairs_of(siblings: Sequence[Read], options: Options, account: Account) -> It
         }
 
 
-def _origin_of(said: Said) -> dict[str, Any]:
-    return _origin(said.call.rollout_id, said.call.attempt_id, said.call.call_id)
+def _origin_of(*said: Said) -> dict[str, Any]:
+    first = said[0].call
+    return _origin(first.rollout_id, first.attempt_id, *(one.call.call_id for one in said))
 
 
 def _origin(rollout_id: str, attempt_id: str, *span_ids: str) -> dict[str, Any]:
