@@ -584,7 +584,7 @@ def test_each_trace_of_an_otlp_file_is_a_rollout(agl: Agl) -> None:
     code, _, err = agl("import", "traces.jsonl", "--path", "s.db")
     assert (code, err) == (
         0,
-        "3 rollouts, 9 spans, 0 rewards, 0 snapshots of resources in s.db\n",
+        "3 rollouts, 9 spans, 3 rewards, 0 snapshots of resources in s.db\n",
     )
     rollouts, spans, _ = asyncio.run(read_store())
     assert [r.status for r in rollouts] == ["succeeded", "succeeded", "failed"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agl.emitter import get_rewards_from_span
 from agl_sqlite import SqliteLightningStore
 
 HERE = Path(__file__).parent
@@ -45,10 +46,12 @@ def exported(agl: Agl, form: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "//"])
 def test_one_conversation_is_read_from_each_form(agl: Agl, form: str) -> None:
-    arguments = ("import", "--from", form.split()[0], written("run.json", FORMS[form]))
+    arguments = ["import", "--from", form.split()[0], written("run.json", FORMS[form])]
+    arguments += ["--reward", "correct"] * (form in ("langfuse", "mlflow"))
     code, _, err = agl(*arguments, "--path", "s.db")
-    assert (code, err.count("\n")) == (0, 1), err
+    assert (code, err.count("\n")) == (0, 1 + (form == "langfuse")), err
     assert err.startswith("1 rollouts, ")
+    assert f" spans, {int(form in REWARDED)} rewards, " in err
     records = exported(agl, "messages")
     assert [one["messages"] for one in records] == [SAID]
     assert {one["reward"] for one in records} == {1.0 if form in REWARDED else None}
@@ -96,24 +99,109 @@ def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl: Agl) -> Non
     ] == rows
 
 
-def test_traces_of_one_conversation_are_one_rollout(agl: Agl) -> None:
-    first, second = FORMS["langfuse"]["observations"]
-    apart = [{**first, "traceId": "tr-2"}, second, {**second, "traceId": "tr-3", "id": "ob-3"}]
-    for one, session in zip(apart, ("se-1", "se-1", "se-2"), strict=True):
-        one["sessionId"] = session
-    arguments = ("import", "--from", "langfuse", written("run.json", apart), "--path", "s.db")
-    assert agl(*arguments)[2].startswith("2 rollouts, 3 spans")
+FIRST, SECOND = FORMS["langfuse"]["observations"]
 
-    async def calls() -> list[tuple[str, int]]:
-        store = SqliteLightningStore("s.db")
-        found = [
-            (r.metadata["imported"]["id"], len(await store.query_spans(r.rollout_id)))
-            for r in await store.query_rollouts()
-        ]
+
+def trace(number: int, scores: list[dict[str, Any]], session: str = "se-1") -> dict[str, Any]:
+    """One of Langfuse, with one call whose id is that of all others."""
+    call = {**(FIRST if number % 2 else SECOND), "traceId": f"tr-{number}", "id": "ob"}
+    found = {"id": f"tr-{number}", "sessionId": session, "observations": [call]}
+    return {**found, "scores": [{"name": "good", "dataType": "NUMERIC", **one} for one in scores]}
+
+
+def stored() -> dict[str, tuple[int, list[float]]]:
+    """Name of each rollout -> its calls and rewards."""
+
+    async def read() -> dict[str, tuple[int, list[float]]]:
+        store, found = SqliteLightningStore("s.db"), {}
+        for one in await store.query_rollouts():
+            spans = await store.query_spans(one.rollout_id)
+            given = [reward.value for span in spans for reward in get_rewards_from_span(span)]
+            found[one.metadata["imported"]["id"]] = len(spans) - len(given), given
         await store.close()
-        return sorted(found)
+        return found
 
-    assert asyncio.run(calls()) == [("se-1", 2), ("se-2", 1)]
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("traces", "rollouts"),
+    [
+        (
+            [trace(1, []), trace(2, []), trace(3, [], "se-2")],
+            {"se-1": (2, []), "se-2": (1, [])},
+        ),
+        # What a trace got is paid to its calls only; what one of its calls got is linked to it.
+        (
+            [trace(1, [{"value": 1}]), trace(2, [{"value": 0}]), trace(3, []), trace(4, [])],
+            {"tr-1": (1, [1.0]), "tr-2": (1, [0.0]), "se-1": (2, [])},
+        ),
+        (
+            [trace(1, [{"value": 1, "observationId": "ob"}]), trace(2, [])],
+            {"se-1": (2, [1.0])},
+        ),
+        (
+            [trace(1, [{"value": 1}]), trace(2, [{"value": 0.5, "sessionId": "se-1"}])],
+            {"se-1": (2, [1.0, 0.5])},
+        ),
+        ([trace(1, [{"value": 1}])], {"se-1": (1, [1.0])}),
+    ],
+)
+def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> None:
+    arguments = ("import", "--from", "langfuse", written("run.json", traces), "--path", "s.db")
+    code, _, err = agl(*arguments)
+    assert code == 0, err
+    assert stored() == rollouts
+    rewards = sum(len(given) for _, given in rollouts.values())
+    assert err.startswith(f"{len(rollouts)} rollouts, {len(traces) + rewards} spans, {rewards} rew")
+    assert agl(*arguments)[2].startswith(
+        f"0 rollouts ({len(rollouts)} were there already), 0 spans"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "reward", "taken", "said"),
+    [
+        (
+            [{"value": 1}, {"name": "n", "value": "x", "dataType": "CATEGORICAL"}],
+            None,
+            [1.0],
+            "'n'",
+        ),
+        ([{"value": 1}, {"name": "kind", "value": 2, "dataType": "CATEGORICAL"}], None, [1.0], "k"),
+        ([{"value": 1, "dataType": "BOOLEAN"}], None, [], "1 'good' (BOOLEAN). --reward NAME"),
+        ([{"value": True, "dataType": None}], "good", [1.0], ""),
+        ([{"value": 1}, {"name": "long", "value": 9}], None, [], "1 'good' (NUMERIC), 1 'long' (N"),
+        ([{"value": 1}, {"name": "long", "value": 9}], "long", [9.0], "no rewards: 1 'good' (NUM"),
+        ([{"value": 1}], "god", [], "no score of run.json is named 'god'"),
+        ([{"value": None}], "good", [], "1 'good' (TEXT)"),
+    ],
+)
+def test_which_scores_are_rewards_is_known_or_said(
+    agl: Agl, scores: Any, reward: str | None, taken: list[float], said: str
+) -> None:
+    arguments = ["import", "--from", "langfuse", written("run.json", trace(1, scores))]
+    chosen = ["--reward", reward] if reward else []
+    code, _, err = agl(*arguments, *chosen, "--path", "s.db")
+    assert (code, stored()) == (0, {"se-1": (1, taken)})
+    assert f" {len(taken)} rewards, " in err
+    assert said in err
+    assert bool(said) == ("score" in err)
+    # A reward that is chosen later comes to what the store has.
+    _, _, err = agl(*arguments, "--reward", "good", "--path", "s.db")
+    if not reward and not taken:
+        assert " 1 rewards, " in err
+        assert stored() == {"se-1": (1, [1.0])}
+
+
+def test_a_score_that_parts_a_stored_conversation_is_refused(agl: Agl) -> None:
+    for scores, code in (([], 0), ([{"value": 1}], 2)):
+        file = written("run.json", [trace(1, []), trace(2, scores)])
+        done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
+        assert done == code, err
+    assert "trace 'tr-2' has a reward of its own, and the store has it within its conve" in err
+    assert stored() == {"se-1": (2, [])}
+    assert agl("import", file, "--reward", "good", "--path", "s.db")[0] == 2
 
 
 def test_spans_that_nobody_reads_are_counted_by_scope(agl: Agl) -> None:

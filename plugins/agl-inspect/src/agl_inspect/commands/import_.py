@@ -12,7 +12,7 @@ from agl_inspect.exchange.importer import Imported, Importer
 from agl_inspect.exchange.message_lists import beginnings, read_messages
 from agl_inspect.exchange.otlp_json import is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
-from agl_inspect.exchange.tracer_files import READERS as TRACES
+from agl_inspect.exchange.tracer_files import READERS as TRACES, with_rewards
 from agl_inspect.exchange.traces import add_traces
 from agl_records.calls.sources.unread import by_scope
 from agl_sqlite import SqliteLightningStore
@@ -42,8 +42,15 @@ RECORDS = {"atif": read_atif, "messages": read_messages}
     type=click.Choice([*RECORDS, *TRACES]),
     help="Whose files they are; without it, agl's own and OTLP are told apart.",
 )
+@click.option("--reward", metavar="NAME", help="langfuse, mlflow: the score that is the reward.")
 @click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
-def command(files: tuple[Path, ...], path: Path | None, form: str | None, url: str | None) -> None:
+def command(
+    files: tuple[Path, ...],
+    path: Path | None,
+    form: str | None,
+    reward: str | None,
+    url: str | None,
+) -> None:
     """Put rollouts, resources and rewards of other programs into a store.
 
     A FILE is JSON with rollouts, resources and rewards (.json, or .jsonl with one of them per
@@ -54,7 +61,11 @@ def command(files: tuple[Path, ...], path: Path | None, form: str | None, url: s
     for file in files:
         if not file.is_file():
             raise click.UsageError(f"{file}: not a regular file, and it is read more than once")
-    done = read_and_close(open_or_make(path, url), lambda store: _import(store, files, form))
+    if reward is not None and form not in ("langfuse", "mlflow"):
+        raise click.UsageError("--reward names a score, which --from langfuse and mlflow have")
+    done = read_and_close(
+        open_or_make(path, url), lambda store: _import(store, files, form, reward)
+    )
     known = f" ({done.known} were there already)" if done.known else ""
     note(
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
@@ -75,7 +86,9 @@ def open_or_make(path: Path | None, url: str | None) -> LightningStore:
     return SqliteLightningStore(path)
 
 
-async def _import(store: LightningStore, files: tuple[Path, ...], form: str | None) -> Imported:
+async def _import(
+    store: LightningStore, files: tuple[Path, ...], form: str | None, reward: str | None
+) -> Imported:
     said = time.monotonic()
 
     def progress(done: Imported) -> None:
@@ -94,8 +107,12 @@ async def _import(store: LightningStore, files: tuple[Path, ...], form: str | No
         if form in RECORDS:
             await importer.add(path, RECORDS[form])
             importer.done.remarks += beginnings(path) if form == "messages" else []
-        elif form in TRACES or is_otlp(path):
-            await add_traces(importer, path, TRACES.get(form or "", read_otlp))
+        elif form in TRACES:
+            read, remarks = with_rewards(path, TRACES[form], reward)
+            await add_traces(importer, path, read)
+            importer.done.remarks += remarks
+        elif is_otlp(path):
+            await add_traces(importer, path, read_otlp)
         else:
             await importer.add(path)
     return importer.done

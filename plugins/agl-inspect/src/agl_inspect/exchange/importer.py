@@ -221,7 +221,12 @@ class Importer:
         self.done.rollouts += 1
 
     async def _reward(self, given_id: str, rewards: Sequence[RecordedReward]) -> None:
-        """Rewards for a rollout that the store has; the latest attempt gets them."""
+        """Rewards for a rollout that the store has."""
+        rollout_id = self.ids.get(given_id, (given_id, True))[0]
+        await self.reward_later(given_id, _reward_spans(rewards, rollout_id, ""))
+
+    async def reward_later(self, given_id: str, rewards: Iterable[Span]) -> None:
+        """Give rewards to a rollout that the store has; the latest attempt gets them."""
         rollout_id = self.ids.get(given_id, (given_id, True))[0]
         attempt = await self.store.get_latest_attempt(rollout_id)
         if attempt is None:
@@ -229,9 +234,8 @@ class Importer:
                 f"rollout {rollout_id!r} has no attempt yet that a reward could belong to"
             )
         # Given after the end, which only an algorithm's rewards may be.
-        given = _reward_spans(rewards, rollout_id, attempt.attempt_id)
-        spans = [span.model_copy(update={"writer": "algorithm"}) for span in given]
-        added = await self.store.add_many_spans(spans)
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt.attempt_id, "writer": "algorithm"}
+        added = await self.store.add_many_spans([one.model_copy(update=ids) for one in rewards])
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
 
 

@@ -1,12 +1,15 @@
 """Files of Langfuse, Phoenix and MLflow as spans, which the dialect of each then reads.
 
 Langfuse's traces and observations come as its API and its page give them, Phoenix's spans as its
-client and its data frames do, and MLflow's traces as ``Trace.to_json`` writes them.
+client and its data frames do, and MLflow's traces as ``Trace.to_json`` writes them. Which of their
+scores is the reward is not theirs to say: see ``with_rewards``.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,56 @@ from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import Attributes, Span, TraceStatus
-from agl.utils.otel import to_attributes
+from agl.utils.otel import make_link_attributes, to_attributes
 from agl_inspect.exchange.recorded import as_object, errors_at, objects_of, seconds_of
 from agl_inspect.exchange.traces import UNNAMED, ReadSpans
 
+
+@dataclass(frozen=True)
+class Score:
+    """How good a trace, an observation of it or a conversation was found."""
+
+    name: str
+    value: Any
+    kind: str
+    """``NUMERIC``, ``BOOLEAN``, or what else it is."""
+    rollout_id: str
+    """The trace or the conversation."""
+    span_id: str | None
+    """In the file's terms, where it is about one span."""
+    time: float | None
+    """When that had ended; None if it is not known, or a conversation."""
+
+
+Read = Callable[[Path], Iterator[Span | Score]]
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Where a form has what every span has."""
+
+    ids: tuple[str, str]
+    parent: str
+    times: tuple[str, str]
+    error: tuple[str, str]
+    """Of the status, and of what it says."""
+
+
+_LANGFUSE = _Keys(
+    ("traceId", "id"), "parentObservationId", ("startTime", "endTime"), ("level", "statusMessage")
+)
+_PHOENIX = _Keys(
+    ("context.trace_id", "context.span_id"),
+    "parent_id",
+    ("start_time", "end_time"),
+    ("status_code", "status_message"),
+)
+_MLFLOW = _Keys(
+    ("trace_id", "span_id"),
+    "parent_span_id",
+    ("start_time_unix_nano", "end_time_unix_nano"),
+    ("code", "message"),
+)
 _OBSERVATION = {
     "input": "langfuse.observation.input",
     "output": "langfuse.observation.output",
@@ -28,7 +77,7 @@ _OBSERVATION = {
 """Fields of Langfuse's observations -> the attributes that its SDK writes."""
 
 
-def read_langfuse(path: Path) -> Iterator[Span]:
+def read_langfuse(path: Path) -> Iterator[Span | Score]:
     """Traces with their observations and scores, or observations alone, as Langfuse gives them.
 
     Raises:
@@ -47,13 +96,19 @@ def read_langfuse(path: Path) -> Iterator[Span]:
         with errors_at(where, "a trace of Langfuse"):
             session = {"sessionId": trace.get("sessionId")}
             spans = [_observation({**session, **as_object(one, where)}, where) for one in listed]
-            scores = found.get("scores") or trace.get("scores") or ()
-            spans += [
-                _reward(score.get("traceId") or trace["id"], score["name"], score["value"], spans)
-                for score in scores
-                if isinstance(score.get("value"), int | float)
+            scores = [
+                _score(
+                    [] if one.get("sessionId") and not one.get("traceId") else spans,
+                    one["name"],
+                    one.get("value"),
+                    one.get("traceId") or one.get("sessionId") or trace["id"],
+                    one.get("observationId"),
+                    one.get("dataType"),
+                )
+                for one in found.get("scores") or trace.get("scores") or ()
             ]
         yield from spans
+        yield from scores
 
 
 def _observation(found: Mapping[str, Any], where: str) -> Span:
@@ -62,10 +117,7 @@ def _observation(found: Mapping[str, Any], where: str) -> Span:
         if found.get(name) is not None:
             value = found[name]
             attributes[key] = value if isinstance(value, str) else json.dumps(value)
-    error = (found.get("statusMessage") or "ERROR") if found.get("level") == "ERROR" else None
-    ids = [_needed(found, name, where) for name in ("traceId", "id")]
-    times = (found.get("startTime"), found.get("endTime"))
-    return _span(ids, found.get("parentObservationId"), found.get("name"), times, attributes, error)
+    return _span(found, _LANGFUSE, attributes, where)
 
 
 def read_phoenix(path: Path) -> Iterator[Span]:
@@ -88,14 +140,11 @@ def _phoenix(row: Mapping[str, Any], where: str) -> Span:
     own = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
     attributes = to_attributes(_without_none({**(row.get("attributes") or {}), **own}))
     attributes.setdefault("openinference.span.kind", str(row.get("span_kind", "UNKNOWN")))
-    ids = [_needed(found, name, where) for name in ("context.trace_id", "context.span_id")]
-    error = (row.get("status_message") or "ERROR") if row.get("status_code") == "ERROR" else None
-    times = (row.get("start_time"), row.get("end_time"))
-    return _span(ids, row.get("parent_id"), row.get("name"), times, attributes, error)
+    return _span(found, _PHOENIX, attributes, where)
 
 
-def read_mlflow(path: Path) -> Iterator[Span]:
-    """Traces as MLflow's ``Trace.to_json`` writes them, with their assessments as rewards.
+def read_mlflow(path: Path) -> Iterator[Span | Score]:
+    """Traces as MLflow's ``Trace.to_json`` writes them, with their assessments as scores.
 
     Raises:
         ConfigError: One has no spans.
@@ -112,67 +161,130 @@ def read_mlflow(path: Path) -> Iterator[Span]:
             trace_id = str(info.get("trace_id") or spans[0]["trace_id"])
             session = (info.get("trace_metadata") or {}).get("mlflow.trace.session")
             read = [_mlflow(span, trace_id, session, where) for span in spans]
-            read += [
-                _reward(trace_id, said["assessment_name"], value, read)
+            scores = [
+                _score(
+                    read,
+                    said["assessment_name"],
+                    said["feedback"].get("value"),
+                    trace_id,
+                    said.get("span_id"),
+                )
                 for said in info.get("assessments") or ()
-                if isinstance(value := (said.get("feedback") or {}).get("value"), int | float)
+                # Another has taken the place of one that is not valid.
+                if said.get("feedback") and said.get("valid") is not False
             ]
         yield from read
+        yield from scores
 
 
 def _mlflow(span: Mapping[str, Any], trace_id: str, session: str | None, where: str) -> Span:
     about = {"mlflow.trace.session": session, **(span.get("attributes") or {})}
-    status = span.get("status") or {}
-    failed = str(status.get("code")).endswith("ERROR")
-    error = (status.get("message") or "ERROR") if failed else None
-    times = (span.get("start_time_unix_nano"), span.get("end_time_unix_nano"))
-    ids = [trace_id, _needed(span, "span_id", where)]
-    attributes = to_attributes(_without_none(about))
-    return _span(ids, span.get("parent_span_id"), span.get("name"), times, attributes, error)
+    found = {**span, **(span.get("status") or {}), "trace_id": trace_id}
+    return _span(found, _MLFLOW, to_attributes(_without_none(about)), where)
 
 
-READERS: dict[str, ReadSpans] = {
+READERS: dict[str, Read] = {
     "langfuse": read_langfuse,
     "phoenix": read_phoenix,
     "mlflow": read_mlflow,
 }
 
 
-def _span(
-    ids: list[str],
-    parent: str | None,
-    name: str | None,
-    times: tuple[Any, Any],
-    attributes: Attributes,
-    error: str | None,
-) -> Span:
-    trace_id, span_id = ids
+def with_rewards(path: Path, read: Read, name: str | None) -> tuple[ReadSpans, list[str]]:
+    """A reader of a file's spans and rewards, and what to say of the scores that are none.
+
+    Numbers are rewards if all of the file have one name; booleans, and numbers of several names,
+    if it is said which.
+
+    Args:
+        path: The file.
+        read: Reads its spans and scores.
+        name: Of the scores that are rewards; None takes the only one of which there are numbers.
+    """
+    found = Counter((one.name, one.kind) for one in read(path) if isinstance(one, Score))
+    numbers = [named for named, kind in found if kind == "NUMERIC"]
+    taken = name if name is not None or len(numbers) != 1 else numbers[0]
+    kinds = ("NUMERIC", "BOOLEAN") if name is not None else ("NUMERIC",)
+
+    def spans(path: Path) -> Iterator[Span]:
+        latest, last = 0.0, list[Score]()
+        for one in read(path):
+            if isinstance(one, Span):
+                latest = max(latest, one.end_time or one.start_time or 0.0)
+                yield one
+            elif one.name == taken and one.kind in kinds:
+                if one.time is None:
+                    last.append(one)
+                else:
+                    yield _reward(one, one.time)
+        for one in last:
+            yield _reward(one, latest + 2e-3)
+
+    missing = name is not None and name not in {named for named, _ in found}
+    remarks = [f"no score of {path} is named {name!r}"] * missing
+    left = [f"{n} {one!r} ({k})" for (one, k), n in found.items() if one != taken or k not in kinds]
+    if left:
+        remarks.append(
+            f"scores of {path} that are no rewards: {', '.join(left)}. --reward NAME takes the "
+            "numbers and booleans of one name"
+        )
+    return spans, remarks
+
+
+def _span(found: Mapping[str, Any], keys: _Keys, attributes: Attributes, where: str) -> Span:
+    trace_id, span_id = (_needed(found, name, where) for name in keys.ids)
+    parent, (status, message) = found.get(keys.parent), keys.error
+    failed = str(found.get(status)).endswith("ERROR")
+    start_time, end_time = (seconds_of(found.get(name)) for name in keys.times)
     return Span.from_attributes(
         rollout_id=trace_id,
         attempt_id=UNNAMED,
         trace_id=_hex(trace_id, 32),
         span_id=_hex(span_id, 16),
         parent_id=_hex(parent, 16) if parent else None,
-        name=name or "span",
-        start_time=seconds_of(times[0]),
-        end_time=seconds_of(times[1]),
+        name=found.get("name") or "span",
+        start_time=start_time,
+        end_time=end_time,
         attributes=attributes,
-        status=TraceStatus(status_code="ERROR" if error else "OK", description=error),
+        status=TraceStatus(
+            status_code="ERROR" if failed else "OK",
+            description=(found.get(message) or "ERROR") if failed else None,
+        ),
     )
 
 
-def _reward(trace_id: str, name: str, value: float, spans: list[Span]) -> Span:
-    """A reward, given after all that the file has of its trace."""
-    end = max((span.end_time or span.start_time or 0.0 for span in spans), default=0.0) + 1e-3
+def _score(
+    spans: Sequence[Span],
+    name: str,
+    value: Any,
+    rollout_id: str,
+    span_id: str | None,
+    kind: str | None = None,
+) -> Score:
+    """A score, given after those of these spans that it is about."""
+    own = None if span_id is None else _hex(span_id, 16)
+    ends = [s.end_time or s.start_time or 0.0 for s in spans if own in (None, s.span_id)]
+    # Langfuse has booleans as 0 and 1, and a number beside each category.
+    if not isinstance(value, int | float) and kind in (None, "NUMERIC", "BOOLEAN"):
+        kind = "TEXT"
+    kind = kind or ("BOOLEAN" if isinstance(value, bool) else "NUMERIC")
+    return Score(name, value, kind, rollout_id, own, max(ends) + 1e-3 if ends else None)
+
+
+def _reward(score: Score, time: float) -> Span:
+    attributes = reward_attributes({score.name: float(score.value)}, score.name)
+    if score.span_id is not None:
+        attributes |= make_link_attributes({"span_id": score.span_id})
+    about = f"{score.rollout_id} {score.name} {score.value} {score.span_id or ''}".rstrip()
     return Span.from_attributes(
         name=AGL_ANNOTATION,
-        rollout_id=trace_id,
+        rollout_id=score.rollout_id,
         attempt_id=UNNAMED,
-        trace_id=_hex(trace_id, 32),
-        span_id=_hex(f"{trace_id} {name} {value}", 16),
-        attributes=reward_attributes({name: float(value)}, name),
-        start_time=end,
-        end_time=end,
+        trace_id=_hex(score.rollout_id, 32),
+        span_id=_hex(about, 16),
+        attributes=attributes,
+        start_time=time,
+        end_time=time,
     )
 
 

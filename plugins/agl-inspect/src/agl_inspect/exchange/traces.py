@@ -1,13 +1,17 @@
 """Spans of other programs into a store: each trace, or conversation over several, is a rollout."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.errors import AdapterError
+from agl.emitter import get_rewards_from_span
+from agl.errors import AdapterError, ConfigError
+from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes
 from agl.types import Span
+from agl.utils.otel import extract_links_from_attributes
 from agl_inspect.exchange.importer import IMPORTED, Importer
 from agl_records.calls.reader import model_calls, unread_spans
 
@@ -25,6 +29,8 @@ CONVERSATIONS = (
 )
 """Attributes that say to which conversation a trace belongs."""
 
+LINK = LightningSpanAttributes.LINK.value
+
 ReadSpans = Callable[[Path], Iterator[Span]]
 """Reads the spans of a file; a ``ConfigError`` for what is none."""
 
@@ -39,32 +45,83 @@ class Trace:
     """Of its root span."""
 
 
-def conversations(path: Path, read: ReadSpans) -> dict[str, str]:
-    """Trace -> the conversation that any of its spans names, of spans that name no rollout."""
+def conversations(path: Path, read: ReadSpans, stored: Container[str]) -> dict[str, str]:
+    """Trace -> the conversation that any of its spans names, of spans that name no rollout.
+
+    A trace that has a reward of its own is no part of one: the reward would pay for all of it.
+    Unless the conversation has a reward, too, or no other trace.
+
+    Raises:
+        ConfigError: The store has such a trace as a part of its conversation.
+    """
     found: dict[str, str] = {}
+    rewarded: set[str] = set()
     for span in read(path):
         said = (span.attributes.get(key) for key in CONVERSATIONS)
         if span.attempt_id == UNNAMED and (name := next(filter(None, said), None)):
             found.setdefault(span.rollout_id, str(name))
+        if _is_reward(span) and not extract_links_from_attributes(span.attributes):
+            rewarded.add(span.rollout_id)
+    traces = Counter(found.values())
+    for trace, name in [*found.items()]:
+        if trace in rewarded and name not in rewarded and traces[name] > 1:
+            if name in stored and trace not in stored:
+                raise ConfigError(
+                    f"{path}: trace {trace!r} has a reward of its own, and the store has it within "
+                    f"its conversation {name!r}, as there was none. Import into a new file"
+                )
+            del found[trace]
     return found
+
+
+def _is_reward(span: Span) -> bool:
+    return span.name == AGL_ANNOTATION and bool(get_rewards_from_span(span))
+
+
+def joined_spans(
+    path: Path, read: ReadSpans, stored: Container[str]
+) -> Callable[[], Iterator[Span]]:
+    """Reads a file's spans, those of a conversation under its name, again at each call.
+
+    Ids are of a trace: if two traces of a conversation have one in common, the second gets another.
+    """
+    joined = conversations(path, read, stored)
+    owners: dict[tuple[str, Any], str] = {}
+
+    def spans() -> Iterator[Span]:
+        for span in read(path):
+            if (name := joined.get(span.rollout_id)) is None:
+                yield span
+                continue
+
+            def own(value: Any, name: str = name, trace_id: str = span.trace_id) -> Any:
+                if owners.setdefault((name, value), trace_id) == trace_id:
+                    return value
+                return hashlib.sha256(f"{trace_id} {value}".encode()).hexdigest()[:16]
+
+            attributes = {
+                key: own(value) if key.startswith(LINK) and key.endswith("value_match") else value
+                for key, value in span.attributes.items()
+            }
+            ids = {
+                "span_id": own(span.span_id),
+                "parent_id": span.parent_id and own(span.parent_id),
+            }
+            yield span.model_copy(update={**ids, "rollout_id": name, "attributes": attributes})
+
+    return spans
 
 
 async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     """Import a file, a span at a time.
 
     Traces of one conversation are one rollout. The task of a rollout is what its first model call
-    was asked: the last message of a user.
+    was asked: the last message of a user. Of a rollout that the store has, only rewards are new.
 
     Raises:
         ConfigError: A line is none of its form, or a span cannot be stored; nothing was written.
     """
-    joined = conversations(path, read)
-
-    def spans() -> Iterator[Span]:
-        for span in read(path):
-            name = joined.get(span.rollout_id)
-            yield span.model_copy(update={"rollout_id": name}) if name else span
-
+    spans = joined_spans(path, read, importer.ids)
     traces: defaultdict[str, Trace] = defaultdict(Trace)
     for span in spans():
         trace = traces[span.rollout_id]
@@ -80,6 +137,8 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     batch: list[Span] = []
     for span in spans():
         if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
+            if _is_reward(span):
+                await importer.reward_later(span.rollout_id, [span])
             continue
         if span.rollout_id not in open_ids:
             origin = {"id": span.rollout_id, "from": path.name}
@@ -97,6 +156,7 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     for name, (rollout_id, attempt_id) in open_ids.items():
         own = await importer.store.query_spans(rollout_id, attempt_id)
         importer.done.unread += unread_spans(own)
+        importer.done.rewards += sum(map(_is_reward, own))
         task = task_of(own)
         if task is not None:
             await importer.store.update_rollout(rollout_id, input=task)
