@@ -216,6 +216,58 @@ def test_spans_that_nobody_reads_are_counted_by_scope(agl: Agl) -> None:
     assert "2 spans of scope 'theirs' look like model calls; no reader knows" in err
 
 
+def otlp(value: Any) -> dict[str, Any]:
+    """A value as OTLP's JSON has it."""
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": [{"key": k, "value": otlp(v)} for k, v in value.items()]}}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [otlp(one) for one in value]}}
+    return {"stringValue": value} if value else {}
+
+
+def logged(name: str, span: str, body: Any = None, **attributes: Any) -> dict[str, Any]:
+    keys = [{"key": k.replace("__", "."), "value": otlp(v)} for k, v in attributes.items()]
+    ids = {"traceId": "a" * 32, "spanId": span * 16, "timeUnixNano": "1000000000"}
+    return {"eventName": name, **ids, "attributes": keys, "body": otlp(body or "")}
+
+
+OLDER = [
+    *(logged(f"gen_ai.{m['role']}.message", "1", {"content": m["content"]}) for m in SAID[:2]),
+    logged("gen_ai.choice", "1", {"message": SAID[2], "finish_reason": "tool_calls"}),
+]
+NEWER = logged(
+    "gen_ai.client.inference.operation.details",
+    "1",
+    gen_ai__input__messages=[
+        {"role": m["role"], "parts": [{"type": "text", "content": m["content"]}]} for m in SAID[:2]
+    ],
+    gen_ai__output__messages=[SAID[2]],
+)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("records", [OLDER, [NEWER]])
+def test_genai_events_in_logs_are_read_with_their_spans(
+    agl: Agl, records: list[dict[str, Any]], apart: bool
+) -> None:
+    about = {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}
+    span = {"traceId": "a" * 32, "spanId": "1" * 16, "name": "chat", "attributes": [about]}
+    stray = logged("gen_ai.user.message", "2", {"content": "?"})
+    traces = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {}, "spans": [span]}]}]}
+    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [*records, stray, logged("x", "1")]}]}]}
+    texts = [json.dumps(logs), json.dumps(traces)]
+    files = (
+        {"logs.jsonl": texts[0], "traces.jsonl": texts[1]}
+        if apart
+        else {"a.jsonl": "\n".join(texts)}
+    )
+    for name, text in files.items():
+        Path(name).write_text(text)
+    _, _, err = agl("import", *files, "--path", "s.db")
+    assert "1 GenAI events in logs were not read, as no file has their spans\n" in err
+    assert [one["messages"] for one in exported(agl, "messages")] == [SAID[:3]]
+
+
 @pytest.mark.parametrize(
     ("form", "value", "message"),
     [

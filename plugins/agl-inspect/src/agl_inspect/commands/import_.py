@@ -1,6 +1,7 @@
 """``agl import``: what was recorded elsewhere, into a store."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from agl.store.base import LightningStore
 from agl_inspect.exchange.atif import read_atif
 from agl_inspect.exchange.importer import Imported, Importer
 from agl_inspect.exchange.message_lists import beginnings, read_messages
+from agl_inspect.exchange.otlp_events import LoggedEvents
 from agl_inspect.exchange.otlp_json import is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_inspect.exchange.tracer_files import READERS as TRACES, with_rewards
@@ -103,6 +105,8 @@ async def _import(
         return await read_store(store, whole, progress)
     importer = Importer(store, progress)
     await importer.look()
+    otlp = [] if form else [path for path in files if is_otlp(path)]
+    events = LoggedEvents(otlp)
     for path in files:
         if form in RECORDS:
             await importer.add(path, RECORDS[form])
@@ -111,8 +115,9 @@ async def _import(
             read, remarks = with_rewards(path, TRACES[form], reward)
             await add_traces(importer, path, read)
             importer.done.remarks += remarks
-        elif is_otlp(path):
-            await add_traces(importer, path, read_otlp)
+        elif path in otlp:
+            await add_traces(importer, path, partial(read_otlp, events=events))
         else:
             await importer.add(path)
+    importer.done.remarks += events.remarks()
     return importer.done

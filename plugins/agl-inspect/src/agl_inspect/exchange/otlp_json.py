@@ -1,7 +1,7 @@
 """OTLP as JSON: what OpenTelemetry's collector writes with its file exporter.
 
-One ``ExportTraceServiceRequest`` per line, or one in the whole file. Spans that name an agl rollout
-keep to it; of the others each trace is a rollout of its own.
+One ``ExportTraceServiceRequest`` or ``ExportLogsServiceRequest`` per line, or one in the whole
+file. Spans that name an agl rollout keep to it; of the others each trace is a rollout of its own.
 """
 
 import base64
@@ -13,6 +13,7 @@ from agl.errors import ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
 from agl.types import Span
 from agl_http.otlp import spans_of
+from agl_inspect.exchange.otlp_events import LoggedEvents
 from agl_inspect.exchange.recorded import objects_of
 from agl_inspect.exchange.traces import UNNAMED
 
@@ -26,19 +27,21 @@ def is_otlp(path: Path) -> bool:
         _, request = next(objects_of(path))
     except (ConfigError, StopIteration):
         return False
-    return "resourceSpans" in request
+    return not request.keys().isdisjoint(("resourceSpans", "resourceLogs"))
 
 
-def read_otlp(path: Path) -> Iterator[Span]:
-    """The spans of a file; errors as in ``traces.ReadSpans``."""
+def read_otlp(path: Path, events: LoggedEvents) -> Iterator[Span]:
+    """The spans of a file, with the events that logs have of them; errors as ``ReadSpans`` has."""
     for where, request in objects_of(path):
+        if "resourceLogs" in request and "resourceSpans" not in request:
+            continue
         try:
             spans, refused = spans_of(_packed(request))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{where}: not OTLP: {error}") from None
         if refused:
             raise ConfigError(f"{where}: {refused[0]}")
-        yield from spans
+        yield from map(events.put_to, spans)
 
 
 def _packed(request: dict[str, Any]) -> bytes:

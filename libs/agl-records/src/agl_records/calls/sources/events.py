@@ -15,14 +15,20 @@ DETAILS = "gen_ai.client.inference.operation.details"
 """The newer event, with the attributes that may also stand on the span."""
 _CHOICE = "gen_ai.choice"
 _ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
-_BODY = "gen_ai.event.content"
+BODY = "gen_ai.event.content"
+"""Attribute with the contents as JSON."""
+
+
+def is_genai_event(name: str) -> bool:
+    """Whether an event of this name tells of a model call."""
+    return name in (DETAILS, _CHOICE) or name in _ROLES
 
 
 def event_fields(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """The messages, the answer and its reason to finish, as far as events (name, values) say."""
     fields: dict[str, Any] = {}
     for name, values in events:
-        values = {**values, **(decoded(values.get(_BODY)) or {})}
+        values = {**values, **(decoded(values.get(BODY)) or {})}
         if name in _ROLES:
             content = decoded(values.get("content"))
             if name == "gen_ai.tool.message" and values.get("id"):
