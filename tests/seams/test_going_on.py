@@ -212,7 +212,7 @@ def test_a_run_draws_anew_what_its_store_has_not_any_more(
 
 @pytest.mark.parametrize(
     ("change", "words", "redrawn"),
-    [({"tasks": ["greet them"], "force": True}, "train tasks is", [("val", 0)])],
+    [({"tasks": ["greet them"], "force": True}, "train tasks: ", [("val", 0)])],
 )
 def test_other_tasks_take_the_place_of_those_that_a_start_left(
     starts: Starts,
@@ -277,7 +277,7 @@ def test_no_group_has_rollouts_of_two_agents(
     starts.start(checkpoints=1, force=True)
     assert starts.ran == COPIES  # of step 3, whose rollouts the other agent had done
     assert starts.redrawn() == [("val", 2)]
-    assert "goes on after step 2 as what it was not: the agent's source file is" in caplog.text
+    assert "goes on after step 2 as what it was not: the agent's source file: " in caplog.text
     starts.start(checkpoints=1, steps=4, show_progress=True)
     assert starts.ran == COPIES
     assert len(starts.redrawn()) == 1  # more steps, and what is shown, change nothing
@@ -371,7 +371,10 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
         starts.start(**options, steps=4)
     starts.dies_at_version = None
     earlier = {"resume_from": origin.replace("000002", "000001")}
-    for change, words in ((earlier, "which began from"), ({"seed": 1}, "another seed: 0 then")):
+    for change, words in (
+        (earlier, "which began from"),
+        ({"seed": 1}, "other options: seed: 0 then, 1 now"),
+    ):
         with pytest.raises(ConfigError, match=words):
             starts.start(in_memory=True, steps=4, **{**options, **change})
     done = starts.start(**options, steps=4)

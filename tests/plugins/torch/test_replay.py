@@ -175,7 +175,9 @@ def test_changed_weights_before_the_step_are_the_first_difference(
 def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) -> None:
     code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
     assert (code, found["first_difference"]) == (1, "weights after step 3")
-    assert found["notes"] == ["with another learning_rate: 0.01 in the run, 0.02 now"]
+    assert found["notes"] == [
+        "with another option than the run: learning_rate: 0.01 then, 0.02 now"
+    ]
 
 
 def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:

@@ -283,7 +283,7 @@ async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
     for _ in range(2):
         with pytest.raises(AlgorithmError, match="far enough"):
             await run(seed=1)
-    with pytest.raises(ConfigError, match="a run with another seed: 1 then, 2 now"):
+    with pytest.raises(ConfigError, match="a run with other options: seed: 1 then, 2 now"):
         await run(seed=2)
     with pytest.raises(ConfigError, match="no training tasks"):
         await run(tasks=())

@@ -138,7 +138,9 @@ async def test_a_threshold_that_nothing_reached_can_be_lowered_and_new_rollouts_
     assert await redrawn(store) == [("train", 0)]
     ledger = await agl.load_ledger(store)
     assert ledger.reasons() == {"below_threshold": 12}
-    algorithm = await fit(counting(iterations=1, min_reward=0.0), store, TASKS)
+    algorithm = counting(iterations=1, min_reward=0.0)
+    algorithm.set_context(RunContext(is_forced=True))
+    await fit(algorithm, store, TASKS)
     assert algorithm.trained == [("start", 1, 12)]
     ledger = await agl.load_ledger(store)
     ledger.check()
@@ -468,9 +470,7 @@ async def test_another_agent_gets_rollouts_of_its_own(counting, store, tmp_path,
         await stop_amid(killed, store, TASKS, ["four"], after=4)
     before = {rollout.rollout_id for rollout in await store.query_rollouts()}
     mended = await fit(going_on("new"), store, TASKS, ["four"])
-    assert "goes on after step 1 as what it was not: the agent's source file is 'new'" in (
-        caplog.text
-    )
+    assert "as what it was not: the agent's source file: old then, new now" in caplog.text
     assert mended.trained == [("trained-1", 2, 12)]
     parts = await agl.load_parts(store)
     trained = {part.rollout_id for part in parts if part.step == 2 and part.mode == "train"}

@@ -103,12 +103,6 @@ class Team(OnlineTraining):
 
     # --- weights
 
-    def identity(self) -> dict[str, Any]:
-        return {
-            **super().identity(),
-            "models": {name: part.identity() for name, part in self._parts.items()},
-        }
-
     def check_start(self, origin: Origin) -> None:
         checkpoint = origin.checkpoint
         for name, part in self._parts.items():

@@ -39,15 +39,15 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
         if retyped and name.startswith(retyped) and not name.endswith(".type"):
             continue  # an option of another type
         more = _is_told(name, algorithm, "growing_options") and _is_more(was, is_now)
-        text = f"{name}: {_shown(was)} then, {_shown(is_now)} now"
-        (safe if more or _is_safe(name, algorithm) else unsafe).append(text)
+        is_safe = more or _is_safe(name, algorithm)
+        (safe if is_safe else unsafe).append(_text(name, was, is_now))
     if before.datasets:
         digests = [
             {name: f"{d.num_tasks} tasks ({d.digest})" for name, d in one.datasets.items()}
             for one in (before, now)
         ]
         for name, was, is_now in _changed(*digests):
-            unsafe.append(f"{name} tasks: {_shown(was)} then, {_shown(is_now)} now")
+            unsafe.append(_text(f"{name} tasks", was, is_now))
     _compare_code(before.code, now.code, safe, unsafe)
     return safe, unsafe
 
@@ -92,6 +92,31 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
+def shape_changes(
+    before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """What differs between two starts, for people; nothing of a part that one of them lacks.
+
+    Args:
+        before: ``options``, of ``options_that_shape``, and ``others``, of ``what_shapes``.
+        now: Likewise.
+    """
+    found: list[str] = []
+    for part in ("options", "others"):
+        old, new = before.get(part) or {}, now.get(part) or {}
+        # One was begun from Python, which records less.
+        is_like = ("agent" in old) == ("agent" in new)
+        for name, was, is_now in _changed(old, new) if old and new else ():
+            is_plugin_more = was is _ABSENT and name.startswith("version of ")
+            if not is_plugin_more and (is_like or _ABSENT not in (was, is_now)):
+                found.append(_text(name, was, is_now))
+    return found
+
+
+def _text(name: str, was: Any, is_now: Any) -> str:
+    return f"{name}: {_shown(was)} then, {_shown(is_now)} now"
+
+
 def _compare_code(old: RunCode, new: RunCode, safe: list[str], unsafe: list[str]) -> None:
     for name, was, version in _changed(old.versions, new.versions):
         if was is _ABSENT:
@@ -102,7 +127,7 @@ def _compare_code(old: RunCode, new: RunCode, safe: list[str], unsafe: list[str]
     for name, was, digest in _changed(old.sources, new.sources):
         # An option that names no code any more is another option, which is said already.
         if was is not _ABSENT and (digest is not _ABSENT or name in _GIVEN):
-            text = f"the {name}'s source file: {_shown(was)} then, {_shown(digest)} now"
+            text = _text(f"the {name}'s source file", was, digest)
             (safe if _SAFE.fullmatch(name) else unsafe).append(text)
     if old.commit is not None and new.commit != old.commit:
         safe.append(f"git commit: {old.commit[:12]} then, {(new.commit or 'none')[:12]} now")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import platform
 import secrets
 from collections.abc import Generator
@@ -15,6 +16,8 @@ from agl.errors import ConfigError
 from agl_runs.files import make_private_folder
 from agl_runs.records import Run, RunId
 from agl_sqlite.lockfile import HeldError, LockFile, is_held
+
+logger = logging.getLogger("agl.runs")
 
 RUNS: Final = "agl-runs"
 """Where runs get their folders that are given none, in the working directory."""
@@ -68,23 +71,29 @@ def known_run(folder: Path) -> tuple[str, int] | None:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Generator[None]:
-    """A block in which no other trainer runs the run in a folder.
+def held(folder: Path, lock_name: str = _LOCK) -> Generator[None]:
+    """A block in which no other process uses the run in a folder.
 
-    It is made if it is not there, and removed if nothing was written into it.
+    The system ends it when the process dies. A process forked from this one does not hold the run.
+
+    Args:
+        folder: Made if it is not there, and removed if nothing was written into it.
+        lock_name: Of the file in it: a trainer has one, and an algorithm another.
 
     Raises:
-        ConfigError: Another one does.
+        ConfigError: Another one has it; the message says which process.
     """
     make_private_folder(folder)
     try:
-        lock = LockFile(folder / _LOCK)
+        lock = LockFile(folder / lock_name)
     except HeldError as error:
         raise ConfigError(
-            f"the run in {str(folder)!r} is in use by {error}. Stop that one or wait for its end, "
-            "or give another run or run_dir"
+            f"the run in {str(folder)!r} is in use by {error}: two in one folder would mix their "
+            "metrics, checkpoints and accounts. Stop that one or wait for its end, or give another "
+            "run or run_dir"
         ) from None
-    except OSError:  # a file system without locks; ``is_alive`` goes by the process, then
+    except OSError as error:  # a file system without locks; ``is_alive`` goes by the process, then
+        logger.warning("cannot lock %s (%s): nothing keeps a second process out", folder, error)
         yield
         return
     try:

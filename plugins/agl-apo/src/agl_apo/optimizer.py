@@ -19,7 +19,6 @@ from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
 from agl_learning.run.folder import (
     begin_generation,
-    begun_by_trainer,
     check_algorithm,
     hold_run,
     read_generation,
@@ -131,7 +130,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                     "reward_range": list(self.reward_range),
                 }
             )
-            start = begin_generation(folder, algorithm=self.name, **begun_by_trainer(self, folder))
+            start = begin_generation(folder, self, algorithm=self.name)
             report = Report(self, self.name, folder, 0, 0, show_progress=False)
             report.go_back(0, False)  # a run that goes on plays its rounds again
             evaluator = Evaluator(

@@ -79,16 +79,6 @@ class AzureSFT(AzureOptions, PaidTraining):
 
     # --- the loop's questions
 
-    def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued."""
-        return {
-            **super().identity(),
-            "endpoint": self.endpoint,
-            "base_deployment": self.base_deployment,
-            "base_model": self.base_model,
-            "deployment_name": self.prefix,
-        }
-
     async def prepare(self) -> Version:
         """Open the resource, and look whether key, login and names are right."""
         try:

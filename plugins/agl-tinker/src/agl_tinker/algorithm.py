@@ -140,17 +140,6 @@ class Tinker(PaidTraining, WeighingOptions):
 
     # --- the loop's questions
 
-    def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued."""
-        return {
-            **super().identity(),
-            "base_model": self.base_model,
-            # What was weighed before a kill is trained after it.
-            "estimator": self.estimator.type,
-            "loss": self.loss,
-            "lora_rank": self.lora_rank,
-        }
-
     async def prepare(self) -> Version:
         """Open a session, and look whether key and model are right."""
         try:

@@ -164,15 +164,6 @@ class PolicyTraining(OnlineTraining):
         """What expects rewards, beside the model that is trained; none, unless one is needed."""
         return None
 
-    def identity(self) -> dict[str, Any]:
-        """With models that have a name; of a folder its last part, as both may move."""
-        given = {name: getattr(self, name) for name in self.models}
-        named = {name: one for name, one in given.items() if isinstance(one, str | Path)}
-        return super().identity() | {
-            name: Path(one).resolve().name if Path(one).is_dir() else str(one)
-            for name, one in named.items()
-        }
-
     def check_start(self, origin: "Origin") -> None:
         """Refuse to go on where the start, which is compared with or built on, is nowhere."""
         if self._keeps_start and origin.checkpoint is not None:

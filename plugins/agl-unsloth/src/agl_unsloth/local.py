@@ -126,9 +126,6 @@ class LocalFineTuning(FineTuning):
             seed=self.seed + number,
         )
 
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "model": self.model}
-
     def is_whole(self, version: Version) -> bool:
         """Whether every file of its folder is there, and as long as it was."""
         return not damage(Path(version.ref))

@@ -12,12 +12,7 @@ from agl_learning.collect.collector import Collector
 from agl_learning.collect.step_metrics import Totals
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import metric_lines
-from agl_learning.run.folder import (
-    Generation,
-    begin_generation,
-    begun_by_trainer,
-    mark_lost,
-)
+from agl_learning.run.folder import Generation, begin_generation, mark_lost
 from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_records.training_data import TrainedModel
 from agl_verl.configuration import check, read
@@ -247,7 +242,7 @@ class Run:
     async def _begin(self, step: int) -> Generation:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
         generation = self._generation = begin_generation(
-            self._folder, algorithm=NAME, **begun_by_trainer(self._algorithm, self._folder)
+            self._folder, self._algorithm, algorithm=NAME
         )
         # Where verl begins anew nothing stays, not even a validation at step 0.
         last = (step or -1) if self._is_own() else -1

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
 from agl.algorithm.base import Algorithm
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import LLM, Dataset, RolloutConfig
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.task_order import plan_order
-from agl_learning.run.folder import cancel_dead_starts, check_identity, shape_of
+from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation, Rollouts, check_evaluation, warn_of_intervals
@@ -30,6 +30,7 @@ from agl_models.gateways import sampling_of
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
+from agl_runs.differences import options_that_shape, shape_changes
 from agl_runs.failures import Failures
 from agl_runs.options import (
     Count,
@@ -240,19 +241,27 @@ class Training(Algorithm):
     async def clean_up(self) -> None:
         """Let go of what ``begin`` and the others hold; called at the end, whatever happened."""
 
-    def identity(self) -> dict[str, Any]:
-        """What must not change when a run is continued; JSON values."""
-        named = ("seed", "deterministic")
-        return {"algorithm": self.name, **{name: getattr(self, name) for name in named}}
-
-    def check_identity(self, folder: Path, before: Mapping[str, Any]) -> None:
-        """Refuse to continue as another run; see ``agl_learning.run.folder.check_identity``."""
-        is_forced = self._run_context.is_forced
-        check_identity(self.title, self.identity(), folder, before, is_forced)
-
     def shape(self) -> dict[str, dict[str, Any]]:
-        """On what the results of this start depend."""
-        return shape_of(self, self._run_context.what_shapes)
+        """On what the results of this start depend, see ``agl_runs.differences``."""
+        others = dict(self._run_context.what_shapes)
+        return {"options": options_that_shape(self), "others": others}
+
+    def check_options(self, folder: Path) -> None:
+        """Refuse to go on with other options than the run in a folder had, unless that is forced.
+
+        Raises:
+            ConfigError: It names what differs.
+        """
+        before = read_generation(folder)
+        changes = (
+            shape_changes(before.shape, {"options": self.shape()["options"]}) if before else []
+        )
+        if changes and not self._run_context.is_forced:
+            raise ConfigError(
+                f"{self.title}: {str(folder)!r} holds a run with other options: "
+                f"{'; '.join(changes)}. Continue it with what it had, give another run_dir, or go "
+                "on all the same with force=True (agl run --force)"
+            )
 
     def is_over(self) -> bool:
         """Whether the run ends before it has had all its steps."""

@@ -270,8 +270,7 @@ class OnlineTraining(Training):
             if (resume_from is None or is_begun) and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
-        before = read_generation(origin.folder)
-        self.check_identity(origin.folder, before.identity if before else {})
+        self.check_options(origin.folder)
         self.check_start(origin)
         return origin
 

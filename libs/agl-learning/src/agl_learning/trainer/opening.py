@@ -11,17 +11,16 @@ from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import set_aside
 from agl_learning.run.folder import (
     Generation,
-    begun_by_trainer,
     hold_run,
     mark_lost,
     next_generation,
     read_generation,
-    shape_changes,
     write_generation,
 )
 from agl_learning.run.records import Records
 from agl_learning.trainer.requests import Requests
 from agl_learning.trainer.session import Session
+from agl_runs.differences import shape_changes
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -38,12 +37,11 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
     with hold_run(folder):
-        before, about = read_generation(folder), begun_by_trainer(training, folder)
-        shape = training.shape()
-        about |= {"algorithm": training.name, "identity": training.identity(), "shape": shape}
+        before, shape = read_generation(folder), training.shape()
+        about: dict[str, Any] = {"algorithm": training.name, "shape": shape}
         if not origin.is_same_run or origin.checkpoint is None:
             about["origin"] = origin.other_run
-        start = next_generation(folder, **about)
+        start = next_generation(folder, training, **about)
         session = new_session(training, training.get_store(), start, folder, progress, gateway)
         session.checkpoint, session.requests = origin.checkpoint, Requests(training.hooks, progress)
         session.begun_at = 0 if origin.is_same_run else progress.step

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import ConfigError
 from agl.store.forwarding import StandInStore
 from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
-from agl_learning.run.folder import Generation, read_generation, shape_of
+from agl_learning.run.folder import Generation, read_generation
 from agl_learning.run.records import Record
 from agl_learning.run.start import folder_of
 from agl_learning.trainer.comparison import (
@@ -21,6 +21,7 @@ from agl_learning.trainer.comparison import (
 )
 from agl_learning.trainer.opening import new_session
 from agl_learning.trainer.replay_result import Replay
+from agl_runs.differences import shape_changes
 
 if TYPE_CHECKING:
     from agl_learning.collect.collector import Collector
@@ -39,7 +40,6 @@ async def replay(training: "Training", step: int, folder: Path | None) -> Replay
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
-    training.check_identity(folder, begun.identity)
     with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
         given = (begun, Path(scratch), Progress(0, 0), None)
         session = new_session(training, _Untouched(training.get_store()), *given, shows=False)
@@ -59,7 +59,8 @@ async def replay(training: "Training", step: int, folder: Path | None) -> Replay
             await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
             exact = steps[step].weights is not None and training.deterministic
             told = new_replay(step, progress.step, exact)
-            _note_options(told, training, begun)
+            others = shape_changes(begun.shape, {"options": training.shape()["options"]})
+            told.notes += [f"with another option than the run: {one}" for one in others]
             if progress.step in steps:
                 name, before = f"weights after step {progress.step}", steps[progress.step].weights
                 compare_weights(told, name, before, training.digest())
@@ -100,14 +101,6 @@ async def _check_rollouts(
                 f"({', '.join(missing[:3])}): they were deleted, or it is another store. Step "
                 f"{max(records)} needs them. {what_is_left[step]}"
             )
-
-
-def _note_options(told: Replay, training: "Training", begun: Generation) -> None:
-    """Say in which options the algorithm is not as the run had it."""
-    before = begun.shape.get("options")
-    for name, now in shape_of(training, {})["options"].items():
-        if before is not None and before.get(name) != now:
-            told.notes.append(f"with another {name}: {before.get(name)!r} in the run, {now!r} now")
 
 
 def checkpoint_before(

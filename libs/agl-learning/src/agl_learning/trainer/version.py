@@ -160,13 +160,12 @@ class FineTuning(Training):
         folder = run_folder(self, self.run_dir)
         mend_generation(folder)
         check_algorithm(folder, self.name)
-        begun = read_generation(folder)
-        if begun is None and (folder / "metrics.jsonl").exists():
+        if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
             raise ConfigError(
                 f"{self.title}: {str(folder)!r} holds a run of another algorithm. Give another "
                 "run_dir"
             )
-        self.check_identity(folder, begun.identity if begun else {})
+        self.check_options(folder)
         usable = (one for one in whole_checkpoints(folder) if self.is_usable(one))
         newest = next(usable, None)
         if newest is not None:
