@@ -80,9 +80,8 @@ class ModelCallAttributes(StrEnum):
     RESPONSE_LOGPROBS = "agentlightning.response_logprobs"
     """List of floats, one per response token: natural log-probability under the sampling policy."""
     CHOICE = "agentlightning.choice"
-    """Prefix of what the second and later choices have: ``.<i>.token_ids``, ``.<i>.logprobs``,
-    ``.<i>.model_version``, ``.<i>.model_version_spans``; messages and reasons to finish are listed
-    with those of the first."""
+    """Prefix of what later choices have: ``.<i>.token_ids``, ``.logprobs``, ``.model_version``,
+    ``.model_version_spans``, ``.contradiction``; messages and ends stand beside the first's."""
     TIME_TO_FIRST_TOKEN = "gen_ai.response.time_to_first_chunk"
     """Float: seconds from the request's arrival to the first piece of a stream."""
     STATUS_CODE = "http.response.status_code"
@@ -95,10 +94,11 @@ class ModelCallAttributes(StrEnum):
     """JSON string, then: ``[["3", 5], ["4", 7]]``, how many tokens each version sampled."""
     UNREADABLE = "agentlightning.response.unreadable"
     """List of strings: fields of the server's answer that cannot be read, with the reasons."""
+    CONTRADICTION = "agentlightning.response.contradiction"
+    """String: how the server's answer contradicts itself, where it does."""
     OVERRIDDEN = "agentlightning.request.overridden"
     """List of strings: parameters that the gateway forced, parts of the request that it changed."""
     ERROR = "agentlightning.model_call.error"
     """String: why there is no usable answer; absent when the call succeeded."""
     ERROR_KIND = "agentlightning.model_call.error_kind"
-    """String, beside ``ERROR``: ``infrastructure`` when servers or the network failed, ``request``
-    when the request or its sender did; absent where nobody can tell."""
+    """String: whose fault ``ERROR`` is, ``infrastructure`` or ``request``; absent if unknown."""

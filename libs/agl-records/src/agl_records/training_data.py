@@ -28,6 +28,7 @@ class Choice(Record):
     model_version: str | None = None
     """None where it is that of the call."""
     version_spans: list[tuple[str, int]] | None = None
+    contradiction: str | None = None
 
 
 class ModelCall(Record):
@@ -61,8 +62,11 @@ class ModelCall(Record):
     """"3-4" where the weights changed from 3 to 4 while they sampled the answer."""
     version_spans: list[tuple[str, int]] | None = None
     """Where they changed: each version, with how many tokens it sampled."""
+    input_tokens: int | None = None
     output_tokens: int | None = None
-    """So many tokens all answers have, as the server counted them (``usage``)."""
+    """So many tokens the prompt and all answers have, as the server counted them (``usage``)."""
+    contradiction: str | None = None
+    """How the answer contradicts itself, by the gateway's record."""
     unreadable: list[str] = Field(default_factory=list[str])
     """What of the record cannot be read and is left out, each with the reason."""
     is_constrained: bool = False
@@ -94,9 +98,12 @@ class ModelCall(Record):
         """Why it has no whole answer that was used: its fault, in words."""
         if self.unchosen:
             return "unknown_choice", self.unchosen
+        if self.contradiction:
+            return "contradictory_answer", self.contradiction
         if self.finish_reason in (None, *ENDS):
             return None
-        return "unfinished", f"its reason to finish is {self.finish_reason!r}"
+        reason = repr(self.finish_reason) if self.finish_reason else "missing"
+        return "unfinished", f"its reason to finish is {reason}"
 
     @property
     def tool_problem(self) -> tuple[ExclusionReason, str] | None:
@@ -125,6 +132,7 @@ class ModelCall(Record):
                 "finish_reason": choice.finish_reason,
                 "model_version": choice.model_version or self.model_version,
                 "version_spans": choice.version_spans,
+                "contradiction": choice.contradiction,
                 "choices": [],
                 "choice": number,
                 "unchosen": "",

@@ -12,11 +12,11 @@ ExclusionReason = Literal[
     "no_token_ids", "structured_output", "no_logprobs", "unrecognised_span", "model_error",
     "infrastructure", "malformed", "malformed_message", "over_length", "images",
     "agent_not_selected", "other_model", "judge", "perhaps_judge", "unused_choice",
-    "unknown_choice", "empty_answer", "unfinished", "token_count_mismatch", "broken_tool_call",
-    "unknown_tool", "unknown_version", "truncated", "failed_attempt", "superseded_attempt",
-    "no_reward", "refused_reward", "zero_advantage", "below_threshold", "not_selected",
-    "not_paired", "rejected", "unused_group", "not_trained_mode", "no_calls", "not_run",
-    "reward_before_call", "superseded_reward", "unused_reward", "unordered_reward",
+    "unknown_choice", "empty_answer", "unfinished", "contradictory_answer", "token_count_mismatch",
+    "broken_tool_call", "unknown_tool", "unknown_version", "truncated", "failed_attempt",
+    "superseded_attempt", "no_reward", "refused_reward", "zero_advantage", "below_threshold",
+    "not_selected", "not_paired", "rejected", "unused_group", "not_trained_mode", "no_calls",
+    "not_run", "reward_before_call", "superseded_reward", "unused_reward", "unordered_reward",
 ]
 # fmt: on
 """Closed set of codes: why a call, a rollout or a reward trained nothing."""
@@ -40,6 +40,7 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "unknown_choice": "the request had several answers, and nobody says which one was used",
     "empty_answer": "the model answered with no token at all",
     "unfinished": "its reason to finish is none that ends an answer, but abort or error, say",
+    "contradictory_answer": "it ends for a tool call that it lacks, or says nothing of its tokens",
     "token_count_mismatch": "the server counted more or fewer tokens than it returned ids",
     "broken_tool_call": "it calls a tool with arguments that are no JSON object",
     "unknown_tool": "it calls a tool that its request did not offer",

@@ -13,7 +13,7 @@ OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
     (
         *("no_token_ids", "no_logprobs", "malformed", "over_length", "no_reward", "empty_answer"),
         *("refused_reward", "truncated", "unfinished", "token_count_mismatch"),
-        *("broken_tool_call", "unknown_tool"),
+        *("contradictory_answer", "broken_tool_call", "unknown_tool"),
     )
 )
 """Reasons that are those of one answer, and not of the call."""

@@ -282,6 +282,12 @@ def _count_mismatch(call: ModelCall) -> str | None:
     vLLM counts the token that ends an answer and returns its id; servers over SGLang count it, and
     some of them return no id of it. An answer that the limit cut off has none.
     """
+    num_given = len(call.prompt_token_ids or ())
+    if call.input_tokens not in (None, num_given) and not call.choices:
+        return (
+            f"the server counted {call.input_tokens} tokens of the prompt, and there are "
+            f"{num_given} token ids"
+        )
     answers = [(one.token_ids, one.finish_reason) for one in call.choices] or [
         (call.response_token_ids, call.finish_reason)
     ]

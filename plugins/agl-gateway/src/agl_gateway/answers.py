@@ -5,14 +5,18 @@ from typing import Any
 
 from agl_gateway.dialect import events_of
 from agl_gateway.errors import WRONG_FORM
-from agl_gateway.merger import UNFINISHED, BrokenAnswerError, Merger, wrong_form
+from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer, wrong_form
 
 
 class StreamedAnswer:
-    """The answer that the chunks of a stream amount to, in the shape of an unstreamed one."""
+    """The answer that the chunks of a stream amount to, in the shape of an unstreamed one.
 
-    def __init__(self) -> None:
-        self._merger = Merger()
+    Args:
+        request: What is answered.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        self._normalizer = Normalizer(lambda: request)
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._failure: str | None = None
@@ -30,7 +34,7 @@ class StreamedAnswer:
         if data == b"[DONE]":
             return False
         try:
-            chunk = self._merger.read(data)
+            chunk = self._normalizer.read(data)
             if not chunk.keys() <= self._head.keys() or chunk.get("usage"):
                 new = {key: value for key, value in chunk.items() if value is not None}
                 usage = {key: new[key] for key in ("usage",) if key in new}
@@ -54,16 +58,16 @@ class StreamedAnswer:
         return {**self._head, "choices": [self._choice(index) for index in sorted(self._choices)]}
 
     def _choice(self, index: int) -> dict[str, Any]:
-        choice, calls = self._choices[index], self._merger.calls(index)
+        choice, calls = self._choices[index], self._normalizer.calls(index)
         if not calls:
             return choice
         called = {"tool_calls": [call.as_chat() for call in calls]}
         return {**choice, "message": {**choice["message"], **called}}
 
 
-def assemble(chunks: Sequence[bytes]) -> StreamedAnswer:
+def assemble(chunks: Sequence[bytes], request: bytes) -> StreamedAnswer:
     """Read a stream of chat completions or completions, whole or broken off."""
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(request)
     for data in events_of(b"".join(chunks)):
         if not answer.add(data):
             break
@@ -95,5 +99,7 @@ def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
             continue
         if isinstance(value, str) and key != "role":
             message[key] = message.get(key, "") + value
+        elif isinstance(value, dict):  # the older form of a tool call, say
+            _merge_delta(message.setdefault(key, {}), value)
         else:
             message[key] = value

@@ -3,6 +3,7 @@
 A field of another type than it should have is left out and named; all others are kept.
 """
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from types import NoneType, UnionType
@@ -12,14 +13,25 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agl.semconv import ModelCallAttributes as Key
-from agl_gateway.dialect import dumps
+from agl_gateway.dialect import dumps, read_object
+from agl_gateway.errors import NOT_JSON, shorten
 
 MOST_NAMED = 8
 """So many unreadable fields of one answer are named."""
 
 
+_NOTHING = (b"null", b'""', b"[]", b"{}")
+_ROLE = {"role"}
+_CALLS = {"tool_calls", "function_call"}
+_OF_CALLS = ("tool_calls", "function_call")
+"""Reasons to finish of an answer that calls a tool."""
+_SPECIAL = re.compile(r"<[^<>]*>|\[[A-Z_]+\]")
+"""Tokens that are no part of the text: ``<|im_end|>``, ``</s>``, ``[PAD]``."""
+
+
 class _Token(Struct):
     logprob: float
+    token: Any = None
 
 
 class _Logprobs(Struct):
@@ -55,6 +67,8 @@ class _Choice(Struct):
     """Of completions; chat completions have it once for all choices."""
     logprobs: _Logprobs | None = None
     weight_versions: list[_Weights] | None = None
+    stop_reason: Any = None
+    """Of vLLM: the text that stopped it, or the id of a token."""
 
     def as_message(self) -> Any:
         return self.message if self.text is None else {"role": "assistant", "content": self.text}
@@ -147,7 +161,7 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
     prompt_ids = answer.prompt_token_ids or first.prompt_token_ids
     attributes |= {
         Key.OUTPUT_MESSAGES.value: dumps([choice.as_message() for choice in choices]).decode(),
-        Key.FINISH_REASONS.value: [str(choice.finish_reason) for choice in choices],
+        Key.FINISH_REASONS.value: [choice.finish_reason or "" for choice in choices],
         Key.INPUT_TOKENS.value: _count(usage.prompt_tokens, [prompt_ids]),
         Key.OUTPUT_TOKENS.value: _count(
             usage.completion_tokens, [choice.token_ids for choice in choices]
@@ -159,6 +173,7 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
         Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
         Key.MODEL_VERSION.value: _version(first, answer),
         Key.VERSION_SPANS.value: _version_spans(first),
+        Key.CONTRADICTION.value: _contradiction(first),
     }
     for index, choice in enumerate(choices[1:], 1):
         prefix = f"{Key.CHOICE.value}.{index}"
@@ -167,7 +182,28 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
         attributes[f"{prefix}.logprobs"] = logprobs or None
         attributes[f"{prefix}.model_version"] = _version(choice, answer)
         attributes[f"{prefix}.model_version_spans"] = _version_spans(choice)
+        attributes[f"{prefix}.contradiction"] = _contradiction(choice)
     return attributes
+
+
+def _contradiction(choice: _Choice) -> str | None:
+    """How a choice contradicts itself, in words."""
+    try:
+        message = {} if choice.text is not None else read_object(choice.message)
+    except NOT_JSON:
+        return None
+    said = {key for key, value in message.items() if bytes(value) not in _NOTHING}
+    reason = choice.finish_reason
+    if reason in _OF_CALLS and message and not said & _CALLS:
+        return f"its reason to finish is {reason!r}, and it has no call of a tool"
+    # A limit cuts off what a server may hold back; a text that stops an answer is no part of it.
+    if reason == "length" or isinstance(choice.stop_reason, str) or choice.text or said - _ROLE:
+        return None
+    tokens = (choice.logprobs and choice.logprobs.content) or []
+    texts = [token.token for token in tokens[:-1] if isinstance(token.token, str)]
+    if unsaid := "".join(text for text in texts if not _SPECIAL.fullmatch(text)).strip():
+        return f"it says nothing, and its tokens say {shorten(unsaid.encode(), 80)!r}"
+    return None
 
 
 def _in_order(choices: list[_Choice]) -> list[_Choice]:
@@ -183,7 +219,8 @@ def _version(choice: _Choice, answer: BackendAnswer) -> str | None:
     names = [str(one.version) for one in choice.weight_versions or ()]
     if not names:
         return None if answer.model_version is None else str(answer.model_version)
-    return names[0] if names[0] == names[-1] else f"{names[0]}-{names[-1]}"
+    *_, last = dict.fromkeys(names)  # that of the newest, where an older one came again
+    return last if last == names[0] else f"{names[0]}-{last}"
 
 
 def _version_spans(choice: _Choice) -> str | None:

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
-from agl_gateway.merger import UNFINISHED, BrokenAnswerError, Merger, is_plain
+from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer
+from agl_gateway.plain_form import is_plain_chunk
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 EXTENSIONS = {
@@ -66,7 +67,7 @@ class Exchange:
         self._hides_usage = False
         """Whether the agent did not ask for the event with the usage."""
         self._rest = b""
-        self._merger = Merger()
+        self._normalizer = Normalizer(lambda: self.request)
         self._is_over = False
         """The agent was told that the answer failed."""
         self._has_finished = False
@@ -132,8 +133,8 @@ class Exchange:
         if data == b"[DONE]":
             return event if self._has_finished else self.broken(502, UNFINISHED)
         try:
-            if self._merger.has_calls or not is_plain(data):
-                chunk = self._merger.read(data)
+            if self._normalizer.has_calls or not is_plain_chunk(data):
+                chunk = self._normalizer.read(data)
                 self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
                 if chunk != msgspec.json.decode(data):
                     data = dumps(chunk)

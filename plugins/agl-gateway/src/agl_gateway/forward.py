@@ -15,7 +15,7 @@ from agl_gateway.errors import (
     kind_of_status,
     shorten,
 )
-from agl_gateway.merger import read_whole
+from agl_gateway.normalizer import read_whole
 from agl_gateway.records import CallRecord
 from agl_gateway.upstream import Answer
 
@@ -70,8 +70,9 @@ async def relay(
         refused = RefusedError(answer.status, message, backend_body=body)
         await reply.whole(answer.status, error_body(refused), [*JSON, *_passed(answer.headers)])
         return
+    record.answer = body
     try:
-        body = read_whole(body)
+        record.answer = body = read_whole(body)
         passed = exchange.whole(body)
     except NOT_JSON as error:
         raise RefusedError(
@@ -79,7 +80,6 @@ async def relay(
             f"the backend answered {answer.status} with {kind or 'no content type'}, which is no "
             f"answer to this call ({error}): {shorten(body)}",
         ) from None
-    record.answer = body
     end(None)
     await reply.whole(200, passed, [*JSON, *_passed(answer.headers)])
 
@@ -109,7 +109,7 @@ async def _relay_stream(
     except BrokenOffError as error:
         failure = f"the backend broke off the stream: {error}"
     if not is_done:
-        failure = failure or assemble(chunks).problem()
+        failure = failure or assemble(chunks, record.request).problem()
         end(failure)
         if failure is not None:
             await reply.end(exchange.end() + exchange.broken(502, failure))

@@ -61,6 +61,9 @@ class CallRecord:
     status_code: int | None = None
     """What the agent got, or ``CLIENT_GONE``."""
     _size: int | None = None
+    _known: BackendAnswer | None = None
+    _is_read: bool = False
+    """Whether ``_known`` is what can be read of the answer."""
     error: str | None = None
     error_kind: ErrorKind | None = None
     unreadable: list[str] | None = None
@@ -168,6 +171,7 @@ class CallRecord:
     def without_content(self, error: Exception) -> "CallRecord":
         """The same call with nothing of what was said: what is left when that cannot be read."""
         self.request, self.answer, self.chunks = b"", None, None
+        self._known = None
         self.error = self.error or f"the call could not be recorded whole: {error!r}"
         return self
 
@@ -201,8 +205,13 @@ class CallRecord:
         return {key: value for key, value in attributes.items() if value is not None}
 
     def _answer(self) -> BackendAnswer | None:
+        if not self._is_read:
+            self._known, self._is_read = self._read(), True
+        return self._known
+
+    def _read(self) -> BackendAnswer | None:
         if self.chunks is not None:
-            stream = assemble(self.chunks)
+            stream = assemble(self.chunks, self.request)
             self.chunks = None
             if self.error is None and (problem := stream.problem()) is not None:
                 self.error, self.error_kind = problem, "infrastructure"

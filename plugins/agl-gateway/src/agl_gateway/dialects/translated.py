@@ -7,7 +7,7 @@ import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
-from agl_gateway.merger import UNFINISHED, BrokenAnswerError, ToolCall, is_object, wrong_form
+from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, ToolCall, is_object, wrong_form
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 from agl_records.dialects.fields import FieldError, Fields
 
@@ -108,11 +108,7 @@ class Translated(Exchange):
 
     def _translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
         """The whole answer as the agent gets it: what a stream of one chunk amounts to."""
-        message = choice["message"]
-        calls = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls") or ())]
-        part = {**choice, "index": 0, "delta": {**message, "tool_calls": calls}}
-        self._translate_chunk(self._merger.take({**completion, "choices": [part]}))
-        self._merger.end(0)
+        self._translate_chunk(self._normalizer.take_message(completion, choice))
         self._send(is_over=True)
         self._stream.finish(choice, self._usage)
         return self._stream.answer
@@ -137,7 +133,7 @@ class Translated(Exchange):
             return b""
         try:
             if data != b"[DONE]":
-                return self._translate_chunk(self._merger.read(data))
+                return self._translate_chunk(self._normalizer.read(data))
             if not self._ending:
                 return self.broken(502, UNFINISHED)
             sent = self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
@@ -173,7 +169,7 @@ class Translated(Exchange):
         if refusal := delta.get("refusal"):
             self._held.append(_Piece("refusal", refusal))
         for piece in delta.get("tool_calls") or ():
-            call = self._merger.calls(choice["index"])[piece["index"]]
+            call = self._normalizer.calls(choice["index"])[piece["index"]]
             arguments = (piece.get("function") or {}).get("arguments") or ""
             if arguments or call.number >= self._num_calls:
                 self._held.append(_Piece(f"call {call.number}", arguments, call=call))
@@ -182,8 +178,8 @@ class Translated(Exchange):
         """Send what is held, but for what comes while a tool call is incomplete.
 
         The pieces of one thing go out together. A call begins when its first arguments or something
-        else has come, as its name may come in pieces, too. A call ends, as in ``Merger``, when its
-        arguments are complete and something else comes after them.
+        else has come, as its name may come in pieces, too. A call ends, as in ``Normalizer``, when
+        its arguments are complete and something else comes after them.
         """
         if len(self._held) == 1 and self._held[0].text and self._call in ("", self._held[0].kind):
             piece = self._held.pop()

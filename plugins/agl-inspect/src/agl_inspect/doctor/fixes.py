@@ -40,6 +40,9 @@ FIXES: dict[ExclusionReason, str] = {
     "unfinished": "The server stopped the answer itself (abort: weights changed, or a client hung "
     "up; error: its log says which). Pause it with agl's gateway while weights change; vLLM: "
     "finish_weight_update with mode 'keep', SGLang: pause_generation",
+    "contradictory_answer": "The server's parser of tool calls or thoughts lost what the model "
+    "wrote: compare the tokens in agl spans, and choose the parser of the model (vLLM and SGLang: "
+    "--tool-call-parser, --reasoning-parser)",
     "token_count_mismatch": "vLLM without vllm#29074 drops ids of streamed tool calls: "
     "update it, ask without 'stream', or serve without --tool-call-parser. Of other servers, see "
     "docs/reference/answers.md",

@@ -85,7 +85,9 @@ def is_structured(span: Span) -> bool:
     )
 
 
-OF_ANSWER = ("response", "response_token_ids", "response_logprobs", "finish_reason")
+OF_ANSWER = (
+    *("response", "response_token_ids", "response_logprobs", "finish_reason", "contradiction"),
+)
 """What a call has of its answer."""
 
 
@@ -145,8 +147,9 @@ def listed_choices(
             response=answers[0],
             token_ids=first["response_token_ids"],
             logprobs=first["response_logprobs"],
-            finish_reason=str(reasons[0]),
+            finish_reason=reasons[0],
             version_spans=version_spans(attributes.get(Key.VERSION_SPANS)),
+            contradiction=text(attributes.get(Key.CONTRADICTION)),
         )
     ]
     for number, (answer, reason) in enumerate(zip(answers, reasons, strict=True)):
@@ -157,19 +160,22 @@ def listed_choices(
                     response=answer,
                     token_ids=readable(token_ids, attributes.get(f"{prefix}.token_ids")),
                     logprobs=readable(_numbers, attributes.get(f"{prefix}.logprobs")),
-                    finish_reason=str(reason),
+                    finish_reason=reason,
                     model_version=text(attributes.get(f"{prefix}.model_version")),
                     version_spans=version_spans(attributes.get(f"{prefix}.model_version_spans")),
+                    contradiction=text(attributes.get(f"{prefix}.contradiction")),
                 )
             )
     return choices
 
 
-def _reasons(attributes: Mapping[str, Any]) -> list[Any]:
-    reasons = attributes.get(Key.FINISH_REASONS)
+def _reasons(attributes: Mapping[str, Any]) -> list[str | None]:
+    reasons: Any = attributes.get(Key.FINISH_REASONS)
     if isinstance(reasons, str) and reasons.startswith("["):
         reasons = readable(parse_json, reasons)
-    return list(reasons) if reasons and not isinstance(reasons, str) else []
+    if not reasons or isinstance(reasons, str):
+        return []
+    return [None if one is None else str(one) for one in reasons]
 
 
 def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,10 +186,12 @@ def response_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "requested_model": text(attributes.get(Key.REQUEST_MODEL)),
         "model_version": text(attributes.get(Key.MODEL_VERSION)),
         "version_spans": version_spans(attributes.get(Key.VERSION_SPANS)),
+        "input_tokens": count(attributes.get(Key.INPUT_TOKENS)),
         "output_tokens": count(attributes.get(Key.OUTPUT_TOKENS)),
+        "contradiction": text(attributes.get(Key.CONTRADICTION)),
         "agent_name": text(attributes.get(Key.AGENT_NAME)),
         "response_id": text(attributes.get(Key.RESPONSE_ID)),
-        "finish_reason": str(reasons[0]) if reasons else None,
+        "finish_reason": reasons[0] if reasons else None,
     }
 
 
@@ -213,10 +221,11 @@ def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
         for number, choice in enumerate(output["choices"])
     ]
     first = choices[0]
-    usage = output.get("usage")
+    usage = used if isinstance(used := output.get("usage"), dict) else {}
     return {
         "unreadable": unreadable,
-        "output_tokens": count(usage.get("completion_tokens")) if isinstance(usage, dict) else None,
+        "input_tokens": count(usage.get("prompt_tokens")),
+        "output_tokens": count(usage.get("completion_tokens")),
         "prompt_token_ids": readable(token_ids, output.get("prompt_token_ids"), unreadable),
         "response_token_ids": first.token_ids,
         "response_logprobs": first.logprobs,

@@ -54,7 +54,9 @@ class GenAI(Dialect):
         if span.events and not has_messages:
             said = event_fields((event.name, event.attributes) for event in span.events)
             fields.update((name, value) for name, value in said.items() if value)
-        fields |= {name: value for name, value in response_fields(attributes).items() if value}
+        said = response_fields(attributes)
+        # A gateway knows that there was no reason to finish; others do not say it.
+        fields |= {name: v for name, v in said.items() if v or (is_gateways and v is not None)}
         served = fields.get("requested_model") if is_gateways else None
         return make_call(span, served_model=served, **fields, **token_fields(attributes))
 

@@ -10,6 +10,7 @@ import pytest
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.app import DIALECTS
 from agl_gateway.asgi import Reply
+from agl_gateway.errors import RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.records import CallRecord, Origin
 
@@ -26,7 +27,9 @@ ASKED: dict[str, dict[str, Any]] = {
 STREAM = "text/event-stream"
 
 
-def relayed(path: str, chunks: list[bytes], content_type: str) -> tuple[bytes, CallRecord]:
+def relayed(
+    path: str, chunks: list[bytes], content_type: str, **asked: Any
+) -> tuple[bytes, CallRecord]:
     """What an agent is sent for these pieces of an answer, and the record."""
     sent: list[bytes] = []
 
@@ -43,11 +46,15 @@ def relayed(path: str, chunks: list[bytes], content_type: str) -> tuple[bytes, C
     async def send(message: dict) -> None:
         sent.append(message.get("body", b""))
 
-    request = json.dumps({**ASKED[path], "stream": content_type == STREAM})
+    request = json.dumps({**ASKED[path], **asked, "stream": content_type == STREAM})
     exchange = DIALECTS[path].read(request.encode())
     exchange.body_for("m", ("return_token_ids", "logprobs"))
     record = CallRecord(Origin("ro", "at"))
-    asyncio.run(relay(Answer(), exchange, record, Reply(send), record.end, bytes))
+    record.request = exchange.request
+    try:
+        asyncio.run(relay(Answer(), exchange, record, Reply(send), record.end, bytes))
+    except RefusedError as refused:
+        record.end(refused.message)
     return b"".join(sent), record
 
 
@@ -65,6 +72,8 @@ def seen_in(message: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str
         (call["id"], call["function"]["name"], call["function"].get("arguments") or "")
         for call in message.get("tool_calls") or ()
     ]
+    if called := message.get("function_call"):
+        calls.append(("", called["name"], called["arguments"]))
     return message.get("reasoning_content") or "", message.get("content") or "", calls
 
 
@@ -194,6 +203,15 @@ SHAPES = {
                ("", "", [("call_c_0", *A[1:]), ("call_c_1", *B[1:])])),
     "an object as arguments": (events(piece(0, "a", "f", {"x": 1})),
                                ("", "", [("a", "f", '{"x": 1}')])),
+    "an empty object as arguments": (events(piece(0, "a", "f", {}), piece(0, "b", "g", {})),
+                                     ("", "", [("a", "f", "{}"), ("b", "g", "{}")])),
+    "an empty object, and then arguments": (
+        events(piece(0, "a", "f", {}), piece(0, arguments='{"x"'), piece(0, arguments=":1}")),
+        ("", "", [A])),
+    "an index of the choice that changes": (
+        events({"content": "a"}, [{"index": 10**12, "delta": {"content": "b"}}],
+               [{"index": None, "delta": {"content": "c"}}]),
+        ("", "abc", [])),
     "a list as content": (
         events({"content": [MAGISTRAL]}, {"content": [{"type": "text", "text": "4"}]}),
         ("hm ", "4", [])),
@@ -219,11 +237,43 @@ def test_odd_streams_are_seen_as_they_are_recorded(agents: Agents, path: str, sh
     assert found == expected or (isinstance(expected, str) and expected in found)
 
 
+def test_a_function_call_of_the_older_form_is_seen_as_it_is_recorded(agents: Agents) -> None:
+    pieces = [{"name": "f", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ":1}"}]
+    stream = events(*({"function_call": one} for one in pieces), finish="function_call")
+    assert check(agents, "chat/completions", stream) == ("", "", [("", *A[1:])])
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        ("chat/completions", '"finish_reason":"length"'),
+        ("messages", '"stop_reason":"max_tokens"'),
+        ("responses", '"reason":"max_output_tokens"'),
+    ],
+)
+def test_an_answer_ends_once(path: str, end: str) -> None:
+    last = [{"index": 0, "delta": {}, "finish_reason": "length"}]
+    sent, record = relayed(path, events({"content": "a"}, last, finish="stop"), STREAM)
+    assert end in sent.decode().replace(": ", ":")
+    assert b'"stop"' not in sent
+    assert json.loads(record.pack().body)["attributes"][Key.FINISH_REASONS] == ["length"]
+
+
+def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer() -> None:
+    sent, record = relayed("chat/completions", events([{"index": 2, "delta": {}}]), STREAM, n=2)
+    assert b"choice 2 of 2" in sent
+    assert "choice 2 of 2" in str(recorded(record)[0])
+
+
 @pytest.mark.parametrize("path", ASKED)
-def test_a_failed_answer_is_the_fault_of_the_server(path: str) -> None:
-    _, record = relayed(path, SHAPES["abort"][0], STREAM)
-    recorded(record)
-    assert record.error_kind == "infrastructure"
+def test_a_failed_answer_is_the_fault_of_the_server_and_keeps_its_text(path: str) -> None:
+    choice = {"message": {"content": "Hal"}, "finish_reason": "abort"}
+    whole = json.dumps({"id": "c", "choices": [choice]}).encode()
+    for pieces, kind in ((SHAPES["error"][0], STREAM), ([whole], "application/json")):
+        _, record = relayed(path, pieces, kind)
+        attributes = json.loads(record.pack().body)["attributes"]
+        assert "Hal" in attributes[Key.OUTPUT_MESSAGES]
+        assert record.error_kind == "infrastructure"
 
 
 TEXT = st.sampled_from(["a", "é\n", "{", '"', ""])

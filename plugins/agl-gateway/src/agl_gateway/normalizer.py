@@ -1,18 +1,21 @@
 """Reads the answers of model servers, in whatever form they come, into one form.
 
-The record of a call and every dialect read chunks through ``Merger``, so an agent sees what is
+The record of a call and every dialect read chunks through ``Normalizer``, so an agent sees what is
 recorded. In the one form texts are strings, a tool call has an id, a name and a number by which its
-pieces are told apart, and arguments are JSON text.
+pieces are told apart, arguments are JSON text, and an answer ends once.
 """
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, is_json_object, message_of, shorten
+from agl_gateway.plain_form import is_plain_answer
 from agl_records.dialects.chat import finish_reason
 
 FAILED = {"error", "abort", "aborted", "cancelled", "canceled", "failed", "timeout"}
@@ -24,8 +27,6 @@ _ONLY_TEXTS = {str}
 UNFINISHED = "the stream ended before the answer was complete"
 
 Json = dict[str, Any]
-_FinishReason = Literal["stop", "length", "tool_calls", "content_filter"] | None
-_Name = Annotated[str, Meta(min_length=1)]
 
 
 class BrokenAnswerError(Exception):
@@ -62,6 +63,8 @@ class ToolCall:
     """Something else has come since."""
     is_closed: bool = False
     """Its arguments were complete then."""
+    holds_object: bool = False
+    """An empty object has come as arguments: a placeholder, if text comes after it."""
 
     def as_chat(self) -> Json:
         """The call as a message has it."""
@@ -80,12 +83,13 @@ class ToolCall:
             return True
         if not name or not self.name:
             return False
+        arguments = "{}" if self.holds_object else self.arguments
         if call_id and self.has_own_id:
-            return bool(self.arguments) and name != self.name
-        if name == self.name and is_numbered and not is_json_object(self.arguments):
+            return bool(arguments) and name != self.name
+        if name == self.name and is_numbered and not is_json_object(arguments):
             return False  # its name comes with each piece
         another = self.is_passed and name != self.name
-        return bool(self.arguments) or another or not is_numbered
+        return bool(arguments) or another or not is_numbered
 
 
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
@@ -97,12 +101,20 @@ class _Choice:
     """In the order in which they began."""
     by_index: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The call that the server's number means now."""
+    finish_reason: str | None = None
 
 
-class Merger:
-    """Reads one answer, chunk by chunk."""
+class Normalizer:
+    """Reads one answer, chunk by chunk.
 
-    def __init__(self) -> None:
+    Args:
+        get_request: What is answered; read where a server numbers its choices from elsewhere than
+            0.
+    """
+
+    def __init__(self, get_request: Callable[[], bytes] = bytes) -> None:
+        self._get_request = get_request
+        self._num_asked: int | None = None
         self._choices: dict[int, _Choice] = {}
         self._answer_id: Any = None
         self.has_calls = False
@@ -141,8 +153,27 @@ class Merger:
         except WRONG_FORM as failure:
             raise wrong_form(data, failure) from None
 
-    def take(self, chunk: Json) -> Json:
+    def take_message(self, answer: Json, choice: Json) -> Json:
+        """One choice of an unstreamed answer as the only chunk of a stream.
+
+        Raises:
+            BrokenAnswerError: The server ends an answer that failed.
+            ValueError: It has a wrong form; others of ``WRONG_FORM`` say the same.
+        """
+        message = dict(choice.get("message", {}))
+        if calls := message.get("tool_calls"):  # each is another call
+            message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
+        part = {**choice, "index": 0, "delta": message}
+        chunk = self.take({**answer, "choices": [part]}, is_whole=True)
+        self.end(0)
+        return chunk
+
+    def take(self, chunk: Json, is_whole: bool = False) -> Json:
         """Bring a chunk into the one form, in place.
+
+        Args:
+            chunk: As it came.
+            is_whole: Nothing comes after it.
 
         Raises:
             BrokenAnswerError: The server ends an answer that failed.
@@ -151,35 +182,52 @@ class Merger:
         self._answer_id = chunk.get("id")
         chunk["choices"] = parts = chunk.get("choices") or []
         for part in parts:
-            index = part.get("index")
-            if type(index) is not int or index < 0:
-                index = part["index"] = 0
+            if (index := part.get("index")) != 0 or type(index) is not int:
+                index = part["index"] = self._choice_number(index)
             choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
-            delta = part.get("delta")
+            delta, is_end = part.get("delta"), bool(part.get("finish_reason"))
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
                 has_text = _take_texts(delta)
                 if has_text and choice.calls:
                     _pass(choice.calls)
                 if pieces := delta.get("tool_calls"):
-                    delta["tool_calls"] = [self._piece(choice, piece) for piece in pieces]
+                    may_hold = not (is_whole or is_end)
+                    delta["tool_calls"] = [self._piece(choice, one, may_hold) for one in pieces]
             if part.get("finish_reason") is not None:
-                part["finish_reason"] = _finish_reason(part["finish_reason"])
-                if part["finish_reason"]:
+                said = _finish_reason(part["finish_reason"])
+                choice.finish_reason = choice.finish_reason or said
+                part["finish_reason"] = said and choice.finish_reason
+                if said:
+                    if held := [call for call in choice.calls if call.holds_object]:
+                        delta = part["delta"] = part.get("delta") or {}
+                        sent = delta.get("tool_calls") or []
+                        delta["tool_calls"] = [*sent, *map(_release, held)]
                     _pass(choice.calls)
         if not isinstance(chunk.get("usage"), dict) and chunk.get("usage") is not None:
             del chunk["usage"]
         return chunk
 
-    def _piece(self, choice: _Choice, piece: Json) -> Json:
+    def _choice_number(self, given: Any) -> int:
+        """Which choice is meant; where one was asked for, servers number it as they like."""
+        if self._num_asked is None:
+            self._num_asked = _count_choices(self._get_request())
+        if self._num_asked == 1 or type(given) is not int or given < 0:
+            return 0
+        if given >= self._num_asked:
+            raise ValueError(f"choice {given} of {self._num_asked}, from 0")
+        return given
+
+    def _piece(self, choice: _Choice, piece: Json, may_hold: bool) -> Json:
         """A piece of a tool call: ``index`` counts calls, and only the first piece has an id."""
         kind = "custom" if piece.get("custom") else "function"
         said: Json = piece.get(kind) or {}
-        name, text = said.get("name") or "", _as_text(said.get(_ARGUMENTS[kind]))
+        arguments = said.get(_ARGUMENTS[kind])
+        name, text = said.get("name") or "", _as_text(arguments)
         index, call_id = _number(piece.get("index")), str(piece.get("id") or "")
         call, is_new = self._meant(choice, index, call_id), False
         if call is None or call.begins_another(call_id, name, index is not None):
             call, is_new = self._begin(choice, call_id, kind), True
-        elif name and (call.arguments or name == call.name):
+        elif name and (call.arguments or call.holds_object or name == call.name):
             name = ""  # comes with every piece
         if index is not None:
             choice.by_index[index] = call
@@ -189,17 +237,19 @@ class Merger:
             if text.strip():
                 raise ValueError(f"more arguments of tool call {call.number} after their end")
             text = ""
-        call.arguments += text
         if text:
             _check_name(call)
+            # Where a server begins with an empty object, the text after it is all of it.
+            call.holds_object = may_hold and not call.arguments and arguments == {}
+            text = "" if call.holds_object else text
+            call.arguments += text
         taken, given = {**piece, "index": call.number}, {"name": name, _ARGUMENTS[kind]: text}
         if is_new:
             taken |= {"id": call.call_id, "type": piece.get("type") or kind}
         else:
             taken.pop("id", None)
-        if changed := {
-            key: value for key, value in given.items() if value != (said.get(key) or "")
-        }:
+        before = {key: value for key, value in said.items() if value is not None}
+        if changed := {key: one for key, one in given.items() if one != before.get(key, "")}:
             taken[kind] = {**said, **changed}
         return taken
 
@@ -226,34 +276,24 @@ def read_whole(body: bytes) -> bytes:
     Raises:
         ValueError: The server says that the answer failed, or it is none.
     """
-    try:
-        _read_answer(body)
-    except NOT_JSON:
-        answer = msgspec.json.decode(body)
-    else:
+    if is_plain_answer(body):
         return body
+    answer = msgspec.json.decode(body)
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return body
     try:
         for choice in answer["choices"]:
-            _take_whole(choice, answer.get("id"))
+            (part,) = Normalizer().take_message(answer, choice)["choices"]
+            if "message" in choice:
+                choice["message"] = part["delta"]
+                for call in part["delta"].get("tool_calls") or ():
+                    del call["index"]
+            choice["finish_reason"] = part["finish_reason"]
     except BrokenAnswerError as failure:
         raise ValueError(str(failure)) from None
     except WRONG_FORM:
         return body  # an agent of the server's own API may read it, and the record says what is odd
     return msgspec.json.encode(answer)
-
-
-def _take_whole(choice: Json, answer_id: Any) -> None:
-    merger, message = Merger(), choice.get("message", {})
-    for number, call in enumerate(message.get("tool_calls") or ()):
-        call["index"] = number  # each is another call
-    part = {"index": 0, "delta": message, "finish_reason": choice.get("finish_reason")}
-    merger.take({"id": answer_id, "choices": [part]})
-    merger.end(0)
-    for call in message.get("tool_calls") or ():
-        del call["index"]
-    choice["finish_reason"] = part["finish_reason"]
 
 
 def is_object(text: str) -> bool:
@@ -267,6 +307,12 @@ def _pass(calls: list[ToolCall], but: ToolCall | None = None) -> None:
         if call is not but and not call.is_closed:
             _check_name(call)
             call.is_passed, call.is_closed = True, is_object(call.arguments)
+
+
+def _release(call: ToolCall) -> Json:
+    """The arguments of a call after whose empty object nothing has come."""
+    call.holds_object, call.arguments = False, "{}"
+    return {"index": call.number, call.kind: {_ARGUMENTS[call.kind]: "{}"}}
 
 
 def _check_name(call: ToolCall) -> None:
@@ -323,58 +369,18 @@ def _read_part(part: Json) -> tuple[bool, str]:
     return True, said if isinstance(said, str) else "".join(_read_part(one)[1] for one in said)
 
 
-class _Function(Struct):
-    name: _Name
-    arguments: str
+class _Asked(Struct):
+    n: Any = 1
+    prompt: Any = None
+    """Of completions, which may ask several."""
 
 
-class _Call(Struct):
-    id: _Name
-    function: _Function
-
-
-class _Texts(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-
-
-class _Message(_Texts):
-    tool_calls: list[_Call] | None = None
-
-
-class _Delta(_Texts):
-    tool_calls: None = None
-
-
-class _Part(Struct):
-    delta: _Delta | None = None
-    finish_reason: None = None
-
-
-class _Chunk(Struct):
-    choices: list[_Part]
-    error: None = None
-
-
-class _WholeChoice(Struct):
-    message: _Message | None = None
-    finish_reason: _FinishReason = None
-
-
-class _Answer(Struct):
-    choices: list[_WholeChoice]
-
-
-_read_chunk = msgspec.json.Decoder(_Chunk).decode
-_read_answer = msgspec.json.Decoder(_Answer).decode
-
-
-def is_plain(data: bytes) -> bool:
-    """Whether a chunk has the one form, without a tool call, an end or an error."""
+def _count_choices(request: bytes) -> int:
+    """How many answers a request asks for; very many where nobody knows."""
     try:
-        _read_chunk(data)
+        asked = msgspec.json.decode(request, type=_Asked)
     except NOT_JSON:
-        return False
-    return True
+        return sys.maxsize
+    prompts = asked.prompt if isinstance(asked.prompt, list) else []
+    several = len([one for one in prompts if isinstance(one, str | list)])
+    return max(several, 1) * (_number(asked.n) or 1)

@@ -1,0 +1,78 @@
+"""Which answers have the form that ``Normalizer`` makes: these it need not read."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agl_gateway.errors import NOT_JSON
+
+_FinishReason = Literal["stop", "length", "tool_calls", "content_filter"] | None
+_Name = Annotated[str, Meta(min_length=1)]
+
+
+class _Function(Struct):
+    name: _Name
+    arguments: str
+
+
+class _Call(Struct):
+    id: _Name
+    function: _Function
+
+
+class _Texts(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+
+
+class _Message(_Texts):
+    tool_calls: list[_Call] | None = None
+
+
+class _Delta(_Texts):
+    tool_calls: None = None
+
+
+class _Part(Struct):
+    index: Annotated[int, Meta(ge=0, le=0)] = 0
+    delta: _Delta | None = None
+    finish_reason: None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Part]
+    error: None = None
+
+
+class _WholeChoice(Struct):
+    message: _Message | None = None
+    finish_reason: _FinishReason = None
+
+
+class _Answer(Struct):
+    choices: list[_WholeChoice]
+
+
+_read_chunk = msgspec.json.Decoder(_Chunk).decode
+_read_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def is_plain_chunk(data: bytes) -> bool:
+    """Whether a chunk has the one form, without a tool call, an end or an error."""
+    try:
+        _read_chunk(data)
+    except NOT_JSON:
+        return False
+    return True
+
+
+def is_plain_answer(body: bytes) -> bool:
+    """Whether an unstreamed answer has the one form."""
+    try:
+        _read_answer(body)
+    except NOT_JSON:
+        return False
+    return True
