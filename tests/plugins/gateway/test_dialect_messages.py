@@ -9,7 +9,7 @@ import pytest
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.dialects.messages import Messages
 from agl_gateway.errors import RefusedError
-from agl_testing.echo_llm import RawReply
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -275,7 +275,7 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "type 'video'"),
         ({"max_tokens": None}, "max_tokens: is missing"),
         ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
@@ -309,6 +309,8 @@ ODD_BLOCKS = [
     ("assistant", {"type": "redacted_thinking", "data": "x"}, "[a thought, left out: only its"),
     ("assistant", {"type": "server_tool_use", "id": "s", "name": "web_search"}, "server_tool_use"),
     ("user", {"type": "web_search_tool_result", "content": []}, "'web_search_tool_result', left"),
+    ("user", {"type": "tool_result", "tool_use_id": "c", "is_error": True}, "The tool failed."),
+    ("user", {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": "no"}, "no"),
 ]
 
 
@@ -353,10 +355,59 @@ async def test_system_messages_in_the_middle_are_what_the_model_wants(
     assert (Key.OVERRIDDEN in (await bench.span()).attributes) == (how in ("merge", "as_user"))
 
 
-async def test_counting_tokens_is_refused_and_is_no_model_call(bench, client) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="counts no tokens"):
-        await client.messages.count_tokens(model="echo", messages=ask()["messages"])
-    assert await bench.spans() == []
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "offered", "expected"),
+    [
+        ({"type": "any"}, [], (None, None)),
+        ({"type": "tool", "name": "web_search"}, [TOOL], (["look"], "auto")),
+        ({"type": "tool", "name": "look"}, [TOOL], (["look"], {"name": "look"})),
+    ],
+)
+async def test_tools_that_only_their_provider_runs_are_left_out_and_marked(
+    bench, choice: dict, offered: list, expected: tuple
+) -> None:
+    asked = ask(tools=[SEARCH, *offered], tool_choice=choice)
+    assert (await bench.post(asked, path="messages"))[0] == 200
+    (request,) = bench.llm.requests
+    names = [tool["function"]["name"] for tool in request.get("tools", ())] or None
+    chosen = request.get("tool_choice")
+    assert (names, chosen["function"] if isinstance(chosen, dict) else chosen) == expected
+    assert "web_search_20250305" in (await bench.span()).attributes[Key.OVERRIDDEN][0]
+    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
+    assert (await bench.post(asked, path="messages"))[0] == 400
+
+
+class Tokenizing(EchoLLM):
+    """Counts as vLLM does."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != "/tokenize":
+            await super().__call__(scope, receive, send)
+            return
+        asked = json.loads((await receive())["body"])
+        ids = self.render(asked["messages"], asked.get("tools", ()))
+        body = json.dumps({"count": len(ids), "tokens": ids}).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def test_tokens_are_counted_by_the_server_or_estimated(bench, client) -> None:
+    asked = {"model": "echo", "system": "be kind", "tools": [TOOL], "messages": ask()["messages"]}
+    estimate = await client.messages.count_tokens(**asked)
+    assert estimate.is_estimate
+    with Tokenizing() as llm:
+        bench.proxy.update_model_list(bench.models(llm.url))
+        counted = await client.messages.count_tokens(**asked)
+        answer = await client.messages.create(**ask(system="be kind", tools=[TOOL]))
+    assert counted.to_dict() == {"input_tokens": answer.usage.input_tokens}
+    assert 0 < estimate.input_tokens < 9 * counted.input_tokens
+    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
+    with pytest.raises(anthropic.NotFoundError, match=r"tokenize answered 404"):
+        await client.messages.count_tokens(**asked)
+    assert len(await bench.spans()) == 1
 
 
 CALLED = {"name": "look", "arguments": "{}"}

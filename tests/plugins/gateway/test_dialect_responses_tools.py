@@ -204,7 +204,6 @@ TWICE = {"type": "function", "name": "agents__spawn"}
 @pytest.mark.parametrize(
     ("items", "tools", "named"),
     [
-        ("hello", [{"type": "web_search"}], 'web_search = "disabled"'),
         ("hello", [{**SEARCH, "execution": "server"}], "tools.0.execution: got 'server'"),
         ("hello", [{**PATCH, "strict": True}], "tools.0.strict"),
         ("hello", [{**PATCH, "format": {"type": "xml"}}], "tools.0.format.type: got 'xml'"),

@@ -30,6 +30,7 @@ from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.response_history import AttemptHistory, ResponseHistory
 from agl_gateway.routing import Tries, deadline_of
+from agl_gateway.token_count import count_tokens
 from agl_gateway.upstream import Opens
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
@@ -101,6 +102,7 @@ class GatewayApp:
             "end": ("POST", self._end_attempt),
             "flush": ("POST", self._flush),
             "metrics": ("GET", self._show_metrics),
+            "messages/count_tokens": ("POST", self._count_tokens),
         }
         self._requests = RequestMetrics()
         if self.tracker is not None:
@@ -141,15 +143,15 @@ class GatewayApp:
                     await reply.whole(200, b'{"status":"ok"}')
                     return
                 raise RefusedError(404, self._unknown_address(scope["method"], path))
-            method, handler = self._handlers[what] if dialect is None else ("POST", None)
+            method, handler = self._handlers.get(what, ("POST", None))
             if scope["method"] != method:
                 raise RefusedError(405, f"{path} takes {method}, not {scope['method']}")
             origin = await self._origin(scope, match)
             request = _Request(scope, receive, reply, origin)
-            if dialect is not None:
-                await self._call(dialect, request)
-            elif handler is not None:
+            if handler is not None:
                 await handler(request)
+            elif dialect is not None:
+                await self._call(dialect, request)
         except RefusedError as refused:
             await _refuse(reply, refused, dialect or DIALECTS["chat/completions"])
 
@@ -271,6 +273,23 @@ class GatewayApp:
         with suppress(TimeoutError):
             await asyncio.wait_for(self.recorder.flush(attempt_id), STORE_SECONDS)
 
+    async def _count_tokens(self, request: _Request) -> None:
+        """Answer how many tokens a message would have."""
+        body = await read_body(request.receive, self.max_body_bytes)
+        exchange = DIALECTS["messages/count_tokens"].read(body)
+        strict = self._choose(exchange.model, request.origin).strict
+        tries = self._tries(exchange, request, time.time())
+        counted = await count_tokens(exchange, self.upstream, tries, strict)
+        await request.reply.whole(200, counted, JSON)
+
+    def _tries(self, exchange: Exchange, request: _Request, start_time: float) -> Tries:
+        return Tries(
+            lambda tried: self._choose(exchange.model, request.origin, tried),
+            self.num_retries,
+            lambda: deadline_of(request.scope["headers"], start_time),
+            request.origin.attempt_id,
+        )
+
     async def _call(self, dialect: Dialect, request: _Request) -> None:
         origin, reply = request.origin, request.reply
         if origin.has_key and origin.rollout_id:
@@ -318,17 +337,8 @@ class GatewayApp:
                 numbers = None if attempt is None else attempt.numbers
                 await self.call_limits.before(record, exchange, numbers)
                 entered = exchange
-                answer = await self.upstream.open(
-                    Tries(
-                        lambda tried: self._choose(exchange.model, origin, tried),
-                        self.num_retries,
-                        lambda: deadline_of(request.scope["headers"], record.start_time),
-                        origin.attempt_id,
-                    ),
-                    exchange,
-                    dialect.path,
-                    self.callbacks,
-                )
+                tries = self._tries(exchange, request, record.start_time)
+                answer = await self.upstream.open(tries, exchange, dialect.path, self.callbacks)
                 try:
                     await relay(answer, exchange, record, reply, end, dialect.error)
                 finally:

@@ -18,6 +18,9 @@ EXTENSIONS = {
 }
 """Callback name -> the field of the request that it sets to true."""
 
+TOKENIZE = "../tokenize"
+"""Where vLLM and others count tokens, beside their ``/v1``."""
+
 NULL = Raw(b"null")
 TRUE = Raw(b"true")
 WITH_USAGE = Raw(b'{"include_usage":true}')

@@ -20,7 +20,7 @@ import msgspec
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl_gateway.dialect import Exchange
+from agl_gateway.dialect import TOKENIZE, Exchange
 from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
 from agl_gateway.routing import Tries
 from agl_gateway.upstream import Answer, Opens
@@ -195,6 +195,8 @@ class Replay:
         """
         request = json.loads(exchange.asked)
         entries = self._entries.get(_key(path, request))
+        if not entries and path == TOKENIZE:
+            raise RefusedError(404, "the recording has no such count of tokens")
         if not entries or self.difference is not None:
             raise self._stop(path, request)
         entry = entries.popleft()

@@ -11,7 +11,7 @@ from yarl import URL
 
 from agl_gateway import litellm
 from agl_gateway.backend import Backend
-from agl_gateway.dialect import Exchange
+from agl_gateway.dialect import TOKENIZE, Exchange
 from agl_gateway.errors import BrokenOffError, RefusedError
 from agl_gateway.pool import CONNECT_SECONDS, Connection, Pool
 from agl_gateway.routing import Tries, rest
@@ -176,6 +176,8 @@ class Upstream:
         if backend.provider_parameters is not None:
             return await litellm.ask(backend, exchange, path)
         url, headers = backend.url.removesuffix(CHAT) + path, backend.headers
+        if path == TOKENIZE:
+            url = urllib.parse.urljoin(backend.url.removesuffix(CHAT), path)
         body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
         if tries.attempt_id and backend.takes_extensions:
             headers = {**headers, SESSION_HEADER: urllib.parse.quote(tries.attempt_id)}

@@ -11,6 +11,8 @@ from agl_records.dialects.fields import Fields, refuse
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
 _LEFT_OUT = ("document", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
+_HOSTED = ("web_search", "web_fetch", "code_execution", "tool_search_tool", "mcp_toolset")
+"""Beginnings of the types of tools that Anthropic's servers run."""
 INVALID_JSON = "INVALID_JSON"
 """Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
 
@@ -88,9 +90,13 @@ def _user(message: Fields, content: Any, role: str, referred: set[str]) -> list[
 
 def _tool_result(block: Fields, referred: set[str]) -> dict[str, Any]:
     call_id, content = block.need("tool_use_id", str, ""), block.any("content")
-    block.pass_over("cache_control", "is_error")
+    block.pass_over("cache_control")
+    is_error = block.get("is_error", bool)
     block.end()
     text = "" if content is None else _content(block, content, "content", referred)
+    if is_error and not block.is_recorded:
+        block.degrade("'is_error'", "chat completions say in the text that a tool failed")
+        text = text or "The tool failed."
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -197,12 +203,12 @@ def _image_url(source: Fields | None, block: Fields) -> str:
 
 def _tool(tool: Fields, referred: set[str]) -> dict[str, Any] | None:
     """None for a deferred tool that no result of a search has named yet, and for a server's."""
-    kind = tool.one_of(
-        "type",
-        ("custom",),
-        "tools that Anthropic's servers run do not exist here; offer a function of the agent's own",
-    )
-    if kind not in (None, "custom"):
+    kind = tool.peek("type")
+    if str(kind).startswith(_HOSTED) and not tool.is_recorded:
+        tool.degrade(f"a tool of type {kind!r}", "only Anthropic's servers run it")
+        return None
+    why = "only Anthropic's models know it; offer a function of the agent's own"
+    if tool.one_of("type", ("custom",), why) not in (None, "custom"):
         return None
     function = {
         "name": tool.need("name", str),

@@ -6,7 +6,7 @@ from typing import Any
 
 from agl_records.dialects.chat import joined, with_reasoning
 from agl_records.dialects.fields import Fields, refuse
-from agl_records.dialects.responses_tools import HOSTED, Tool, call_of, read_tools
+from agl_records.dialects.responses_tools import NOT_HERE, Tool, call_of, read_tools
 
 SEND_ALL = "send all items of the conversation in 'input'"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -131,7 +131,7 @@ class _Turn:
         known = {tool.function["name"] for tool in self._tools}
         self._tools += [tool for tool in found if tool.function["name"] not in known]
         if kind == "tool_search_output":
-            item.one_of("execution", ("client",), HOSTED)
+            item.one_of("execution", ("client",), NOT_HERE)
             # OpenAI shows the definitions here; of chat completions, 'tools' then has them.
             names = ", ".join(tool.function["name"] for tool in found)
             self._add_result(item, "", f"{names} can be called now." if names else "Nothing found.")

@@ -16,10 +16,9 @@ from agl.utils.json_values import parse_json
 from agl_records.dialects.chat import as_chat, tool_call
 from agl_records.dialects.fields import Fields
 
-HOSTED = (
-    "tools that OpenAI's servers run do not exist here; offer a function of the agent's own (Codex "
-    'leaves its search out with web_search = "disabled" in its config.toml)'
-)
+HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp")
+"""Beginnings of the types of tools that OpenAI's servers run."""
+NOT_HERE = "only OpenAI's models and servers know it; offer a function of the agent's own"
 INPUT = "input"
 """The only parameter of a function that stands for a tool of free text."""
 SHELL = "local_shell"
@@ -121,7 +120,7 @@ def call_of(item: Fields, kind: str) -> dict[str, Any]:
     if kind == "local_shell_call":
         name, arguments = SHELL, _shell_arguments(item)
     elif kind == "tool_search_call":
-        item.one_of("execution", ("client",), HOSTED)
+        item.one_of("execution", ("client",), NOT_HERE)
         name, arguments = SEARCH, item.any("arguments")
     else:
         name = chat_name(item.need("name", str), item.get("namespace", str))
@@ -175,7 +174,11 @@ def read_tools(offered: Iterable[Fields], found: bool = False) -> list[Tool]:
 
 def _tools(tool: Fields, found: bool, namespace: str = "") -> list[Tool]:
     allowed = ("function", "custom", *(() if namespace else (SHELL, SEARCH, "namespace")))
-    kind = tool.one_of("type", allowed, HOSTED) or "function"
+    hosted = tool.peek("type")
+    if str(hosted).startswith(HOSTED) and not tool.is_recorded:
+        tool.degrade(f"a tool of type {hosted!r}", "only OpenAI's servers run it")
+        return []
+    kind = tool.one_of("type", allowed, NOT_HERE) or "function"
     if kind not in allowed:
         return []  # recorded: one that OpenAI's servers ran
     if kind == "namespace":
@@ -184,7 +187,7 @@ def _tools(tool: Fields, found: bool, namespace: str = "") -> list[Tool]:
     function: dict[str, Any] = {"name": chat_name(name, namespace)}
     function["description"] = tool.get("description", str)
     if kind == SEARCH:
-        tool.one_of("execution", ("client",), HOSTED)
+        tool.one_of("execution", ("client",), NOT_HERE)
     if kind == SHELL:
         function |= {"description": _SHELL_DESCRIPTION, "parameters": _SHELL_PARAMETERS}
     elif kind == "custom":

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from agl_gateway.dialect import TOKENIZE, Exchange, dumps, read_object
 from agl_gateway.dialects.messages_answer import MessageStream, error_body
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
-from agl_gateway.errors import RefusedError
-from agl_gateway.response_history import NO_HISTORY, AttemptHistory
+from agl_gateway.response_history import AttemptHistory
 from agl_records.dialects.fields import Fields
 from agl_records.dialects.messages import conversation
 
@@ -20,35 +20,41 @@ SCHEMA_NAME = "answer"
 class Messages(TranslatedDialect):
     """Anthropic's messages."""
 
-    def translate(self, request: Fields, history: AttemptHistory) -> Translated:
-        return Translated(to_chat(request), MessageStream())
+    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
+        return Translated(to_chat(request, request.need("max_tokens", int)), MessageStream())
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
         return error_body(status, message)
 
 
 class CountTokens(Messages):
-    """``/v1/messages/count_tokens``, which the gateway cannot answer: it has no tokenizer."""
+    """``/v1/messages/count_tokens``, which is no model call."""
 
     operation = ""
+    path = TOKENIZE
 
-    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Translated:
-        raise RefusedError(
-            404,
-            "the gateway counts no tokens before a call, since chat completions offer no such "
-            "question; read 'usage.input_tokens' of the answers instead",
-        )
+    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
+        chat = to_chat(request)
+        body = dumps({name: chat[name] for name in _COUNTED if name in chat})
+        return Exchange(body, read_object(body))
 
 
-def to_chat(request: Fields) -> dict[str, Any]:
+_COUNTED = ("model", "messages", "tools", "continue_final_message", "add_generation_prompt")
+
+
+def to_chat(request: Fields, max_tokens: int | None = None) -> dict[str, Any]:
     """The chat completion request.
+
+    Args:
+        request: As it came.
+        max_tokens: Of the answer.
 
     Raises:
         FieldError: A field is wrong, or cannot be translated.
     """
     messages, tools = conversation(request)
     chat: dict[str, Any] = {"model": request.any("model"), "messages": messages}
-    chat["max_completion_tokens"] = request.need("max_tokens", int)
+    chat["max_completion_tokens"] = max_tokens
     for name, kind in (("temperature", float), ("top_p", float), ("top_k", int), ("stream", bool)):
         chat[name] = request.get(name, kind)
     chat["stop"] = request.get("stop_sequences", list)
@@ -57,7 +63,7 @@ def to_chat(request: Fields) -> dict[str, Any]:
         metadata.end()
     chat["tools"] = tools or None
     if choice := request.object("tool_choice"):
-        chat |= _tool_choice(choice)
+        chat |= _tool_choice(choice, tools)
     chat["reasoning_effort"] = _effort_of_thinking(request.object("thinking"))
     if output := request.object("output_config"):
         chat["reasoning_effort"] = output.get("effort", str) or chat["reasoning_effort"]
@@ -75,14 +81,19 @@ def to_chat(request: Fields) -> dict[str, Any]:
     return {name: value for name, value in chat.items() if value is not None}
 
 
-def _tool_choice(choice: Fields) -> dict[str, Any]:
+def _tool_choice(choice: Fields, tools: list[dict[str, Any]]) -> dict[str, Any]:
     kind = choice.one_of("type", ("auto", "any", "none", "tool"), "see 'tool_choice'")
     chosen: Any = {"any": "required"}.get(str(kind), kind)
+    names = {tool["function"]["name"] for tool in tools}
     if kind == "tool":
-        chosen = {"type": "function", "function": {"name": choice.need("name", str)}}
+        names &= {name := choice.need("name", str)}
+        chosen = {"type": "function", "function": {"name": name}}
     one_only = choice.get("disable_parallel_tool_use", bool)
     choice.end()
-    return {"tool_choice": chosen, "parallel_tool_calls": False if one_only else None}
+    if choice.degraded and kind != "none" and not names:
+        choice.degrade("the choice of a tool", "that tool is left out")
+        chosen = "auto" if tools else None
+    return {"tool_choice": chosen, "parallel_tool_calls": False if one_only and chosen else None}
 
 
 def _effort_of_thinking(thinking: Fields | None) -> str | None:

@@ -8,7 +8,7 @@ from agl_gateway.errors import error_body
 from agl_gateway.response_history import AttemptHistory
 from agl_records.dialects.fields import Fields, refuse
 from agl_records.dialects.responses import SEND_ALL, conversation
-from agl_records.dialects.responses_tools import SEARCH, SHELL, chat_name
+from agl_records.dialects.responses_tools import HOSTED, SEARCH, SHELL, chat_name
 
 HINTS = {
     "conversation": f"the gateway has no conversations: give 'previous_response_id', or {SEND_ALL}",
@@ -105,8 +105,13 @@ def _refuse_services(request: Fields) -> None:
 def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
     choice = request.any("tool_choice")
     echo.set("tool_choice", choice)
+    if request.degraded and not chat["tools"]:
+        return None  # all of them were left out
     if isinstance(choice, dict):
         fields = request.within(choice, "tool_choice")
+        if str(choice.get("type")).startswith(HOSTED):
+            fields.degrade("the choice of a tool", "only OpenAI's servers run it")
+            return None
         if choice.get("type") == "allowed_tools":
             return _allowed(fields, chat)
         kinds = ("function", "custom", SHELL, SEARCH)
@@ -125,7 +130,7 @@ def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
 def _allowed(choice: Fields, chat: dict[str, Any]) -> Any:
     """The model sees the allowed tools and no others."""
     choice.pass_over("type")
-    names = {tool.need("name", str) for tool in choice.objects("tools")}
+    names = {tool.get("name", str) for tool in choice.objects("tools")}
     tools = [tool for tool in chat["tools"] or () if tool["function"]["name"] in names]
     choice.degrade("tools that are not allowed", "chat completions offer only those that are")
     chat["tools"] = tools or None
