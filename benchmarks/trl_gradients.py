@@ -43,7 +43,7 @@ from trl import (
 
 import agl_torch
 from agl.types import Rollout
-from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_learning.selection import select_best

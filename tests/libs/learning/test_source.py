@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from agl.errors import ConfigError, StoppedError
-from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.task_order import Tasks
 from agl_learning.trainer.source import (

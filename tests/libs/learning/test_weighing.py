@@ -10,8 +10,7 @@ import pytest
 
 import agl_learning
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen
-from agl_learning.advantages.estimator_option import ADVANTAGES, OF_TOKENS, estimator_of
+from agl_learning.advantages.estimator_option import ADVANTAGES, OF_TOKENS, Foreseen
 from agl_learning.advantages.weighing import (
     WeighingOptions,
     check_copies,
@@ -231,7 +230,7 @@ def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch
     (first, *_) = weigh(batch(), given)
     assert [each.value for each in first.advantages] == [0.75, 0.75]
     assert first.advantages[0].because == "own:distance (The distance from 0.25); its reward: 1"
-    assert estimator_of(first.advantages[0].because) == "own:distance"
+    assert first.advantages[0].estimator == "own:distance"
     check_copies("Mine", given, group_size=1)  # it may look at the whole step
 
 

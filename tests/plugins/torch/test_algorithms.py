@@ -13,8 +13,6 @@ import torch
 import agl_torch
 from agl.errors import ConfigError
 from agl.types import Rollout
-from agl_learning.advantages.estimates import is_mean_of_tokens
-from agl_learning.advantages.estimator_option import estimator_of
 from agl_learning.advantages.weighing import Weighed, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_models.sampling.sequences import SamplingRequest
@@ -315,8 +313,8 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
         booked = [advantage.value for advantage in one.advantages]
         assert booked == pytest.approx([part.mean() for part in parts], abs=1e-9)
         for advantage, part in zip(one.advantages, parts, strict=True):
-            assert estimator_of(advantage.because) == "gae"
-            assert is_mean_of_tokens(advantage.because) == (len(set(part)) > 1)
+            assert advantage.estimator == "gae"
+            assert advantage.is_mean == (len(set(part)) > 1)
 
 
 @pytest.mark.parametrize(("gamma", "temperature"), [(0.0, 1.0), (0.5, 0.7), (1.0, 1.0)])

@@ -17,12 +17,12 @@ TOKENS = {
 }
 
 
-async def fill_with_group(path, because=None, **begun):
+async def fill_with_group(path, told=None, **begun):
     """Rewards are 1 and 0; the id of the first.
 
     Args:
         path: Of the store's new file.
-        because: What each advantage says of itself; None for that of GRPO.
+        told: What each advantage says of itself otherwise than that of GRPO.
         begun: More about the run.
     """
     store = agl.SqliteLightningStore(path, durability="process")
@@ -46,8 +46,7 @@ async def fill_with_group(path, because=None, **begun):
         ledger.merge(made.ledger)
         rows_G.append(made.rows)
     for rows, of_rows in zip(rows_G, sibling_advantages(rows_G), strict=True):
-        told = {} if because is None else {"because": because}
-        ledger.train(rows[0], [one.model_copy(update=told) for one in of_rows[0]], 0)
+        ledger.train(rows[0], [one.changed(**(told or {})) for one in of_rows[0]], 0)
     await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
     await store.close()
     return ended[0].rollout_id

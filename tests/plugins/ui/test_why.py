@@ -21,10 +21,8 @@ from .grouped import TOKENS, fill_with_group
 from .long_trace import fill_with_long_trace
 from .stores import apart, call_span, reward_span
 
-OF_PPO = (
-    "gae (how much more came than a critic expected, whitened over the step), the mean of 3 tokens "
-    "from -1 to 2; its reward: 1"
-)
+OF_PPO = {"because": "gae, the mean of 3 tokens", "estimator": "gae", "is_mean": True}
+OF_ONES_OWN = {"because": "mine:half; its reward: 1", "estimator": "mine:half"}
 
 
 def read(address):
@@ -63,6 +61,15 @@ def test_tokens_are_shown_as_text_by_the_tokenizer_that_a_run_keeps(serve, train
     for broken in ("{", json.dumps(panic)):  # half of it, and what no text has
         (alone.parent / "checkpoints/tokenizer.json").write_text(broken)
         assert "Numbers are token ids" in read(url)
+
+
+def test_an_estimator_of_ones_own_is_shown_without_a_mean_that_it_does_not_use(serve, tmp_path):
+    file = tmp_path / "own.db"
+    rollout_id = apart(fill_with_group(file, OF_ONES_OWN))
+    address = f"{serve(file)}/s/own/rollouts/{rollout_id}"
+    text = read(f"{address}?call={call_of(address)}&token=1")
+    assert "standard deviation" not in text
+    assert "<dt>Group</dt><dd>all calls of the sibling rollouts: 2 of 2 rollouts" in text
 
 
 def test_a_mean_over_tokens_is_not_said_to_be_that_of_a_token(serve, tmp_path):

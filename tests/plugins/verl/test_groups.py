@@ -13,8 +13,6 @@ from agl.errors import ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import RolloutConfig, Span
-from agl_learning.advantages.estimates import is_mean_of_tokens
-from agl_learning.advantages.estimator_option import estimator_of
 from agl_learning.collect.collector import Collector
 from agl_learning.reports import run_metrics
 from agl_learning.run.folder import Generation, begin_generation, read_generation
@@ -467,5 +465,5 @@ async def test_a_mean_over_the_tokens_of_a_call_says_so():
         await ours.settle(Settle(7, {keys[0]: [0.7, 0.7], keys[1]: [0.0, None]}, {}))
         parts = await agl.load_parts(ours.store, step=7)
     calls = [one for part in parts for one in part.trained if one.kind == "call"]
-    assert [is_mean_of_tokens(one.advantage.because) for one in calls] == [True, True]
-    assert estimator_of(calls[0].advantage.because) == "gae"
+    assert [one.advantage.is_mean for one in calls] == [True, True]
+    assert calls[0].advantage.estimator == "gae"

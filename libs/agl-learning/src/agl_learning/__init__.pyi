@@ -1,6 +1,5 @@
 from .advantages.comparisons import Inputs as Inputs, compared as compared
-from .advantages.estimates import Foreseen as Foreseen
-from .advantages.estimator_option import Estimator as Estimator
+from .advantages.estimator_option import Estimator as Estimator, Foreseen as Foreseen
 from .advantages.estimators import ESTIMATORS as ESTIMATORS
 from .advantages.group_advantages import (
     group_advantages as group_advantages,

@@ -95,6 +95,8 @@ class Credit(Record):
     """A sentence for a person, with the arithmetic."""
     group: str = ""
     """Calls of sibling rollouts with this key are compared with each other; "" is everything."""
+    overlong: float = 0.0
+    """What a long answer cost; the reward is less this."""
     step: StepCredit | None = None
     reason: ExclusionReason = "no_reward"
     """Why there is no reward; only read where ``reward`` is None."""
@@ -108,6 +110,13 @@ class Advantage(Record):
     """What it was compared with."""
     because: str
     """The arithmetic, for a person."""
+    estimator: str = "grpo"
+    """Its name, or ``module:function``."""
+    is_mean: bool = False
+    """Whether it is the mean over tokens of which each had its own, so that none is known to have
+    it."""
+    is_foreseen: bool = False
+    """Whether what a model says of tokens has a part in it: a divergence, a critic's values."""
 
 
 ItemKind = Literal["call", "rollout", "reward"]

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen
-from agl_learning.advantages.estimator_option import Estimator
+from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.trainer.base import Credit
 from agl_runs.options import pick_options

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agl_learning.advantages.estimates import Foreseen
+from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen
-from agl_learning.advantages.estimator_option import Estimator
+from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_runs.options import AboveZero, NotNegative
 from agl_torch.adapter import copy_trained
 from agl_torch.models import load_model

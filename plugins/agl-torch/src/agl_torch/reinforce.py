@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Gt, Le
 
 from agl.errors import ConfigError
-from agl_learning.advantages.estimates import Foreseen
-from agl_learning.advantages.estimator_option import Estimator
+from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:

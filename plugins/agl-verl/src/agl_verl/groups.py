@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl.types import RolloutMode
-from agl_learning.advantages.estimates import mean_of_tokens
 from agl_learning.advantages.estimator_option import OF_TOKENS
 from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
@@ -313,11 +312,11 @@ def _train(
 
 def _weighed(row: TrainingRow, advantages: list[float | None], estimator: str) -> Weighed:
     """The calls of a row that have an advantage."""
-    because = f"{estimator}, as verl has it"
-    if estimator in OF_TOKENS:  # verl says one number per call
-        because += mean_of_tokens("its")
+    is_mean = estimator in OF_TOKENS  # verl says one number per call
+    because = f"{estimator}, as verl has it" + (", the mean of its tokens" if is_mean else "")
+    about: dict[str, Any] = {"because": because, "estimator": estimator, "is_mean": is_mean}
     given = {
-        n: Advantage(value=value, group=row.credits[n].group, because=because)
+        n: Advantage(value=value, group=row.credits[n].group, **about)
         for n, value in enumerate(advantages)
         if value
     }

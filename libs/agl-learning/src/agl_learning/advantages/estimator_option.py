@@ -1,17 +1,16 @@
-"""The option ``estimator``: the names of estimators, and functions of one's own."""
+"""The option ``estimator``, what goes into an estimator beside rewards, and what comes out."""
 
-import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from inspect import getdoc, isclass, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import ConfigError
 from agl.plugins.build import import_attribute
 from agl.utils.checks import check_choice, check_numbers
+from agl_records.training_data import TrainingRow
+from agl_records.types import Advantage
 from agl_runs.options import Group
-
-if TYPE_CHECKING:
-    from agl_learning.advantages.estimators import EstimatorFunction
 
 DEFAULT = "grpo"
 ADVANTAGES = {
@@ -43,31 +42,43 @@ ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
 """Estimators that look at the rollouts of a step whether they are siblings or not."""
 
 
-def estimator_of(because: str) -> str:
-    """The estimator that an advantage names; the default one where it names none."""
-    found = re.match(r"([\w.:]+)(?: \(|, as )", because)
-    known = {*ABOUT, *OF_TOKENS}
-    is_one = found is not None and (found[1] in known or ":" in found[1])
-    return found[1] if found is not None and is_one else DEFAULT
+@dataclass(frozen=True)
+class Foreseen:
+    """What a model says of the sampled tokens before their advantages are made.
 
-
-def find_estimator(name: str) -> "EstimatorFunction":
-    """The function of an estimator: one of ours, or ``module:function``.
-
-    Raises:
-        ConfigError: There is no such function.
+    Lists have one list per row, with one number per sampled token.
     """
-    if ":" in name:
-        return import_attribute(name)
-    from agl_learning.advantages import estimators
 
-    return {**estimators.ESTIMATORS, "reverse_kl": estimators.reverse_kl}[name]
+    penalties: list[list[float]] | None = None
+    """Added to the rewards, each at its token."""
+    values: list[list[float]] | None = None
+    """What a critic expects before each token."""
+    gamma: float = 1.0
+    """What a reward loses per token."""
+    lam: float = 1.0
+    """Of generalised advantage estimation."""
+
+
+Foresee = Callable[[list[TrainingRow]], Foreseen | None]
+"""Looks at all rows that are weighed."""
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What one row gets; a list of lists has one list per call, with one number per token."""
+
+    advantages: list[Advantage]
+    """One per call: the mean over its tokens."""
+    tokens: list[list[float]] = field(default_factory=list[list[float]])
+    """Advantages, where those of a call's tokens differ; else empty."""
+    returns: list[list[float]] = field(default_factory=list[list[float]])
+    values: list[list[float]] = field(default_factory=list[list[float]])
 
 
 def describe_estimator(name: str) -> str:
     """What an estimator makes of rewards; of ``module:function`` the first line that says so."""
     if ":" in name:
-        return (getdoc(find_estimator(name)) or "of one's own").partition("\n")[0].rstrip(".")
+        return (getdoc(import_attribute(name)) or "of one's own").partition("\n")[0].rstrip(".")
     return ABOUT[name]
 
 
@@ -79,7 +90,7 @@ def check_estimator(owner: str, /, **values: object) -> None:
     """
     for name, value in values.items():
         if isinstance(value, str) and ":" in value:
-            _check_function(f"{owner}: {name} {value!r}", find_estimator(value))
+            _check_function(f"{owner}: {name} {value!r}", import_attribute(value))
             continue
         for refused, needed in OF_TOKENS.items():
             if value == refused:

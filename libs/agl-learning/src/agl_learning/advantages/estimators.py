@@ -46,15 +46,17 @@ Where we differ from verl, which has the same formulas over rows:
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from agl.errors import AlgorithmError
+from agl.plugins.build import import_attribute
 from agl_learning.advantages.comparisons import (
     EQUAL,
+    Comparison,
     Entry,
+    EstimatorFunction,
     Inputs,
     compared,
     group_moments,
@@ -62,7 +64,7 @@ from agl_learning.advantages.comparisons import (
     token_weights,
     whiten,
 )
-from agl_learning.advantages.group_advantages import distance
+from agl_learning.advantages.group_advantages import distance, group_advantages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,13 +78,15 @@ def grpo(inputs: Inputs, whole: bool = False) -> "Tensor":
 
     With ``whole``, rollouts are compared even where credits tell their calls apart.
     """
+    return compared(inputs, _against_siblings(inputs.normalise_std), whole)
 
+
+def _against_siblings(normalise_std: bool = False) -> Comparison:
     def compare(group: list[list[Entry]]) -> list[list[float]]:
-        of_group = group_moments(group)
-        scale = of_group.std + EPSILON if inputs.normalise_std else 1.0
-        return [[of_group.distance(entry.reward) / scale for entry in each] for each in group]
+        rewards_G_D = [[entry.reward for entry in entries] for entries in group]
+        return group_advantages(rewards_G_D, normalise_std, EQUAL)
 
-    return compared(inputs, compare, whole)
+    return compare
 
 
 def rloo(inputs: Inputs) -> "Tensor":
@@ -122,7 +126,7 @@ def gpg(inputs: Inputs) -> "Tensor":
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
         rewarded.update(entry.rollout for each in group for entry in each if entry.reward != 0)
-        return _against_mean(group)
+        return _against_siblings()(group)
 
     distances_NT = compared(inputs, compare)
     return len(inputs.outcomes_N) / max(1, len(rewarded)) * distances_NT
@@ -130,17 +134,12 @@ def gpg(inputs: Inputs) -> "Tensor":
 
 def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
     """Distance from the mean of siblings, whitened over the batch."""
-    return _whiten_distances(compared(inputs, _against_mean), inputs.rollouts.mask_NT)
+    return _whiten_distances(compared(inputs, _against_siblings()), inputs.rollouts.mask_NT)
 
 
 def _whiten_distances(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
     """``whiten``; what has no distance keeps none, whatever the mean of the batch is."""
     return whiten(values_NT, mask_NT) * (values_NT != 0)
-
-
-def _against_mean(group: list[list[Entry]]) -> list[list[float]]:
-    of_group = group_moments(group)
-    return [[of_group.distance(entry.reward) for entry in entries] for entries in group]
 
 
 def grpo_passk(inputs: Inputs) -> "Tensor":
@@ -275,9 +274,6 @@ def _to_go(values_NT: "Tensor", mask_NT: "Tensor", decay: float) -> "Tensor":
     return (sums * mask_NT).to(values_NT.dtype)
 
 
-EstimatorFunction = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]
-"""Gives advantages ``(N, T)``, or these and returns."""
-
 ESTIMATORS: dict[str, EstimatorFunction] = {
     "gae": gae,
     "gdpo": gdpo,
@@ -290,3 +286,10 @@ ESTIMATORS: dict[str, EstimatorFunction] = {
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "rloo": rloo,
 }
+
+
+def find_estimator(name: str) -> EstimatorFunction:
+    """The function of an estimator of calls: one of ours, or ``module:function``."""
+    if ":" in name:
+        return import_attribute(name)
+    return {**ESTIMATORS, "reverse_kl": reverse_kl}[name]

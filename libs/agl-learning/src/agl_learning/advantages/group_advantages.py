@@ -53,13 +53,14 @@ def distance(reward: float, baseline: float, tolerance: float) -> float:
 
 
 def group_advantages(
-    rewards_G_D: Sequence[Sequence[float]], normalise_std: bool = True
+    rewards_G_D: Sequence[Sequence[float]], normalise_std: bool = True, equal: float = EQUAL
 ) -> list[list[float]]:
     """Advantage per entry of one group.
 
     Args:
         rewards_G_D: Per rollout of the group, its rewards (at least one).
         normalise_std: Divide by the group's (sample) standard deviation plus 1e-6.
+        equal: See ``moments``.
 
     Returns:
         Same shape. All zero when the rewards are equal.
@@ -71,7 +72,7 @@ def group_advantages(
         ``[[1.0], [0.0, 0.0]]``: two rollouts, the second with two rewards. Mean 0.5 and deviation
         0.7071, as if each had one: ``[[0.7071], [-0.7071, -0.7071]]``.
     """
-    group = moments(rewards_G_D)
+    group = moments(rewards_G_D, equal)
     return [[_advantage(reward, group, normalise_std) for reward in row] for row in rewards_G_D]
 
 

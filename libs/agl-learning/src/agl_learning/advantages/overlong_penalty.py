@@ -110,8 +110,8 @@ def punished(
 
 def _with(row: TrainingRow, cost: float, why: str) -> TrainingRow:
     credits = [
-        credit.model_copy(
-            update={"reward": (credit.reward or 0.0) + cost, "because": credit.because + why}
+        credit.changed(
+            reward=(credit.reward or 0.0) + cost, because=credit.because + why, overlong=cost
         )
         for credit in row.credits
     ]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
-from agl_learning.advantages.estimates import Estimated, Foreseen
 from agl_learning.advantages.estimator_option import (
     ACROSS_TASKS,
     DEFAULT,
+    Estimated,
     Estimator,
     check_estimator,
 )
@@ -31,7 +31,7 @@ from agl_records.types import Advantage, Exclusion
 from agl_runs.options import check_options
 
 if TYPE_CHECKING:
-    from agl_learning.advantages.estimates import Foresee
+    from agl_learning.advantages.estimator_option import Foresee
     from agl_learning.collect.results import Collected
     from agl_learning.collect.step_metrics import Usable
 
@@ -174,9 +174,11 @@ def weigh(
     rows = [row for _, numbered in members for _, row in numbered]
     foreseen = foresee(rows) if foresee is not None and rows else None
     if rows and (foreseen is not None or options.estimator.type != DEFAULT):
-        from agl_learning.advantages.estimation import estimate
+        from agl_learning.advantages.comparisons import estimate
+        from agl_learning.advantages.estimators import find_estimator
 
-        estimated_N = estimate(members, compared_N, options, foreseen or Foreseen())
+        estimator = find_estimator(options.estimator.type)
+        estimated_N = estimate(estimator, members, compared_N, options, foreseen)
         equal = "its advantage is zero"
     weighed: list[Weighed] = []
     kept_N, left_out = _trained(members, estimated_N, options, is_whole)

@@ -151,8 +151,8 @@ async def cancel_dead_starts(
     Raises:
         ConfigError: Another process uses the folder.
     """
-    first, *homes = map(os.path.realpath, (folder, *others))
-    for each in dict.fromkeys((first, *homes)):
+    first = _resolve(folder)
+    for each in dict.fromkeys((first, *map(_resolve, others))):
         generation = read_generation(each)
         if generation is None:
             continue
@@ -164,6 +164,10 @@ async def cancel_dead_starts(
                     raise
                 continue
             await cancel_leftovers(store, generation.run)
+
+
+def _resolve(folder: str | os.PathLike[str]) -> Path:
+    return Path(folder).resolve()
 
 
 async def mark_lost(store: LightningStore, run: str, is_lost: Callable[[LedgerPart], bool]) -> None:

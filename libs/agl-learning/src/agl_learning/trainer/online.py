@@ -46,7 +46,7 @@ from annotated_types import Ge
 
 from agl.types import Dataset
 from agl.utils.checks import check_choice
-from agl_learning.advantages.estimator_option import Estimator
+from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
     WeighingOptions,
@@ -79,7 +79,6 @@ from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.options import AboveZero, Count, absolute, pick_options
 
 if TYPE_CHECKING:
-    from agl_learning.advantages.estimates import Foreseen
     from agl_learning.advantages.weighing import Weighed
     from agl_learning.collect.results import Collected
     from agl_learning.collect.task_order import Tasks

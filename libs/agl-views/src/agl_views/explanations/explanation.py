@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Rollout
-from agl_learning.advantages.estimates import is_mean_of_tokens
 from agl_records.calls.reader import recorded_parts
 from agl_records.ledger.documents import each_part, query_parts
 from agl_records.ledger.ledger import load_parts
@@ -57,6 +56,9 @@ class CallLine:
     advantage_because: str = ""
     is_mean: bool = False
     """Whether that advantage is the mean over its tokens: each had its own, which is not kept."""
+    estimator: str = ""
+    overlong: float = 0.0
+    """What the length of an answer cost."""
     excluded: ExclusionReason | None = None
     """The code why it was not trained."""
     detail: str = ""
@@ -287,7 +289,9 @@ def _line(
         group=advantage.group if advantage else None,
         advantage=advantage.value if advantage else None,
         advantage_because=advantage.because if advantage else "",
-        is_mean=advantage is not None and is_mean_of_tokens(advantage.because),
+        is_mean=advantage is not None and advantage.is_mean,
+        estimator=advantage.estimator if advantage else "",
+        overlong=credit.overlong if credit else 0.0,
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )

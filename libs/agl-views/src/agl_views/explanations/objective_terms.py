@@ -14,17 +14,14 @@
 A number that nobody kept is None, and the sentence says so; what comes after it is of the rest.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agl_learning.advantages.estimator_option import ABOUT, DEFAULT, estimator_of
-from agl_learning.advantages.overlong_penalty import punishment
+from agl_learning.advantages.estimator_option import ABOUT, DEFAULT
 from agl_learning.reports.json_lines import is_number
 from agl_views.explanations.token_parts import Term, Why
 
-_OVERLONG = re.compile(r"; [+-][^;]* for an answer of (\d+) tokens$")
 _SMALL = 1e-9
 """Relative: less than this is rounding."""
 
@@ -64,32 +61,22 @@ def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term
     raw = sum(one.value for one in found.events)
     said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
     terms = [Term("event", raw, said)]
-    cost = _overlong(found.call.because, options)
-    rest = credit - raw - (cost or 0.0)
+    cost = found.call.overlong
+    rest = credit - raw - cost
     why = (
         f"rule {found.call.rule!r}: {found.call.because}" if found.call.rule else found.call.because
     )
     terms.append(Term("rule", 0.0 if abs(rest) <= _SMALL * max(1.0, abs(raw)) else rest, why))
-    if cost is not None:
+    if cost:
         told = f"an answer within the last {options.get('overlong.buffer')} tokens before the limit"
         terms.append(Term("overlong", cost, told))
     return terms
 
 
-def _overlong(because: str, options: Mapping[str, Any]) -> float | None:
-    found, buffer = _OVERLONG.search(because), options.get("overlong.buffer")
-    limit, penalty = options.get("max_tokens"), options.get("overlong.penalty", 1.0)
-    if found is None or not isinstance(buffer, int) or not isinstance(limit, int):
-        return None
-    return float(penalty) * punishment(int(found[1]), limit, buffer)
-
-
 def _advantage(
     found: Why, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
-    name, group = estimator_of(found.call.advantage_because), found.group
-    # Algorithms that are one estimator have no such option.
-    name = options.get("estimator.type", name)
+    name, group = found.call.estimator, found.group
     if not found.num_shared:
         why = "what each token of the call had is not kept, only their mean"
         return [Term("estimator", None, f"{why}: {found.call.advantage_because}")]

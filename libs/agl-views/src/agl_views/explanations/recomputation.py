@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from agl.store.base import LightningStore
-from agl_learning.advantages.estimator_option import ADVANTAGES, DEFAULT, estimator_of
+from agl_learning.advantages.estimator_option import ADVANTAGES, DEFAULT
 from agl_learning.advantages.group_advantages import Moments, moments
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
@@ -52,16 +52,9 @@ async def recompute(
         siblings = [one for one in siblings if one[0].rollout_id == item.rollout_id]
     else:
         model = TrainedModel(name=served_model) if served_model else None
-        estimator = options.get("estimator.type", estimator_of(item.advantage.because))
-    # Algorithms that are one estimator have no such option, and penalise the divergence in rewards.
-    is_penalised = "estimator" not in options and bool(options.get("kl.coefficient"))
+        estimator = item.advantage.estimator
     is_known = estimator in ADVANTAGES or ":" in estimator
-    because = "" if item.advantage is None else item.advantage.because
-    if (
-        not is_known
-        or because.startswith(f"{DEFAULT} (")
-        or (estimator != DEFAULT and is_penalised)
-    ):
+    if not is_known or (item.advantage is not None and item.advantage.is_foreseen):
         problem = f"estimator {estimator!r} needs what models say of tokens: agl replay computes it"
         estimator = DEFAULT
     names = (one.name for one in fields(WeighingOptions))
