@@ -396,7 +396,7 @@ def test_a_baseline_without_answers_fails_and_runs_its_tasks_again(swallows, tmp
 @pytest.mark.parametrize("keep", [False, True])
 async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
     pytest.importorskip("agl_apo")
-    from agl_apo.evaluate import Candidate, Evaluator, Failed, Score
+    from agl_apo.evaluate import Candidate, Evaluator, NoScore, Score
     from agl_apo.journal import StoreJournal
     from agl_apo.options import PromptOptions
 
@@ -427,7 +427,7 @@ async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
     if keep:
         assert (played, kinds) == (["once", "always"], [Score, Score])
         return
-    assert (played, kinds) == (["once", "once", "always", "always"], [Score, Failed])
+    assert (played, kinds) == (["once", "once", "always", "always"], [Score, NoScore])
     assert evaluator.failed(first, "search")[0].why.startswith("infrastructure: the backend")
 
 

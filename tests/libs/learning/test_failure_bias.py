@@ -11,7 +11,7 @@ from agl.types import Rollout
 from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.results import Ended
 from agl_learning.reports.diagnostics import Diagnostics
-from agl_runs.failures import Failed
+from agl_runs.failures import RolloutFailure
 
 
 def ended(group: int, reward: float | None, tokens: int, kind: Any = None) -> Ended:
@@ -19,7 +19,11 @@ def ended(group: int, reward: float | None, tokens: int, kind: Any = None) -> En
     one = Ended(Rollout(rollout_id="ro", input=None, start_time=0.0), group, reward)
     one.tokens_left_out = (tokens, 0)
     if kind is not None:
-        one.reward, one.failed, one.unusable = None, Failed(kind, "no"), ("failed_attempt", "no")
+        one.reward, one.failed, one.unusable = (
+            None,
+            RolloutFailure(kind, "no"),
+            ("failed_attempt", "no"),
+        )
     return one
 
 

@@ -7,7 +7,7 @@ import pytest
 from agl import InMemoryLightningStore
 from agl.errors import AlgorithmError, ConfigError
 from agl_apo.decision import Decision, Rule, decide
-from agl_apo.evaluate import Candidate, Evaluator, Failed, Score, Split
+from agl_apo.evaluate import Candidate, Evaluator, NoScore, Score, Split
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_apo.race import doubts, values
@@ -104,7 +104,7 @@ class Played(Evaluator):
                 task = self.task_at(split, position)
                 chance = self.tasks[split][task][("old", "new").index(name)]
                 if task in self.failing.get(name, ()):
-                    found[position] = Failed(position, task, "ro", "agent: OSError: no")
+                    found[position] = NoScore(position, task, "ro", "agent: OSError: no")
                 else:
                     found[position] = Score(position, task, "ro", float(self.rng.random() < chance))
 
@@ -233,7 +233,7 @@ def test_value_and_doubt_of_a_race_are_those_of_the_formula() -> None:
     assert value[OLD] == pytest.approx(0.5007407)
     assert value[NEW] == pytest.approx(0.5481481)
     # sqrt(1 / (8 * 3)) and sqrt(1 / (8 * 2)); what failed does not count.
-    played.outcomes["new", "search"][1] = Failed(1, 1, "ro", "agent: OSError: no")
+    played.outcomes["new", "search"][1] = NoScore(1, 1, "ro", "agent: OSError: no")
     doubt = doubts(played, [OLD, NEW])
     assert doubt[OLD] == pytest.approx(0.2041241)
     assert doubt[NEW] == pytest.approx(0.25)

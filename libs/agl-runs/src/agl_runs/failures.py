@@ -24,7 +24,7 @@ KINDS: dict[Boundary, FailureKind] = {
 
 
 @dataclass(frozen=True)
-class Failed:
+class RolloutFailure:
     """What failed a rollout, or a model call of one that succeeded."""
 
     kind: FailureKind
@@ -76,13 +76,13 @@ class Failures(Group):
             return f"penalty is {self.penalty}, and nothing is penalised. Leave it out"
         return None
 
-    def policy(self, failed: Failed | None) -> Policy:
+    def policy(self, failed: RolloutFailure | None) -> Policy:
         """What becomes of such a rollout; one that did not fail is kept."""
         if failed is None:
             return "keep"
         return "exclude" if failed.kind == "cancelled" else getattr(self, failed.kind)
 
-    def runs_again(self, failed: Failed | None) -> bool:
+    def runs_again(self, failed: RolloutFailure | None) -> bool:
         """Whether such a rollout does so, unless it did often enough."""
         is_cut_off = failed is not None and failed.boundary == "model"
         return self.policy(failed) == "retry" or is_cut_off
@@ -99,9 +99,9 @@ class FailureBudget:
 
     def __init__(self, failures: Failures) -> None:
         self._share = failures.stop_after
-        self._newest: list[Failed | None] = []
+        self._newest: list[RolloutFailure | None] = []
 
-    def add(self, ended: Iterable[Failed | None]) -> None:
+    def add(self, ended: Iterable[RolloutFailure | None]) -> None:
         """Count rollouts that have ended, each as what failed it, or None.
 
         Raises:
@@ -121,7 +121,7 @@ class FailureBudget:
         )
 
 
-def failure_of(attempt: Attempt, spans: Sequence[Span]) -> Failed | None:
+def failure_of(attempt: Attempt, spans: Sequence[Span]) -> RolloutFailure | None:
     """What failed an attempt that has ended, or a model call of it.
 
     Args:
@@ -131,16 +131,16 @@ def failure_of(attempt: Attempt, spans: Sequence[Span]) -> Failed | None:
     # A call that the end of the time broke off is the attempt's own.
     call = infrastructure_failure(spans, is_whole=attempt.status != "timeout")
     if attempt.status == "succeeded":
-        return None if call is None else Failed("infrastructure", call)
+        return None if call is None else RolloutFailure("infrastructure", call)
     error = public_failure(attempt.error)
     if error is None:
         kinds: dict[str, FailureKind] = {"timeout": "timeout", "unresponsive": "infrastructure"}
-        failed = Failed(kinds.get(attempt.status, "agent"), attempt.status)
+        failed = RolloutFailure(kinds.get(attempt.status, "agent"), attempt.status)
     else:
         why = f"{error.boundary}: {error.type}: {error.message}"
-        failed = Failed(KINDS[error.boundary], why, error.boundary)
+        failed = RolloutFailure(KINDS[error.boundary], why, error.boundary)
     if call is not None and failed.kind in ("agent", "timeout"):
-        return Failed("infrastructure", call, failed.boundary)
+        return RolloutFailure("infrastructure", call, failed.boundary)
     return failed
 
 

@@ -27,7 +27,7 @@ from agl_apo.options import PromptOptions
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import COUNTED, Ended
 from agl_records.seeds import SEED, seed_of
-from agl_runs.failures import KINDS_WITH_POLICY, Failed as Unusable
+from agl_runs.failures import KINDS_WITH_POLICY, RolloutFailure
 from agl_views.runs.prompt_runs import EVALUATION
 
 logger = logging.getLogger("agl.apo")
@@ -68,7 +68,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Failed:
+class NoScore:
     """An evaluation that failed as often as it was run; it has no reward."""
 
     position: int
@@ -97,8 +97,8 @@ class Evaluator:
     """Metadata of all evaluations: the run, and which start of it this is."""
     resources_ids: dict[str, str] = field(default_factory=dict[str, str])
     """Candidate id -> the snapshot that holds it."""
-    outcomes: dict[tuple[str, Split], dict[int, Score | Failed]] = field(
-        default_factory=dict[tuple[str, Split], dict[int, Score | Failed]]
+    outcomes: dict[tuple[str, Split], dict[int, Score | NoScore]] = field(
+        default_factory=dict[tuple[str, Split], dict[int, Score | NoScore]]
     )
     """By position in the stream."""
     spent: Counter[Split] = field(default_factory=Counter[Split])
@@ -134,7 +134,7 @@ class Evaluator:
     def num_failed(self) -> int:
         """Those that were left out."""
         ended = (one for found in self.outcomes.values() for one in found.values())
-        return sum(isinstance(one, Failed) for one in ended)
+        return sum(isinstance(one, NoScore) for one in ended)
 
     def task_at(self, split: Split, position: int) -> int:
         """Position in the dataset of the stream's task."""
@@ -150,9 +150,9 @@ class Evaluator:
         """What is known of a candidate, by position."""
         return [one for one in self._of(candidate, split) if isinstance(one, Score)]
 
-    def failed(self, candidate: Candidate, split: Split) -> list[Failed]:
+    def failed(self, candidate: Candidate, split: Split) -> list[NoScore]:
         """Its evaluations that were left out, by position."""
-        return [one for one in self._of(candidate, split) if isinstance(one, Failed)]
+        return [one for one in self._of(candidate, split) if isinstance(one, NoScore)]
 
     def count(self, candidate: Candidate, split: Split) -> int:
         """How many evaluations of a candidate have ended."""
@@ -175,7 +175,7 @@ class Evaluator:
             f"with {most_frequent(failed)!r}"
         )
 
-    def _of(self, candidate: Candidate, split: Split) -> list[Score | Failed]:
+    def _of(self, candidate: Candidate, split: Split) -> list[Score | NoScore]:
         found = self.outcomes.get((candidate.candidate_id, split), {})
         return [found[position] for position in sorted(found)]
 
@@ -196,28 +196,28 @@ class Evaluator:
         ]
         if not wanted:
             return
-        read: dict[tuple[Candidate, int], Score | Failed] = {}
+        read: dict[tuple[Candidate, int], Score | NoScore] = {}
         tries = dict.fromkeys(wanted, 0)
         pending, number = wanted, 0
         while pending:
             over = await self._run(pending, split, number)
             read |= {place: self._read(one, split, place[1]) for place, one in over.items()}
-            if self.is_budget_spent() and any(isinstance(one, Failed) for one in read.values()):
+            if self.is_budget_spent() and any(isinstance(one, NoScore) for one in read.values()):
                 raise AlgorithmError(
                     f"the gateway's budget was spent after {self.total} evaluations, before there "
                     "was a decision; the prompts stay as they were"
                 )
             for place, one in over.items():
-                if isinstance(read[place], Failed):
+                if isinstance(read[place], NoScore):
                     tries[place] += await self._count(one)
             pending = [
                 place
                 for place in pending
-                if isinstance(read[place], Failed) and tries[place] < self._most_tries
+                if isinstance(read[place], NoScore) and tries[place] < self._most_tries
             ]
             number += 1
             self.again += len(pending)
-        failed = [one for one in read.values() if isinstance(one, Failed)]
+        failed = [one for one in read.values() if isinstance(one, NoScore)]
         if len(failed) == len(read) and len({candidate for candidate, _ in read}) > 1:
             await self.stop(failed, f"all {len(failed)} evaluations of a batch failed")
         for (candidate, position), outcome in read.items():
@@ -241,7 +241,7 @@ class Evaluator:
             which = "all" if len(failed) == count else f"{len(failed)} of"
             await self.stop(failed, f"{which} {count} evaluations of the first prompt failed", hint)
 
-    async def stop(self, failed: Sequence[Failed], what: str, hint: str = "") -> NoReturn:
+    async def stop(self, failed: Sequence[NoScore], what: str, hint: str = "") -> NoReturn:
         """End the run; one that continues it runs these evaluations again.
 
         Args:
@@ -265,7 +265,7 @@ class Evaluator:
         metadata = one.rollout.metadata or {}
         error = getattr(getattr(one.rollout, "attempt", None), "error", None)
         names = error.type.split(".") if error else [""]
-        failures, known = self.options.failures, one.failed or Unusable("grader", "")
+        failures, known = self.options.failures, one.failed or RolloutFailure("grader", "")
         # Who waited in vain for a runner once need not do so twice more.
         is_last = one.is_late or (names[0] in CLIENTS and names[-1] in FINAL)
         is_last = is_last or not failures.runs_again(known)
@@ -323,11 +323,11 @@ class Evaluator:
             key=self.journal.key(EVALUATION, name, split, position, *tried),
         )
 
-    def _read(self, one: Ended, split: Split, position: int) -> Score | Failed:
+    def _read(self, one: Ended, split: Split, position: int) -> Score | NoScore:
         task, (low, high) = self.task_at(split, position), self.options.reward_range
         rollout_id, why, reward = one.rollout.rollout_id, why_failed(one), one.reward
         if why is not None:
-            return Failed(position, task, rollout_id, why)
+            return NoScore(position, task, rollout_id, why)
         if reward is None:
             raise AlgorithmError(
                 f"rollout {rollout_id!r} succeeded without a reward; an agent whose prompts are to "
@@ -339,7 +339,7 @@ class Evaluator:
             f"the reward {reward:g}, outside reward_range=({low:g}, {high:g}): the bounds of the "
             "statistics need the range that rewards really have"
         )
-        return Failed(position, task, rollout_id, why)
+        return NoScore(position, task, rollout_id, why)
 
 
 def why_failed(one: Ended) -> str | None:
@@ -351,6 +351,6 @@ def why_failed(one: Ended) -> str | None:
     return f"{'infrastructure: ' if one.rollout.status == 'succeeded' else ''}{one.failed.why}"
 
 
-def most_frequent(failed: Sequence[Failed]) -> str:
+def most_frequent(failed: Sequence[NoScore]) -> str:
     """The reason that most of them give."""
     return Counter(one.why for one in failed).most_common(1)[0][0]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_apo.evaluate import Candidate, Failed, Score
+from agl_apo.evaluate import Candidate, NoScore, Score
 from agl_apo.models import Models
 from agl_apo.optimizer import PromptOptimizer
 from agl_apo.proposals import experiment
@@ -220,7 +220,7 @@ class Bridge:
             )
         return self._admitted[key]
 
-    async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score | Failed]:
+    async def _run(self, candidate: Candidate, tasks: Sequence[int]) -> list[Score | NoScore]:
         evaluator, num_tasks = self.session.evaluator, len(self.session.evaluator.tasks["search"])
         positions: list[int] = []
         for task in tasks:
@@ -234,7 +234,7 @@ class Bridge:
             await self._note(candidate, sum(self._rewards(candidate, outcomes)) / num_tasks)
         return outcomes
 
-    def _rewards(self, candidate: Candidate, outcomes: Sequence[Score | Failed]) -> list[float]:
+    def _rewards(self, candidate: Candidate, outcomes: Sequence[Score | NoScore]) -> list[float]:
         """GEPA wants a number of each: one that failed gets the mean of the others.
 
         So it moves no mean. A candidate that cannot be judged gets zeros, and is not taken up.

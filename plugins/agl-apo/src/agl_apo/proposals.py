@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_apo.evaluate import Candidate, Failed, Score
+from agl_apo.evaluate import Candidate, NoScore, Score
 from agl_apo.models import Models, bare, fill
 from agl_apo.options import APOOptions
 from agl_apo.session import SearchSession
@@ -108,7 +108,7 @@ class Proposer:
 
         return bare(await session.ask("edit", name, edit))
 
-    def _sample(self, parent: Candidate, seed: str) -> list[Score | Failed]:
+    def _sample(self, parent: Candidate, seed: str) -> list[Score | NoScore]:
         """Some of the parent's evaluations, half of them from its worst, failed ones first."""
         rng, evaluator = random.Random(seed), self.session.evaluator
         scores = [*evaluator.known(parent, "search"), *evaluator.failed(parent, "search")]
@@ -120,7 +120,7 @@ class Proposer:
         return [*worst, *rest[: size - len(worst)]]
 
 
-async def experiment(session: SearchSession, score: Score | Failed, target: str) -> dict[str, Any]:
+async def experiment(session: SearchSession, score: Score | NoScore, target: str) -> dict[str, Any]:
     """What models are shown of an evaluation: ``task``, ``reward`` or ``failure``, ``messages``.
 
     Args:
@@ -134,13 +134,13 @@ async def experiment(session: SearchSession, score: Score | Failed, target: str)
     return {
         "task": task if isinstance(task, str) else json.dumps(task, ensure_ascii=False),
         "reward": round(low + score.reward * (high - low), 3) if isinstance(score, Score) else None,
-        "failure": score.why if isinstance(score, Failed) else None,
+        "failure": score.why if isinstance(score, NoScore) else None,
         "messages": await _messages(session, score, (session.options.agents or {}).get(target)),
     }
 
 
 async def _messages(
-    session: SearchSession, score: Score | Failed, agent: str | None
+    session: SearchSession, score: Score | NoScore, agent: str | None
 ) -> list[dict[str, str]]:
     """The longest conversation that the agent had: later calls repeat the earlier ones."""
     spans = await session.journal.store.query_spans(score.rollout_id, "latest")

@@ -30,7 +30,7 @@ from agl_records.calls.reader import model_calls
 from agl_records.credit import GroupRule, Score, check_scores
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
-from agl_runs.failures import Failed
+from agl_runs.failures import RolloutFailure
 
 if TYPE_CHECKING:
     from agl.algorithm.gateway import Gateway
@@ -258,7 +258,7 @@ def _leave_out(group: Sequence[Ended], reason: ExclusionReason, why: str) -> Non
     for one in group:
         one.reward, one.rewards, one.unusable = None, {}, (reason, why)
         if reason == "infrastructure":
-            one.failed = Failed("infrastructure", why)
+            one.failed = RolloutFailure("infrastructure", why)
 
 
 async def _send(llm: "LLM", messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:

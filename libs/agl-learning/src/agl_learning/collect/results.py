@@ -10,7 +10,7 @@ from agl_learning.collect.pass_at_k import over_copies
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import ExclusionReason
-from agl_runs.failures import Failed, Failures
+from agl_runs.failures import Failures, RolloutFailure
 
 COUNTED = "counted"
 """Key in the metadata of a rollout whose bad end a start has counted: no later start runs it
@@ -36,7 +36,7 @@ class Ended:
     """Why it has no reward, where one was given that cannot be read."""
     is_late: bool = False
     """Whether it was cancelled because it had not ended in time."""
-    failed: Failed | None = None
+    failed: RolloutFailure | None = None
     """What failed it, or a model call of its attempt that counts."""
     unusable: tuple[ExclusionReason, str] | None = None
     """Why its rows may not be trained."""

@@ -19,7 +19,7 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowSet
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
-from agl_runs.failures import Failed, Failures, failure_of
+from agl_runs.failures import Failures, RolloutFailure, failure_of
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -81,7 +81,7 @@ class Reader:
         if counts is not None and rollout.status != "cancelled":
             one.failed = failure_of(counts, of_it)
         if not succeeded and one.failed is None:
-            one.failed = Failed("cancelled", f"it ended as {rollout.status}")
+            one.failed = RolloutFailure("cancelled", f"it ended as {rollout.status}")
         if succeeded and counts is not None:
             one.ran = ran(rollout.rollout_id, counts, of_it)
         policy = self.failures.policy(one.failed)

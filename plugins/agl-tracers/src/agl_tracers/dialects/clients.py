@@ -8,8 +8,7 @@ messages and plain texts.
 from collections.abc import Mapping
 from typing import Any
 
-from agl.utils.json_values import parse_json
-from agl_records.calls.sources.fields import completion_fields, text
+from agl_records.calls.sources.fields import completion_fields, from_json_text, text
 from agl_records.calls.sources.parts import chat_messages
 from agl_records.dialects import messages as anthropic, responses
 from agl_records.dialects.chat import as_chat
@@ -88,8 +87,8 @@ def _generation(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def listed_tools(tools: Any) -> list[dict[str, Any]]:
     """Definitions of tools in OpenAI's form, also those that are each written as JSON."""
-    parsed = (parse_json(tool) if isinstance(tool, str) else tool for tool in tools)
-    return [tool if "function" in tool else as_chat(_with_parameters(tool)) for tool in parsed]
+    read = map(from_json_text, tools)
+    return [tool if "function" in tool else as_chat(_with_parameters(tool)) for tool in read]
 
 
 def _with_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl.utils.json_values import parse_json
 from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.fields import (
     CALLS,
     chat_message,
+    decoded,
+    from_json_text,
     make_call,
     numbered,
     response_fields,
@@ -84,21 +85,19 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _content(value: Any) -> Any:
     # Content of several parts is written as the JSON text of the list.
-    if isinstance(value, str) and value.startswith("[{"):
-        try:
-            parts = parse_json(value)
-        except ValueError:
-            return value
-        if all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts):
-            return parts
+    parts = decoded(value)
+    if (
+        isinstance(parts, list)
+        and parts
+        and all(isinstance(part, dict) and part.get("type") in _CONTENT_TYPES for part in parts)
+    ):
+        return parts
     return "" if value is None else value
 
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(item)
-    if isinstance(function.get("parameters"), str):
-        function["parameters"] = parse_json(function["parameters"])
-    return {"type": "function", "function": function}
+    known = {"parameters": from_json_text(item["parameters"])} if "parameters" in item else {}
+    return {"type": "function", "function": {**item, **known}}
 
 
 def _values(items: Any) -> list[Any]:

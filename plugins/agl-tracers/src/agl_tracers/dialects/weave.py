@@ -6,10 +6,9 @@ Answers are read in the forms of chat completions, of the Responses API and of A
 
 from agl.semconv import LightningSpanAttributes
 from agl.types import Span
-from agl.utils.json_values import parse_json
 from agl.utils.otel import attributes_under, from_attributes
 from agl_records.calls.sources.dialect import Dialect
-from agl_records.calls.sources.fields import make_call, token_ids
+from agl_records.calls.sources.fields import from_json_text, make_call, token_ids
 from agl_records.training_data import ModelCall
 from agl_tracers.dialects.clients import call_fields
 
@@ -38,8 +37,7 @@ class Weave(Dialect):
             from_attributes(attributes_under(attributes, name)) for name in (_INPUT, _OUTPUT)
         )
         for choice in output.get("choices", ()):
-            if isinstance(choice.get("logprobs"), str):
-                choice["logprobs"] = parse_json(choice["logprobs"])
+            choice["logprobs"] = from_json_text(choice.get("logprobs"))
         # A request that failed has no output to tell its form by.
         is_anthropic = not is_answer and span.name.startswith("anthropic.")
         fields = call_fields(request, output if is_answer else None, is_anthropic)

@@ -261,9 +261,7 @@ def token_ids(value: Any) -> list[int] | None:
     Raises:
         ValueError: It is something else.
     """
-    if isinstance(value, str):
-        value = parse_json(value) if value else None
-    if value is None:
+    if (value := from_json_text(value)) is None:
         return None
     try:
         # An array of unsigned integers of 32 bits is the quickest way to look at all of them.
@@ -295,6 +293,15 @@ def readable(
         if unreadable is not None:
             unreadable.append(f"{read.__name__.strip('_')}: {error}")
         return None
+
+
+def from_json_text(value: Any) -> Any:
+    """What a text of JSON says, None for an empty one; a value that is no text as it is.
+
+    Raises:
+        ValueError: The text is no JSON.
+    """
+    return (parse_json(value) if value else None) if isinstance(value, str) else value
 
 
 def decoded(value: Any) -> Any:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from agl.algorithm.gateway import is_gateway_span
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl.utils.json_values import parse_json
 from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.events import DETAILS, event_fields
 from agl_records.calls.sources.fields import (
     CALLS,
     checked_role,
+    from_json_text,
     listed_choices,
     make_call,
     response_fields,
@@ -106,9 +106,7 @@ def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loaded(attributes: Mapping[str, Any], key: str) -> list[Any]:
-    value = attributes.get(key)
-    if isinstance(value, str):
-        value = parse_json(value) if value else None
+    value = from_json_text(attributes.get(key))
     if value is None:
         return []
     if not isinstance(value, list):

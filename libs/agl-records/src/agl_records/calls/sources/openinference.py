@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.types import Span
-from agl.utils.json_values import parse_json
 from agl_records.calls.sources.dialect import Dialect
 from agl_records.calls.sources.fields import (
     chat_message,
     completion_fields,
+    decoded,
+    from_json_text,
     make_call,
     numbered,
     text,
@@ -51,13 +52,9 @@ class OpenInference(Dialect):
 
 def _answer(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """What the client's answer has beside the message, where it is there."""
-    value = attributes.get("output.value")
-    if not isinstance(value, str) or not value.startswith("{"):
-        return {}
-    try:
-        output = parse_json(value)
-    except ValueError:
-        return {}  # cut off by a limit on the length of attributes
+    output = decoded(attributes.get("output.value"))
+    if not isinstance(output, dict):
+        return {}  # or cut off by a limit on the length of attributes
     if output.get("choices"):
         return completion_fields(output)
     return {"response_id": text(output.get("id"))}  # of Responses, and of Anthropic's messages
@@ -86,5 +83,4 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
-    schema = item["tool"]["json_schema"]
-    return parse_json(schema) if isinstance(schema, str) else schema
+    return from_json_text(item["tool"]["json_schema"])
