@@ -47,6 +47,21 @@ def graded(grade):
             return (await client.chat.completions.create(**asked)).choices[0].message.content
     return agent
 
+async def answer(task, llm):
+    async with AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
+        asked = {"model": llm.model, "messages": [{"role": "user", "content": task["q"]}]}
+        return (await client.chat.completions.create(**asked)).choices[0].message.content
+
+@agl.rollout(grade=strict)
+async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM) -> str:
+    assert judge.model == "theirs"  # a model of the grader's is none of the agent's
+    return await answer(task, llm)
+
+@agl.rollout(grade=strict)
+async def agent_of_team(task, writer: agl.LLM, critic: agl.LLM) -> str:
+    assert await answer(task, critic) is not None
+    return await answer(task, writer)
+
 @agl.rollout
 def takes_no_model(task) -> float:
     return 1.0
@@ -109,6 +124,28 @@ def test_what_is_paid_is_found(
     if grader == "strict":
         assert earned.pop("solution") == [1.0, 1.0]
         assert {*map(tuple, earned.values())} == {(0.0, 0.0)}
+
+
+GRPO = "{type: grpo, model: m}"
+JUDGE = "resources={judge: {resource_type: llm, endpoint: x, model: theirs}}"
+
+
+@pytest.mark.parametrize(
+    ("agent", "overrides"),
+    [
+        ("agent_with_judge", [JUDGE, "algorithm={type: grpo, model: m, resource_name: llm}"]),
+        (
+            "agent_of_team",
+            [f"algorithm={{type: team, models: {{writer: {GRPO}, critic: {GRPO}}}}}"],
+        ),
+    ],
+)
+def test_the_models_that_are_trained_are_answered_for(
+    tmp_path: Path, capsys: Any, agent: str, overrides: list[str]
+) -> None:
+    pytest.importorskip("agl_torch")
+    code, said = audited(tmp_path, capsys, agent, *overrides)
+    assert (code, [one["code"] for one in said["findings"]]) == (0, ["private_readable"])
 
 
 def test_without_solutions_any_pay_for_nothing_is_one(tmp_path: Path, capsys: Any) -> None:

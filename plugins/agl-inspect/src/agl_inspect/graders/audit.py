@@ -1,8 +1,6 @@
 """``agl doctor --graders``: answers that must not be paid, for tasks of a configuration."""
 
 import asyncio
-import json
-import os
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -10,23 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.agent.function import FunctionalLitAgent, rollout as agent_of
+from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.base import FastAlgorithm
-from agl.errors import AglError, ConfigError
-from agl.store.memory import InMemoryLightningStore
-from agl.trainer import Trainer
-from agl.types import LLM, AttemptedRollout, Dataset, Failure, private_of, without_private
+from agl.errors import ConfigError
+from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate
 from agl_inspect.doctor.findings import Finding
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
+from agl_inspect.graders.private_files import fit, readable
 from agl_records.final_rewards import final_reward
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
 PAID_SHARE = 0.1
 """A wrong answer is paid where it earns more than this part of what the solution earns."""
-NUM_FILES, FILE_BYTES = 5000, 2**24
-"""So many files are read in search of what is private, up to so many bytes of each."""
-SHORTEST = 8
-"""Characters of a text that is no chance find in a file."""
 
 
 @dataclass
@@ -89,10 +82,10 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
             raise ConfigError(f"{checked.file.where('train')}: --graders needs tasks")
         tasks = tasks[:: max(1, len(tasks) // num_tasks)][:num_tasks]
         algorithm = _Answered(checked, tasks, key)
-        _fit(checked, agent, algorithm)
+        fit(checked, agent, algorithm)
         result = Audit(len(tasks), algorithm.paid)
         result.findings += _findings(algorithm.paid)
-        result.findings += _readable(checked, tasks)
+        result.findings += readable(checked, tasks)
         return result
 
 
@@ -102,10 +95,7 @@ class _Answered(FastAlgorithm):
     publishes = (LLM,)
 
     def __init__(self, checked: CheckedConfig, tasks: Sequence[Any], key: str | None) -> None:
-        plan = checked.components.get("algorithm")
-        given = checked.resources or {}
-        name = str(plan.options.get("resource_name", "main_llm")) if plan else "main_llm"
-        self._names = [one for one in given if isinstance(given[one], LLM)] or [name]
+        self._names = _names_of_models(checked)
         self._tasks = tasks
         self._solutions = [solution_of(task, key) for task in tasks]
         self.paid = [Paid(kind, what) for kind, what in WRONG.items()]
@@ -135,10 +125,8 @@ class _Answered(FastAlgorithm):
     async def _one(self, paid: Paid, task: Any, model: LLM, together: asyncio.Semaphore) -> None:
         store = self.get_store()
         async with together:
-            resources = {
-                **(self.get_initial_resources() or {}),
-                **dict.fromkeys(self._names, model),
-            }
+            of_models = dict.fromkeys(self._names, model)  # first, as agents take the first
+            resources = {**of_models, **(self.get_initial_resources() or {}), **of_models}
             resources_id = (await self.publish_resources(resources)).resources_id
             queued = await store.enqueue_rollout(task, mode="test", resources_id=resources_id)
             (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
@@ -149,13 +137,15 @@ class _Answered(FastAlgorithm):
             paid.failures.append(ended.attempt.error)
 
 
-def _fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
-    plans = checked.components
-    built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
-    gateway = built.pop("gateway", None)
-    options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
-    trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
-    trainer.fit(agent, None)
+def _names_of_models(checked: CheckedConfig) -> list[str]:
+    """The agent's models among its resources: what the algorithm trains, or else all there are."""
+    plan, given = checked.components.get("algorithm"), checked.resources or {}
+    publishes = getattr(plan.target, "publishes", None) or () if plan else ()
+    if plan is None or LLM not in publishes or PromptTemplate in publishes:
+        return [name for name in given if isinstance(given[name], LLM)] or ["main_llm", "llm"]
+    if isinstance(models := plan.options.get("models"), dict):
+        return [*models]
+    return [str(plan.options.get("resource_name", "main_llm"))]
 
 
 def _findings(paid: Sequence[Paid]) -> list[Finding]:
@@ -214,88 +204,3 @@ def _wrong_is_paid(one: Paid, earned: float, most: float | None) -> Finding:
         "training would learn this answer"
     )
     return Finding(level, f"{one.answer}_paid", message, fix)
-
-
-def _readable(checked: CheckedConfig, tasks: Sequence[Any]) -> list[Finding]:
-    """Whether an agent finds what is private in files that it can read."""
-    needles = [texts for task in tasks if (texts := _needles(task))]
-    if not needles:
-        return []
-    reader = agent_of(_read_files)
-    algorithm = _Reading(needles)
-    try:
-        _fit(checked, reader, algorithm)
-    except AglError as error:
-        message = f"whether an agent can read what is private is not known: {error}"
-        return [Finding("warning", "not_read", message)]
-    if not algorithm.found:
-        return []
-    message = (
-        f"an agent can read what is private of {len(algorithm.found)} of {len(needles)} tasks, in "
-        f"{', '.join(sorted({*algorithm.found}))}"
-    )
-    fix = "Have nobody else read the file (chmod 600) and wall agents off: isolation: process, hide"
-    return [Finding("warning", "private_readable", message, fix)]
-
-
-class _Reading(FastAlgorithm):
-    publishes = (LLM,)
-
-    def __init__(self, needles: Sequence[list[str]]) -> None:
-        self._needles = needles
-        self.found: list[str] = []
-        """Of each task that was found: in which file."""
-
-    async def run(
-        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-    ) -> None:
-        store = self.get_store()
-        for needles in self._needles:
-            task = {"needles": needles, "folder": os.getcwd()}
-            queued = await store.enqueue_rollout(task, mode="test")
-            await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
-            for span in await store.query_spans(queued.rollout_id):
-                if (name := span.attributes.get(_FOUND)) is not None:
-                    self.found.append(str(name))
-
-
-_FOUND = "agl.private_found_in"
-
-
-def _read_files(task: dict[str, Any]) -> float:
-    """The agent that looks for these texts in files, and says where they stand."""
-    from agl import emit_annotation
-
-    number = 0
-    for folder, _, names in os.walk(task["folder"]):
-        for name in names:
-            number += 1
-            if number > NUM_FILES:
-                return 0.0
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    text = file.read(FILE_BYTES).decode(errors="ignore")
-            except OSError:
-                continue
-            if any(needle in text for needle in task["needles"]):
-                emit_annotation(
-                    {_FOUND: os.path.relpath(os.path.join(folder, name), task["folder"])}
-                )
-                return 1.0
-    return 0.0
-
-
-def _needles(task: Any) -> list[str]:
-    """The longest text of what is private, as it is and as JSON has it."""
-    longest = max(_texts(private_of(task)), key=len, default="")
-    if len(longest) < SHORTEST or longest in json.dumps(without_private(task), default=str):
-        return []
-    return [longest, json.dumps(longest)[1:-1]]
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for one in value.values() for text in _texts(one)]
-    if isinstance(value, list):
-        return [text for one in value for text in _texts(one)]
-    return [value] if isinstance(value, str) else []
