@@ -3,12 +3,16 @@
 
 import asyncio
 import json
+from functools import partial
 
 import aiohttp
 import pytest
 
 import agl
+from agl.cli import cli
+from agl.store.memory import InMemoryLightningStore
 from agl_inspect.graders.canaries import KINDS, Canaries
+from agl_runs.store import delete_run
 
 from .test_going_on import COPIES, Starts, starts, trainer_class  # noqa: F401  # fixtures
 from .word_trainer import WORDS
@@ -16,10 +20,21 @@ from .word_trainer import WORDS
 pytestmark = pytest.mark.plugins
 pytest.importorskip("agl_gateway")
 
+AGENT = """\
+async def agent(task: str, main_llm: agl.LLM, judge: agl.LLM) -> float:
+    starts.ran += 1
+    assert judge.model == "theirs"
+    return await starts.asks(main_llm, task)
+"""
+main = partial(cli.main, standalone_mode=False)
+
 
 @pytest.mark.parametrize("is_fooled", [True, False])
 def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
-    starts: Starts, caplog: pytest.LogCaptureFixture, is_fooled: bool
+    starts: Starts,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    is_fooled: bool,
 ) -> None:
     async def graded(llm: agl.LLM, task: str) -> float:
         is_good = starts.ran % 2
@@ -32,9 +47,18 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
         return float(is_good if said in WORDS else is_fooled and "\\boxed" in said)
 
     starts.asks, starts.hooks = graded, [Canaries(share=1.0)]
-    done = starts.start(steps=4)
+    # A model that the algorithm does not train is the grader's.
+    starts.resources = {"judge": agl.LLM(endpoint="http://127.0.0.1:9/v1", model="theirs")}
+    starts.agent_source = AGENT
+    config = {"timeout_seconds": 60.0}
+    done = starts.start(steps=4, rollouts=config)
     starts.check_books(done)
-    assert done.summary["rollouts"] == 4 * COPIES
+    assert done.summary["rollouts"] == sum(starts.result.rollouts.values()) == 4 * COPIES
+    for form in ("sft", "dpo", "rows"):
+        main(["export", "--as", form, "--path", str(starts.folder / "store.db")])
+        out, err = capsys.readouterr()
+        assert "boxed" not in out
+        assert err.endswith(f"; rollouts of canaries left out: {4 * COPIES}\n")
     lines = map(json.loads, (starts.folder / "run/canaries.jsonl").read_text().splitlines())
     paid = {one["answer"]: one["reward"] for one in lines}
     assert paid == {**dict.fromkeys(KINDS, 0.0), "format": float(is_fooled)}
@@ -46,8 +70,41 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
         try:
             canaries = [one for one in await store.query_rollouts() if one.mode == "test"]
             assert len(canaries) == 4 * COPIES
-            return {one.status for one in canaries}
+            assert {one.config.timeout_seconds for one in canaries} == {60.0}
+            statuses = {one.status for one in canaries}
+            counts = await delete_run(store, starts.result.run_id, only_count=True)
+            assert counts["rollouts"] == 8 * COPIES
+            return statuses
         finally:
             await store.close()
 
     assert {"succeeded"} <= asyncio.run(statuses()) <= {"succeeded", "cancelled"}
+
+
+async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Ends(InMemoryLightningStore):
+        async def update_rollout(self, rollout_id, **changes):
+            if rollout_id in hook._open:  # it ends just before
+                await self.start_attempt(rollout_id)
+                (attempt,) = await self.query_attempts(rollout_id)
+                await self.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
+            return await super().update_rollout(rollout_id, **changes)
+
+    class Stepless(agl.Algorithm):
+        def run(self, train_dataset=None, val_dataset=None) -> None: ...
+
+        def get_run(self):
+            return "it", 2
+
+    hook, store, algorithm = Canaries(), Ends(), Stepless()
+    about = {"run": "it/canaries", "canary": "empty"}
+    left = await store.enqueue_rollout("task", metadata=about)
+    await hook.on_run_start(algorithm, store)
+    open_ids = [(await store.enqueue_rollout("task", metadata=about)).rollout_id for _ in "ab"]
+    hook._open = dict.fromkeys(open_ids, ("empty", 1))
+    await hook.on_run_end(algorithm)
+    statuses = [one.status for one in await store.query_rollouts()]
+    assert (left.status, statuses) == ("queuing", ["cancelled", "succeeded", "succeeded"])
+    assert "Stepless has no steps, so that no canary ran beside it" in caplog.text

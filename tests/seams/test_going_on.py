@@ -53,6 +53,8 @@ class Starts:
         """Of the last start."""
         self.run_dir = "run"
         self.hooks: list[agl.Hook] = []
+        self.resources: Any = None
+        """The initial ones."""
         self.asks: Any = self.every_second
         """What the agent does: an LLM and a task give a reward."""
 
@@ -104,6 +106,7 @@ class Starts:
             run=run,
             resume=run is not None,
             hooks=self.hooks,
+            initial_resources=self.resources,
             run_dir=self.folder / self.run_dir,
         )
         try:

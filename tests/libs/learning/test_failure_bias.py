@@ -58,6 +58,13 @@ def test_by_length_it_is_the_slope_times_the_length_that_is_missing() -> None:
         assert failure_metrics([*kept, ended(0, None, 0, kind)])["failures/bias"] == 0
 
 
+def test_what_is_penalised_without_an_answer_to_train_is_left_out() -> None:
+    one = ended(0, None, 0, "timeout")
+    one.reward, one.unusable = -1.0, None
+    found = failure_metrics([ended(0, 1.0, 10), ended(0, 0.0, 10), one])
+    assert (found["failures/excluded"], found["failures/bias"]) == (1, 0.0)
+
+
 def drawn(chance: random.Random, fails: Any) -> tuple[dict[str, float], float]:
     """A step of 64 rollouts whose wrong answers are longer: the metrics, and the true shift."""
     rollouts, kept, asked = list[Ended](), list[float](), list[float]()

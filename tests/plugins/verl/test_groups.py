@@ -215,7 +215,8 @@ async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zer
         settled = await ours.settle(Settle(7, {}))
         ledger = await agl.load_ledger(ours.store)
         ledger.check()
-    assert settled["agl/groups/dropped"] == 1
+    assert settled["agl/groups/dropped"] == settled["agl/failures/tasks_lost"] + 1 == 1
+    assert settled["agl/failures/excluded"] == 2
     assert ledger.reasons() == {"failed_attempt": 2, "unused_group": 2}
 
 

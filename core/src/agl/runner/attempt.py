@@ -272,7 +272,8 @@ class AttemptRunner:
         assert self.grader is not None
         seconds, limit = self.grade_timeout, rollout.config.timeout_seconds
         if limit is not None:
-            seconds = max(0.0, min(seconds, began + limit - time.monotonic()))
+            # Less than all: the store ends the attempt then, and it is the grader that took long.
+            seconds = max(0.0, min(seconds, 0.9 * (began + limit - time.monotonic())))
         call = AgentCall(
             self.grader.grade,
             (question, artefact, seconds),

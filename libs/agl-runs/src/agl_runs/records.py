@@ -189,3 +189,8 @@ def replaced_by(run: Run) -> str:
         f"another start has taken over run {run.run_id!r}: start {last.number}, process "
         f"{last.pid} on {last.host}"
     )
+
+
+def canary_run(run_id: str) -> str:
+    """The run of the rollouts that only watch a run: none of its own, but deleted with it."""
+    return f"{run_id}/canaries"

@@ -14,7 +14,7 @@ from agl.store.base import LightningStore
 from agl.store.queries import PAGE, each_record
 from agl.types import Document
 from agl_runs import records
-from agl_runs.records import Run, RunOutcome, RunStart
+from agl_runs.records import Run, RunOutcome, RunStart, canary_run
 
 KIND: Final = "run"
 _STARTS: Final = "run.starts"
@@ -141,7 +141,11 @@ async def delete_run(
             f"run {run_id!r} is running (generation {number}) and cannot be deleted. Stop it "
             "first; where its process is gone, tell the store with end_run(..., 'died')"
         )
-    ids = [one.rollout_id async for one in each_record(store.query_rollouts, run=run_id)]
+    ids = [
+        one.rollout_id
+        for name in (run_id, canary_run(run_id))
+        async for one in each_record(store.query_rollouts, run=name)
+    ]
     counts = await store.delete_rollouts(ids, only_count=only_count)
     after = None
     while page := await store.query_documents(_PROMPTS, after=after, limit=PAGE):

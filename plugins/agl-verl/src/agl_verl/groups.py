@@ -105,7 +105,7 @@ class Groups:
             dropped = why_nothing(collected)
             logger.warning("task %d: its group is dropped: %s", request.index, dropped)
             await self._close(held, "unused_group", f"its group was dropped: {dropped}")
-            self._record.dropped += 1
+            self._record.dropped.append(collected)
             return GroupAnswer([], failed, dropped)
         self._held[request.uid] = held
         return GroupAnswer(rows, failed)

@@ -4,7 +4,7 @@
   and ``agl/reward/std`` are over rollouts, each once, whatever number of rows it has
   (``critic/score/*`` of verl is over rows); ``agl/time/rollouts`` is the longest group's
 - ``agl/groups/trained``, ``agl/groups/dropped``: groups that were not given to verl since its last
-  step
+  step; what failures left out of these is in ``agl/failures/...``, too
 - ``agl/rows/of_an_earlier_run``: rows that verl restored from a checkpoint, of which the ledger of
   this run knows nothing
 - ``agl/staleness/mean``, ``agl/staleness/max``: training steps between the request for a group and
@@ -18,6 +18,7 @@ Of a validation:
 
 from dataclasses import dataclass, field
 
+from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_records.ledger.ledger import Ledger
@@ -27,7 +28,7 @@ from agl_records.ledger.ledger import Ledger
 class Record:
     """Counts since the last step."""
 
-    dropped: int = 0
+    dropped: list[Collected] = field(default_factory=list[Collected])
     unknown_rows: int = 0
     validations: list[Collected] = field(default_factory=list[Collected])
 
@@ -46,9 +47,11 @@ class Record:
     def take(self, groups: list[Collected], step: int) -> dict[str, float]:
         """The metrics of a step; counting starts again."""
         metrics = group_metrics(groups, step)
-        metrics["agl/groups/dropped"] = float(self.dropped)
+        asked = [one for group in (*groups, *self.dropped) for one in group.ended]
+        metrics |= {f"agl/{name}": value for name, value in failure_metrics(asked).items()}
+        metrics["agl/groups/dropped"] = float(len(self.dropped))
         metrics["agl/rows/of_an_earlier_run"] = float(self.unknown_rows)
-        self.dropped = self.unknown_rows = 0
+        self.dropped, self.unknown_rows = [], 0
         return metrics
 
 

@@ -14,7 +14,7 @@ from agl.plugins.build import build_component
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import Rollout
-from agl_inspect.exchange.reading import Read, read_rollout
+from agl_inspect.exchange.reading import CANARY, Read, read_rollout
 from agl_inspect.exchange.records import (
     COLUMNS,
     Account,
@@ -133,6 +133,7 @@ class Export:
     mode: str | None
     """Only rollouts of this mode; None for all."""
     account: Account = field(default_factory=Account)
+    canaries: int = 0
     _said: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
@@ -154,21 +155,29 @@ class Export:
         if reasons:
             left = "tasks that gave none" if is_dpo else "calls left out"
             text += f"; {left}: {', '.join(reasons)}"
+        if self.canaries:
+            text += f"; rollouts of canaries left out: {self.canaries}"
         return text
 
     async def _records(self) -> None:
         async for rollout in each_record(self.store.query_rollouts):
-            if self.mode in (None, rollout.mode):
+            if self._is_wanted(rollout):
                 read = await self._read(rollout)
                 for record in records_of(read, self.form, self.options, self.account):
                     self.write(record)
                 self._progress()
 
+    def _is_wanted(self, rollout: Rollout) -> bool:
+        """Whether it is of the mode; what was no answer of the agent's model never is."""
+        is_canary = CANARY in (rollout.metadata or {})
+        self.canaries += is_canary
+        return not is_canary and self.mode in (None, rollout.mode)
+
     async def _pairs(self) -> None:
         """The ids of siblings first, then the data of one task at a time."""
         tasks: defaultdict[str, list[str]] = defaultdict(list)
         async for rollout in each_record(self.store.query_rollouts, status_in=["succeeded"]):
-            if self.mode in (None, rollout.mode):
+            if self._is_wanted(rollout):
                 tasks[digest([rollout.input])].append(rollout.rollout_id)
         for ids in tasks.values():
             rollouts = await self.store.query_rollouts(rollout_id_in=ids)

@@ -18,6 +18,9 @@ from agl_records.credit import CreditRule, check_credits
 from agl_records.training_data import ModelCall
 from agl_records.types import ExclusionReason
 
+CANARY = "canary"
+"""Key in the metadata of a rollout that was answered in the place of the agent's model."""
+
 
 @dataclass(frozen=True)
 class Said:

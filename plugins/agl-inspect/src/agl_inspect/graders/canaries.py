@@ -12,13 +12,17 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agl.errors import InvalidTransitionError
 from agl.plugins.hooks import Hook
 from agl.types import LLM, Rollout
 from agl.utils.checks import check_numbers
+from agl_inspect.exchange.reading import CANARY
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
 from agl_inspect.graders.audit import PAID_SHARE
 from agl_records.final_rewards import final_rewards
 from agl_records.ledger.documents import each_part
+from agl_runs.records import canary_run
+from agl_runs.rollouts import cancel_leftovers
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -27,15 +31,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.inspect")
 
 FILE = "canaries.jsonl"
+MOST = 200
+"""So many solutions, the newest, are in the answer that lists all of them."""
 KINDS = [kind for kind in WRONG if kind != "random"]  # a guess may be right
 
 
 class Canaries(Hook):
     """Has some tasks of the training answered by models that know nothing, apart from it.
 
-    Nothing of these rollouts is trained, or in a metric: they have mode ``test`` and no place in
-    a step. Their rewards are in ``canaries.jsonl`` in the run's folder. A warning says when one
-    earns more than a tenth of what the best rollout of the training has earned so far.
+    Nothing of these rollouts is trained, or in a metric: they have mode ``test`` and are of a run
+    of their own, ``RUN/canaries``. Their rewards are in ``canaries.jsonl`` in the run's folder. A
+    warning says when one earns more than a tenth of what the best rollout of the training has
+    earned so far. Resources that the algorithm was given, as the model of a judge, stay as they
+    are, unless it trains none of its own. An algorithm without steps has no canaries.
 
     Args:
         share: So many of them for each rollout that was trained.
@@ -50,9 +58,10 @@ class Canaries(Hook):
         self._share, self._solution = share, solution
         self._store: LightningStore | None = None
 
-    def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
-        """Begin anew."""
+    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+        """Begin anew; what an earlier start of the run left is cancelled."""
         self._store, self._models = store, dict[str, LLM]()
+        self._run = canary_run((algorithm.get_run() or ("",))[0])
         self._stack = contextlib.AsyncExitStack()
         self._solutions: list[str | None] = []
         self._kinds = cycle(KINDS)
@@ -60,12 +69,14 @@ class Canaries(Hook):
         """Rollout id -> the kind of its answer, and after which step it was queued."""
         self._due = self._most = self._least = 0.0
         self._warned: set[str] = set()
+        self._has_steps = False
+        await cancel_leftovers(store, self._run)
 
     async def on_step_end(
         self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]
     ) -> None:
         """Look at those that have ended, and queue the next."""
-        run = algorithm.get_run()
+        run, self._has_steps = algorithm.get_run(), True
         if self._store is None or run is None:
             return
         parts = each_part(self._store, run=run[0], step=step, lost=False)
@@ -75,7 +86,8 @@ class Canaries(Hook):
         known = [one for one in rewards if one is not None]
         self._most, self._least = max([self._most, *known]), min([self._least, *known])
         await self._look(algorithm)
-        self._solutions += [solution_of(one.input, self._solution) for one in trained]
+        known = [*(solution_of(one.input, self._solution) for one in trained), *self._solutions]
+        self._solutions[:] = list(dict.fromkeys(known))[:MOST]  # the server has this list
         self._due += self._share * len(trained)
         for one in trained[: int(self._due)]:
             self._due -= 1
@@ -85,11 +97,17 @@ class Canaries(Hook):
         """Look at those that have ended, and cancel the others."""
         if self._store is None:
             return
-        await self._look(algorithm)
-        for rollout_id in self._open:
-            await self._store.update_rollout(rollout_id, status="cancelled")
-        self._store = None
-        await self._stack.aclose()
+        if not self._has_steps:
+            name = type(algorithm).__name__
+            logger.warning("%s has no steps, so that no canary ran beside it", name)
+        try:
+            await self._look(algorithm)
+            for rollout_id in self._open:
+                with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
+                    await self._store.update_rollout(rollout_id, status="cancelled")
+        finally:
+            self._store = None
+            await self._stack.aclose()
 
     async def _queue(self, algorithm: "Algorithm", of: Rollout, step: int) -> None:
         assert self._store is not None
@@ -101,14 +119,18 @@ class Canaries(Hook):
             self._models = dict(zip(KINDS, models, strict=True))
         kind = next(self._kinds)
         snapshot = await self._store.get_resources_by_id(of.resources_id or "")
-        resources = {
-            name: self._models[kind] if isinstance(one, LLM) else one
-            for name, one in (snapshot.resources if snapshot else {}).items()
-        }
+        resources, given = snapshot.resources if snapshot else {}, algorithm.get_initial_resources()
+        models = [name for name, one in resources.items() if isinstance(one, LLM)]
+        own = [name for name in models if resources[name] != (given or {}).get(name)]
+        resources = {**resources, **dict.fromkeys(own or models, self._models[kind])}
         resources_id = f"canary-{of.resources_id}-{kind}"
         await self._store.update_resources(resources_id, resources)
         queued = await self._store.enqueue_rollout(
-            of.input, mode="test", resources_id=resources_id, metadata={"canary": kind}
+            of.input,
+            mode="test",
+            resources_id=resources_id,
+            config=of.config,
+            metadata={"run": self._run, CANARY: kind},
         )
         self._open[queued.rollout_id] = (kind, step)
 
