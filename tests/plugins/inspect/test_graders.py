@@ -1,6 +1,7 @@
 """``agl doctor --graders`` on graders with and without a hole, each for real."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def breaks(task, private, result):
 def gives_none(task, private, result):
     return None
 
+def breaks_on_right(task, private, result):
+    return 0.0 / (result.strip() != private["answer"])
+
+def gives_none_of_wrong(task, private, result):
+    return 1.0 if result.strip() == private["answer"] else 0.0 if result.strip() else None
+
 def pays_all(task, private, result):
     return 1.0
 
@@ -58,6 +65,12 @@ async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM) -> str:
     return await answer(task, llm)
 
 @agl.rollout(grade=strict)
+async def agent_that_asks_on(task, llm: agl.LLM) -> str:
+    while not (said := (await answer(task, llm)).strip()):
+        pass
+    return said
+
+@agl.rollout(grade=strict)
 async def agent_of_team(task, writer: agl.LLM, critic: agl.LLM) -> str:
     assert await answer(task, critic) is not None
     return await answer(task, writer)
@@ -67,7 +80,8 @@ def takes_no_model(task) -> float:
     return 1.0
 
 AGENTS = {name: graded(globals()[name]) for name in (
-    "strict", "contains", "likes_form", "pays_nobody", "breaks", "pays_all", "gives_none")}
+    "strict", "contains", "likes_form", "pays_nobody", "breaks", "pays_all", "gives_none",
+    "breaks_on_right", "gives_none_of_wrong")}
 globals().update({f"agent_{name}": agent for name, agent in AGENTS.items()})
 """
 READABLE = ("warning", "private_readable")
@@ -80,6 +94,7 @@ def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = 
         {"q": f"what is {n}", "is_streamed": n % 2 == 0, "private": {key: f"the number {n}"}}
         for n in range(6)
     ]
+    os.mkfifo(folder / "a_pipe")  # nobody writes to it
     path = folder / "tasks.jsonl"
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
     llm = 'llm: {resource_type: llm, endpoint: "http://127.0.0.1:9/v1", model: m}'
@@ -106,6 +121,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("gives_none", [], 1, [("error", "no_rewards"), READABLE]),
         ("pays_nobody", [], 1, [("error", "solution_not_paid"), READABLE]),
         (
+            "breaks_on_right",
+            [],
+            1,
+            [("warning", "solution_fails"), ("error", "solution_not_paid"), READABLE],
+        ),
+        ("gives_none_of_wrong", [], 0, [("warning", "empty_unrewarded"), READABLE]),
+        (
             "breaks",
             [],
             1,
@@ -131,21 +153,41 @@ JUDGE = "resources={judge: {resource_type: llm, endpoint: x, model: theirs}}"
 
 
 @pytest.mark.parametrize(
-    ("agent", "overrides"),
+    ("agent", "overrides", "found"),
     [
-        ("agent_with_judge", [JUDGE, "algorithm={type: grpo, model: m, resource_name: llm}"]),
+        ("agent_with_judge", [JUDGE, "algorithm={type: grpo, model: m, resource_name: llm}"], []),
         (
             "agent_of_team",
             [f"algorithm={{type: team, models: {{writer: {GRPO}, critic: {GRPO}}}}}"],
+            [],
+        ),
+        (
+            "agent_that_asks_on",
+            [
+                "algorithm={type: grpo, model: m, resource_name: llm, "
+                "rollouts: {timeout_seconds: 8}}"
+            ],
+            ["empty_fails"],
         ),
     ],
 )
-def test_the_models_that_are_trained_are_answered_for(
-    tmp_path: Path, capsys: Any, agent: str, overrides: list[str]
+def test_the_models_that_are_trained_are_answered_for_in_the_time_of_a_rollout(
+    tmp_path: Path, capsys: Any, agent: str, overrides: list[str], found: list[str]
 ) -> None:
     pytest.importorskip("agl_torch")
     code, said = audited(tmp_path, capsys, agent, *overrides)
-    assert (code, [one["code"] for one in said["findings"]]) == (0, ["private_readable"])
+    assert (code, [one["code"] for one in said["findings"]]) == (0, [*found, "private_readable"])
+
+
+def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agl_inspect.graders.private_files.NUM_FILES", 0)
+    _, said = audited(tmp_path, capsys, "agent_strict")
+    assert [one["code"] for one in said["findings"]] == ["not_read"]
+    assert (
+        "it is in none of the first 0 files, and there are more" in said["findings"][0]["message"]
+    )
 
 
 def test_without_solutions_any_pay_for_nothing_is_one(tmp_path: Path, capsys: Any) -> None:

@@ -97,7 +97,7 @@ def _show_audit(found: Audit, as_json: bool) -> None:
             [
                 one.answer,
                 one.what,
-                str(len(one.rewards) + len(one.failures)),
+                str(len(one.rewards) + len(one.failures) + one.num_without),
                 str(len(one.failures) or ""),
                 "" if one.mean is None else f"{one.mean:.4g}",
                 f"{max(one.rewards):.4g}" if one.rewards else "",

@@ -11,7 +11,7 @@ from typing import Any
 from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import ConfigError
-from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate
+from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate, RolloutConfig
 from agl_inspect.doctor.findings import Finding
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
 from agl_inspect.graders.private_files import fit, readable
@@ -20,6 +20,8 @@ from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
 PAID_SHARE = 0.1
 """A wrong answer is paid where it earns more than this part of what the solution earns."""
+TIMEOUT_SECONDS = 120.0
+"""Of a rollout, unless the file says another: agents may ask a silent model for ever."""
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Paid:
     rewards: list[float] = field(default_factory=list[float])
     """Of the tasks whose rollouts succeeded and have one."""
     failures: list[Failure] = field(default_factory=list[Failure])
+    num_without: int = 0
+    """Tasks whose rollouts succeeded and have no reward."""
 
     @property
     def mean(self) -> float | None:
@@ -95,6 +99,9 @@ class _Answered(FastAlgorithm):
     publishes = (LLM,)
 
     def __init__(self, checked: CheckedConfig, tasks: Sequence[Any], key: str | None) -> None:
+        plan = checked.components.get("algorithm")
+        seconds = ((plan.options.get("rollouts") if plan else None) or {}).get("timeout_seconds")
+        self._config = RolloutConfig(timeout_seconds=seconds or TIMEOUT_SECONDS)
         self._names = _names_of_models(checked)
         self._tasks = tasks
         self._solutions = [solution_of(task, key) for task in tasks]
@@ -128,13 +135,17 @@ class _Answered(FastAlgorithm):
             of_models = dict.fromkeys(self._names, model)  # first, as agents take the first
             resources = {**of_models, **(self.get_initial_resources() or {}), **of_models}
             resources_id = (await self.publish_resources(resources)).resources_id
-            queued = await store.enqueue_rollout(task, mode="test", resources_id=resources_id)
+            queued = await store.enqueue_rollout(
+                task, mode="test", resources_id=resources_id, config=self._config
+            )
             (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
         reward = (await final_reward(store, ended)).reward
         if reward is not None:
             paid.rewards.append(reward)
         elif isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
             paid.failures.append(ended.attempt.error)
+        else:
+            paid.num_without += 1
 
 
 def _names_of_models(checked: CheckedConfig) -> list[str]:
@@ -159,14 +170,16 @@ def _findings(paid: Sequence[Paid]) -> list[Finding]:
             "Have the agent return a number, or give it a grader; agl doctor FILE looks at one task"
         )
         return [*found, Finding("error", "no_rewards", message, fix)]
+    found += [_unrewarded(one) for one in paid if one.num_without]
     if not means:
         return found
     most = None if right is None else right.mean
     # Without a solution nobody knows what a right answer earns: what is above 0 is pay.
     floor = min(*means, 0.0)
     bar = floor if most is None else floor + PAID_SHARE * max(most - floor, 0.0)
-    if most is not None and (most <= floor or most < max(means)):
-        message = f"the known solution earns {most:.4g} on average, a wrong answer {max(means):.4g}"
+    if right is not None and (most is None or most <= floor or most < max(means)):
+        what = "gets no reward" if most is None else f"earns {most:.4g} on average"
+        message = f"the known solution {what}, a wrong answer {max(means):.4g}"
         fix = "See how grader and agent read an answer; --solution KEY names where solutions stand"
         found.append(Finding("error", "solution_not_paid", message, fix))
     for one in wrong:
@@ -184,13 +197,19 @@ def _failing(one: Paid) -> Finding | None:
     if not one.failures:
         return None
     first = one.failures[0]
-    total = len(one.failures) + len(one.rewards)
+    total = len(one.failures) + len(one.rewards) + one.num_without
     message = (
         f"{len(one.failures)} of {total} rollouts failed where the model {one.what}; the first "
         f"({first.boundary}): {first.type}: {first.message}"
     )
     fix = "A model gives such answers early in training: agent and grader should give them a reward"
     return Finding("warning", f"{one.answer}_fails", message, fix)
+
+
+def _unrewarded(one: Paid) -> Finding:
+    message = f"{one.num_without} rollouts got no reward where the model {one.what}"
+    fix = "They train nothing, so that such answers are never said to be wrong: give them a number"
+    return Finding("warning", f"{one.answer}_unrewarded", message, fix)
 
 
 def _wrong_is_paid(one: Paid, earned: float, most: float | None) -> Finding:

@@ -10,7 +10,7 @@ from agl.algorithm.base import FastAlgorithm
 from agl.errors import AglError
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
-from agl.types import LLM, Dataset, private_of, without_private
+from agl.types import LLM, AttemptedRollout, Dataset, private_of, without_private
 from agl_inspect.doctor.findings import Finding
 from agl_runs.config.file import CheckedConfig
 
@@ -42,6 +42,9 @@ def readable(checked: CheckedConfig, tasks: Sequence[Any]) -> list[Finding]:
     except AglError as error:
         message = f"whether an agent can read what is private is not known: {error}"
         return [Finding("warning", "not_read", message)]
+    if algorithm.unknown and not algorithm.found:
+        message = f"whether an agent can read what is private is not known: {algorithm.unknown}"
+        return [Finding("warning", "not_read", message)]
     if not algorithm.found:
         return []
     message = (
@@ -59,6 +62,8 @@ class _Reading(FastAlgorithm):
         self._needles = needles
         self.found: list[str] = []
         """Of each task that was found: in which file."""
+        self.unknown = ""
+        """Why of a task it is not known."""
 
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -67,13 +72,19 @@ class _Reading(FastAlgorithm):
         for needles in self._needles:
             task = {"needles": needles, "folder": os.getcwd()}
             queued = await store.enqueue_rollout(task, mode="test")
-            await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+            (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+            if isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
+                self.unknown = f"{ended.attempt.error.type}: {ended.attempt.error.message}"
             for span in await store.query_spans(queued.rollout_id):
                 if (name := span.attributes.get(_FOUND)) is not None:
                     self.found.append(str(name))
+                elif _STOPPED in span.attributes:
+                    self.unknown = (
+                        f"it is in none of the first {NUM_FILES} files, and there are more"
+                    )
 
 
-_FOUND = "agl.private_found_in"
+_FOUND, _STOPPED = "agl.private_found_in", "agl.private_stopped"
 
 
 def _read_files(task: dict[str, Any]) -> float:
@@ -81,10 +92,14 @@ def _read_files(task: dict[str, Any]) -> float:
     from agl import emit_annotation
 
     number = 0
-    for folder, _, names in os.walk(task["folder"]):
+    for folder, folders, names in os.walk(task["folder"]):
+        folders.sort(key=lambda name: name.startswith("."))  # environments and histories come last
         for name in names:
+            if not os.path.isfile(os.path.join(folder, name)):  # a pipe would never end
+                continue
             number += 1
             if number > NUM_FILES:
+                emit_annotation({_STOPPED: True})
                 return 0.0
             try:
                 with open(os.path.join(folder, name), "rb") as file:
