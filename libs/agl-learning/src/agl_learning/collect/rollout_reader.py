@@ -85,21 +85,21 @@ class Reader:
         if succeeded and counts is not None:
             one.ran = ran(rollout.rollout_id, counts, of_it)
         policy = self.failures.policy(one.failed)
-        if one.failed is not None and counts is not None and policy in ("keep", "penalise"):
+        is_used = policy in ("keep", "penalise")
+        if one.failed is not None and is_used and counts is not None:
             # The attempt that failed is used as one that succeeded.
             attempts = [a.changed(status="succeeded") if a is counts else a for a in attempts]
             if policy == "penalise":
                 penalty = _penalty_span(counts, of_it, self.failures.penalty or 0.0)
                 spans, of_it = [*spans, penalty], [*of_it, penalty]
+        elif not succeeded:
+            one.unusable = "failed_attempt", f"its rollout ended as {rollout.status}"
         elif one.failed is not None:
-            if not succeeded:
-                one.unusable = "failed_attempt", f"its rollout ended as {rollout.status}"
-            else:
-                why = f"a model call of its rollout failed: {one.failed.why}"
-                one.unusable = "infrastructure", why
+            why = f"a model call of its rollout failed: {one.failed.why}"
+            one.unusable = "infrastructure", why
         if self.adapter is not None:
             self._read_rows(one, self.adapter, spans, attempts, ledger)
-        if one.failed is None or policy in ("keep", "penalise"):
+        if is_used:
             rewards = find_final_rewards(of_it)
             one.rewards = {reward.name: reward.value for reward in rewards}
             if rewards:

@@ -41,31 +41,19 @@ class Score:
 Read = Callable[[Path], Iterator[Span | Score]]
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """Where a form has what every span has."""
-
-    ids: tuple[str, str]
-    parent: str
-    times: tuple[str, str]
-    error: tuple[str, str]
-    """Of the status, and of what it says."""
-
-
-_LANGFUSE = _Keys(
-    ("traceId", "id"), "parentObservationId", ("startTime", "endTime"), ("level", "statusMessage")
+_Keys = tuple[str, str, str, str, str, str, str]
+"""Where a form has of a span its trace, id, parent, begin, end, status, and what that says."""
+_LANGFUSE: _Keys = (
+    *("traceId", "id", "parentObservationId"),
+    *("startTime", "endTime", "level", "statusMessage"),
 )
-_PHOENIX = _Keys(
-    ("context.trace_id", "context.span_id"),
-    "parent_id",
-    ("start_time", "end_time"),
-    ("status_code", "status_message"),
+_PHOENIX: _Keys = (
+    *("context.trace_id", "context.span_id", "parent_id"),
+    *("start_time", "end_time", "status_code", "status_message"),
 )
-_MLFLOW = _Keys(
-    ("trace_id", "span_id"),
-    "parent_span_id",
-    ("start_time_unix_nano", "end_time_unix_nano"),
-    ("code", "message"),
+_MLFLOW: _Keys = (
+    *("trace_id", "span_id", "parent_span_id"),
+    *("start_time_unix_nano", "end_time_unix_nano", "code", "message"),
 )
 _OBSERVATION = {
     "input": "langfuse.observation.input",
@@ -232,10 +220,9 @@ def with_rewards(path: Path, read: Read, name: str | None) -> tuple[ReadSpans, l
 
 
 def _span(found: Mapping[str, Any], keys: _Keys, attributes: Attributes, where: str) -> Span:
-    trace_id, span_id = (_needed(found, name, where) for name in keys.ids)
-    parent, (status, message) = found.get(keys.parent), keys.error
-    failed = str(found.get(status)).endswith("ERROR")
-    start_time, end_time = (seconds_of(found.get(name)) for name in keys.times)
+    trace_id, span_id = (_needed(found, name, where) for name in keys[:2])
+    parent, begin, end, status, message = (found.get(name) for name in keys[2:])
+    failed = str(status).endswith("ERROR")
     return Span.from_attributes(
         rollout_id=trace_id,
         attempt_id=UNNAMED,
@@ -243,12 +230,12 @@ def _span(found: Mapping[str, Any], keys: _Keys, attributes: Attributes, where: 
         span_id=_hex(span_id, 16),
         parent_id=_hex(parent, 16) if parent else None,
         name=found.get("name") or "span",
-        start_time=start_time,
-        end_time=end_time,
+        start_time=seconds_of(begin),
+        end_time=seconds_of(end),
         attributes=attributes,
         status=TraceStatus(
             status_code="ERROR" if failed else "OK",
-            description=(found.get(message) or "ERROR") if failed else None,
+            description=(message or "ERROR") if failed else None,
         ),
     )
 

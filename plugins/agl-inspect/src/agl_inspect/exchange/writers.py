@@ -111,17 +111,8 @@ def _arrow_types(pyarrow: Any) -> dict[str, Any]:
     origin = struct([("rollout_id", text), ("attempt_id", text), ("span_ids", many(text))])
     function = struct([("name", text), ("arguments", text)])
     tool_call = struct([("id", text), ("type", text), ("function", function)])
-    message = struct(
-        [
-            ("role", text),
-            ("content", text),
-            ("reasoning_content", text),
-            ("name", text),
-            ("tool_call_id", text),
-            ("tool_calls", many(tool_call)),
-            ("more", text),
-        ]
-    )
+    texts = [(name, text) for name in _MESSAGE[:-1]]
+    message = struct([*texts, ("tool_calls", many(tool_call)), ("more", text)])
     return {
         "text": text,
         "json": text,
