@@ -7,18 +7,18 @@ the rollouts that it had; only what was under way runs once more.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError, StoppedError
-from agl.types import Dataset, RolloutMode
+from agl.types import Dataset
 from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, making, remove_older
 from agl_learning.trainer.opening import open_run
-from agl_learning.trainer.serving import Serving
+from agl_learning.trainer.runners import RunnersOfRun
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
@@ -99,8 +99,8 @@ class Loop:
         self._training, self._session = training, session
         self._val = [] if val is None else [val[index] for index in range(len(val))]
         self._asked_to_stop, self._event_loop = asked_to_stop, asyncio.get_running_loop()
-        self.serving = Serving(training)
-        self._source = training.find_source(self, tasks, session.taken)
+        self._runners = RunnersOfRun(training, session)
+        self._source = training.find_source(self._runners, tasks, session.taken)
 
     async def run(self) -> StoppedError | None:
         """Do all steps; what it was stopped by before it had them, if it was."""
@@ -129,10 +129,10 @@ class Loop:
     async def end(self) -> None:
         """Let go of the rollouts that are under way, and of what is served."""
         await self._source.stop()
-        await self.serving.end()
+        await self.end_serving()
 
     async def end_serving(self) -> None:
-        await self.serving.end()
+        await self._runners.serving.end()
 
     def ask_to_stop(self) -> bool:
         """End when the rollouts or the training under way have; what is done is kept."""
@@ -204,10 +204,8 @@ class Loop:
         """
         training, session = self._training, self._session
         if not training.is_budget_spent() and (left := await self._source.stop()):
-            resources = await self.serving.resources()
             for after, tasks in left:
-                given = (training.num_copies, training.version.number, resources["train"])
-                one = await session.ask("train", after, tasks, *given, at_once=True)
+                one = await self._runners.ask(after, tasks, at_once=True)
                 for row in (row for ended in one.ended for row in ended.rows):
                     one.ledger.exclude_row(row, "unused_group", "the run ended before its step")
                 await session.keep(one, session.steps_done, training.version.number)
@@ -242,38 +240,6 @@ class Loop:
         session.checkpoint, session.requests.saves = folder, False
         path: Any = training.version.ref or folder
         await training.tell("on_checkpoint_saved", step=number, path=path)
-
-    # --- what the source asks
-
-    async def collect(
-        self,
-        after: int,
-        gather: "Callable[[], Awaitable[Collected]]",
-        tasks: Callable[[int], Sequence[Any]],
-    ) -> "Collected":
-        """What the step after so many learns from; see ``agl_learning.trainer.source``."""
-        return await self._collect("train", after, gather, tasks, self._training.num_copies)
-
-    async def _collect(
-        self,
-        mode: RolloutMode,
-        after: int,
-        gather: "Callable[[], Awaitable[Collected]]",
-        tasks: Callable[[int], Sequence[Any]],
-        copies: int,
-    ) -> "Collected":
-        asks = (self.serving.why_silent, self._training.is_budget_spent)
-        return await self._session.collect(mode, after, gather, tasks, copies, *asks)
-
-    async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> "Collected":
-        """Run tasks of a step with the newest version."""
-        training, resources = self._training, await self.serving.resources()
-        given = (training.num_copies, training.version.number, resources["train"], first_group)
-        return await self._session.ask("train", after, tasks, *given)
-
-    def key(self, after: int) -> str:
-        """Under which the rollouts of a step stand by now."""
-        return self._session.records.key("train", after)
 
     # --- evaluating
 
@@ -319,16 +285,8 @@ class Loop:
         """Run the tasks of an evaluation; its calls are excluded from training."""
         training, session = self._training, self._session
         step = session.steps_done
-
-        async def gather() -> "Collected":
-            resources = await self.serving.resources()
-            given = (training.evaluation.copies, training.version.number, resources["val"])
-            return await session.ask("val", step, self._val, *given)
-
-        def tasks(_: int) -> Sequence[Any]:
-            return self._val
-
-        collected = await self._collect("val", step, gather, tasks, training.evaluation.copies)
+        gather = partial(self._runners.ask, step, self._val, mode="val")
+        collected = await self._runners.collect(step, gather, lambda _: self._val, "val")
         for row in (row for one in collected.ended for row in one.rows):
             collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
         await session.keep(collected, step, training.version.number)

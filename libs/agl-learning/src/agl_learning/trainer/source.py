@@ -26,27 +26,18 @@ Weigh = Callable[[Collected], list[Weighed]]
 
 
 class Runners(Protocol):
-    """What a source asks for rollouts."""
+    """What a source asks for rollouts; see ``agl_learning.trainer.runners``."""
 
     async def collect(
         self,
         after: int,
         gather: Callable[[], Awaitable[Collected]],
         tasks: Callable[[int], Sequence[Any]],
-    ) -> Collected:
-        """What belongs to the step after so many, from its record, or gathered now.
+    ) -> Collected: ...
 
-        ``tasks`` gives those of its first groups, so many.
-        """
-        ...
+    async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> Collected: ...
 
-    async def ask(self, after: int, tasks: Sequence[Any], first_group: int) -> Collected:
-        """Run tasks of the step after so many."""
-        ...
-
-    def key(self, after: int) -> str:
-        """Under which the rollouts of the step after so many stand by now."""
-        ...
+    def key(self, after: int) -> str: ...
 
 
 class Source(Protocol):

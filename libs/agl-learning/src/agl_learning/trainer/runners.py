@@ -1,0 +1,156 @@
+"""What runs the tasks of a run: the newest version serves, runners roll out, the store keeps."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agl.errors import AlgorithmError, StoppedError
+from agl.types import RolloutMode
+from agl_learning.collect.results import Collected
+from agl_learning.collect.task_order import digest
+from agl_learning.run.records import Record
+from agl_learning.trainer.serving import Serving
+
+if TYPE_CHECKING:
+    from agl_learning.trainer.base import Training
+    from agl_learning.trainer.session import Session
+
+logger = logging.getLogger("agl.learning")
+
+OTHER_TASKS = "had other tasks"
+
+
+class RunnersOfRun:
+    """What a source asks for rollouts, and what an evaluation does.
+
+    Args:
+        training: Says what it serves, and how often each task runs.
+        session: The start of the run.
+    """
+
+    def __init__(self, training: "Training", session: "Session") -> None:
+        self._training, self._session = training, session
+        self.serving = Serving(training)
+
+    def key(self, after: int) -> str:
+        """Under which the rollouts of the step after so many stand by now."""
+        return self._session.records.key("train", after)
+
+    def _copies(self, mode: RolloutMode) -> int:
+        training = self._training
+        return training.num_copies if mode == "train" else training.evaluation.copies
+
+    async def ask(
+        self,
+        after: int,
+        tasks: Sequence[Any],
+        first_group: int = 0,
+        mode: RolloutMode = "train",
+        *,
+        at_once: bool = False,
+    ) -> Collected:
+        """Run tasks with the newest version, as far as no earlier start of the run has.
+
+        Args:
+            after: So many steps come before the one, or the evaluation, that they are for.
+            tasks: Their inputs.
+            first_group: The group of the first task.
+            mode: Of the rollouts.
+            at_once: Take what there is; what has not ended is cancelled.
+        """
+        session, resources = self._session, await self.serving.resources()
+        about = {
+            "algorithm": session.algorithm,
+            **session.generation.metadata,
+            "step": after + (mode == "train"),
+            "version": self._training.version.number,
+            "round": session.records.round(mode, after),
+        }
+        given = (tasks, self._copies(mode), mode, resources[mode], about)
+        key = session.records.key(mode, after)
+        return await session.collector.collect(*given, key, first_group, at_once)
+
+    async def collect(
+        self,
+        after: int,
+        gather: Callable[[], Awaitable[Collected]],
+        tasks: Callable[[int], Sequence[Any]],
+        mode: RolloutMode = "train",
+    ) -> Collected:
+        """All that belongs to a place: what its record has, or what is gathered now.
+
+        What an earlier start has collected, and the store does not have any more, is given up.
+
+        Args:
+            after: So many steps come before.
+            gather: Collects by ``ask``.
+            tasks: Gives those of so many groups, the first ones.
+            mode: Of the rollouts.
+
+        Raises:
+            StoppedError: The run was asked to stop, or its budget was spent, before all were done.
+            AlgorithmError: The version answers no more; or not one was done, as servers or the
+                network failed their model calls.
+        """
+        records, collector = self._session.records, self._session.collector
+        record = records.find(mode, after)
+        if record is not None and record.copies == self._copies(mode):
+            missing = await collector.missing(record.rollout_ids)
+            collected = None
+            if not missing:
+                collected = await collector.read(record.rollouts, record.lost)
+                collected.seconds = record.seconds
+            gone = record.what_is_gone(missing, collected)
+            if collected is not None and not gone:
+                if _are_of(collected, tasks):
+                    return collected
+                gone = OTHER_TASKS
+            await self._give_up(mode, after, gone)
+        number = records.round(mode, after)
+        collected = await gather()
+        if not _are_of(collected, tasks):
+            await self._give_up(mode, after, OTHER_TASKS)
+            number = records.round(mode, after)
+            collected = await gather()
+        what = f"{mode} rollouts after step {after}"
+        _check_done(collected, what, self._training.is_budget_spent())
+        if (why := await self.serving.why_silent()) is not None:
+            raise AlgorithmError(f"{why}. Go on with the run: {what} that failed run again")
+        await records.put(mode, after, Record.of(collected, number))
+        return collected
+
+    async def _give_up(self, mode: RolloutMode, after: int, why: str) -> None:
+        """Have what was collected after so many steps, and all that came later, drawn anew."""
+        logger.warning(
+            "the %s rollouts that were collected after step %d %s. They are given up, and drawn "
+            "anew, as is all that came after them",
+            "validation" if mode == "val" else "training",
+            after,
+            why,
+        )
+        await self._session.records.redraw(mode, after)
+
+
+def _are_of(collected: Collected, tasks: Callable[[int], Sequence[Any]]) -> bool:
+    """Whether rollouts are of these tasks: those under a key may be of an earlier start."""
+    groups = {one.group for one in collected.ended}
+    digests = dict(enumerate(digest([task]) for task in tasks(len(groups))))
+    return groups == digests.keys() and all(
+        digest([one.rollout.input]) == digests[one.group] for one in collected.ended
+    )
+
+
+def _check_done(collected: Collected, what: str, is_budget_spent: bool) -> None:
+    """Refuse to go on with rollouts that failed as others of the run will.
+
+    They get no record, so that those that failed run again when the run goes on.
+    """
+    out = [one.failed if one.unusable else None for one in collected.ended]
+    why = [one.why if one and one.kind == "infrastructure" else "" for one in out]
+    if is_budget_spent and (collected.num_failed or any(why)):
+        raise StoppedError("its budget was spent")
+    if why and all(why):
+        raise AlgorithmError(
+            f"infrastructure failed all {len(why)} {what}, the first with: {why[0]}. See that "
+            "gateway, model and runners answer, and go on: these run again"
+        )
