@@ -573,7 +573,7 @@ def dist(session: nox.Session) -> None:
 
 
 NIGHTLY = (
-    ("tests", "-m", "nightly"),
+    ("tests", "-m", "nightly or drawn", "--hypothesis-profile", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("vllm", "peer", "tracers", "trackers", "examples", "calc-x")),
@@ -587,8 +587,8 @@ def nightly(session: nox.Session) -> None:
 
     tests -m nightly   packages installed from a clone, 25 times as many requests to the store's
                        server, 10,000 hostile ones to it and to a gateway, poisonous agents
-                       in processes, more kinds of going on, DPO's doors, 200 runs of
-                       options that were drawn
+                       in processes, more kinds of going on, DPO's doors, 300 examples of each
+                       thing that hypothesis draws, 200 runs of options that were drawn
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl

@@ -11,6 +11,8 @@ import pytest
 from agl.cli import main
 from agl.utils.logs import stderr_console
 
+from . import cpu_budget
+
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,8 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with contextlib.suppress(ImportError):  # not every session has it
     from hypothesis import settings
 
-    settings.register_profile("busy machine", deadline=None)
-    settings.load_profile("busy machine")
+    # A machine may be busy. On a push the same examples each time, at night others.
+    settings.register_profile("push", deadline=None, max_examples=25, derandomize=True)
+    settings.register_profile("nightly", deadline=None, max_examples=300)
+    settings.load_profile("push")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(cpu_budget)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     items[:] = [item for item in items if item not in set(left)]
     config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker("drawn")
 
 
 @pytest.fixture(autouse=True)

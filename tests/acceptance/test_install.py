@@ -22,25 +22,15 @@ OF_ALGORITHMS = {
 """What each algorithm brings."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # test_third_party_plugin.py installs on each push
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("package", "ours", "works"),
     [
         ("agl-apo", {"agl-apo", "agl-views", *OF_ALGORITHMS}, "algorithm apo"),
-        pytest.param(
-            "agl-verl",
-            {"agl-gateway", "agl-verl", *OF_ALGORITHMS},
-            "gateway proxy",
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param(
-            "agl-torch",
-            {"agl-gateway", "agl-torch", *OF_ALGORITHMS},
-            "algorithm grpo",
-            marks=pytest.mark.nightly,
-        ),
-        pytest.param("agl-core", {"agl-core"}, "store memory", marks=pytest.mark.nightly),
+        ("agl-verl", {"agl-gateway", "agl-verl", *OF_ALGORITHMS}, "gateway proxy"),
+        ("agl-torch", {"agl-gateway", "agl-torch", *OF_ALGORITHMS}, "algorithm grpo"),
+        ("agl-core", {"agl-core"}, "store memory"),
     ],
 )
 def test_one_line_installs_a_package_with_all_that_it_needs(

@@ -4,12 +4,14 @@ import asyncio
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -77,7 +79,7 @@ def test_agents_run_in_runners_that_are_threads(example, monkeypatch) -> None:
     assert None not in algorithm.rewards.values()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 def test_quickstart_raises_the_held_out_reward_significantly(tmp_path) -> None:
     run = subprocess.run(
@@ -118,16 +120,16 @@ def test_quickstart_raises_the_held_out_reward_significantly(tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_quickstart_that_was_killed_goes_on_with_the_same_command(tmp_path) -> None:
-    command = [sys.executable, EXAMPLE / "quickstart.py", "--steps", "4", "--out", tmp_path]
+    command = [EXAMPLE / "quickstart.py", "--steps", "4", "--out", tmp_path]
     metrics = tmp_path / "metrics.jsonl"
-    with (tmp_path / "log").open("wb") as log:
-        first = subprocess.Popen(command, stdout=log, stderr=log)
+    with (tmp_path / "log").open("w") as log:
+        first = fork_server.start(command, stdout=log, stderr=log)
         while not metrics.exists() or '"step": 2,' not in metrics.read_text():
-            assert first.poll() is None, (tmp_path / "log").read_text()
+            assert not first.has_ended(), (tmp_path / "log").read_text()
             time.sleep(0.05)
-        first.kill()
+        first.send_signal(signal.SIGKILL)
         first.wait()
-    second = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    second = fork_server.run(command)
     assert second.returncode == 0, second.stderr
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     steps = [(line["step"], line["generation"]) for line in lines if "reward/mean" in line]

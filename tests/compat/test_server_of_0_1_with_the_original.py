@@ -22,7 +22,6 @@ TOKEN = "a-token-that-is-long-enough"
 
 pytestmark = [
     pytest.mark.plugins,
-    pytest.mark.slow,
     pytest.mark.skipif(PEER is None, reason="AGL_PEER_PYTHON is not set"),
 ]
 

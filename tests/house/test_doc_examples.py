@@ -6,6 +6,7 @@ The first word after the fence is the language; what follows it steers this modu
     file="agent.py"     the block is also that file in the folder in which its page's blocks run
     continues           the Python blocks before it on the page, back to one without the word, run
                         first
+    nightly             it takes longer than a test may: nox -s nightly runs it
 
 ``#> text`` under a ``print`` is a line of its output, and compared with it.
 """
@@ -102,6 +103,7 @@ class Block:
     needs: str | None
     file: str | None
     continues: bool
+    nightly: bool
     source: str
 
     @property
@@ -117,7 +119,7 @@ def blocks_of(page: Path, text: str) -> list[Block]:
         settings = dict(SETTING.findall(rest))
         words = SETTING.sub("", rest).split()
         line = text[: match.start()].count("\n") + 1
-        unknown = {*settings, *words} - {"needs", "file", "continues"}
+        unknown = {*settings, *words} - {"needs", "file", "continues", "nightly"}
         assert not unknown, f"{page}:{line}: a fence cannot say {unknown}"
         found.append(
             Block(
@@ -127,6 +129,7 @@ def blocks_of(page: Path, text: str) -> list[Block]:
                 needs=settings.get("needs"),
                 file=settings.get("file"),
                 continues="continues" in words,
+                nightly="nightly" in words,
                 source=re.sub(f"^{indent}", "", source, flags=re.M),
             )
         )
@@ -137,8 +140,9 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page, page.read_text())
 
 
 def blocks(language: str) -> list[object]:
+    plugins, nightly = [pytest.mark.plugins], [pytest.mark.nightly]
     return [
-        pytest.param(b, id=b.name, marks=[pytest.mark.plugins] if b.needs else [])
+        pytest.param(b, id=b.name, marks=plugins * bool(b.needs) + nightly * b.nightly)
         for b in BLOCKS
         if b.language == language
     ]

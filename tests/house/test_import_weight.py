@@ -26,7 +26,7 @@ HEAVY = [
     "click",
     "rich",
 ]
-ROUNDS = 7
+ROUNDS = 5
 
 
 def import_microseconds(module: str) -> int:
@@ -60,6 +60,7 @@ def test_building_a_trainer_reads_no_docstrings() -> None:
     assert "docstring_parser" not in loaded
 
 
+@pytest.mark.slow  # on a busy machine
 def test_import_agl_takes_at_most_a_third_of_import_openai() -> None:
     pytest.importorskip("openai")
     ours, theirs = [], []

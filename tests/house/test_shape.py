@@ -14,6 +14,8 @@ DISTRIBUTIONS = [
 ROOMS, LINES = 16, 400
 MOST_IN_THE_CORE = 12_674
 """Lines, to come down to 12,500. It only goes down."""
+MOST_SLOW = 14
+"""Marks of tests that may take longer than `tests/cpu_budget.py` says. It only goes down."""
 TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
@@ -104,6 +106,16 @@ def test_what_the_core_alone_skips_runs_with_the_plugins() -> None:
     ]
     assert skipping
     assert [p.name for p in skipping if "pytest.mark.plugins" not in p.read_text("utf-8")] == []
+
+
+def test_few_tests_take_longer_than_a_test_may() -> None:
+    marks = [
+        path.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if not {"real", "examples", "house"} & {*path.parts}
+        for _ in re.findall(r"mark\.slow\b", path.read_text("utf-8"))
+    ]
+    assert len(marks) <= MOST_SLOW, sorted(marks)
 
 
 def test_every_benchmark_runs_at_night() -> None:

@@ -4,13 +4,13 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
 import aiohttp
 import pytest
+from tests import fork_server
 
 import agl
 from agl.errors import ConfigError
@@ -214,8 +214,7 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, k
     options = {"max_staleness": 2, "checkpoints": 2}
 
     def run(**more: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SCRIPT), str(tmp_path), json.dumps({**options, **more})]
-        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        return fork_server.run([SCRIPT, tmp_path, json.dumps({**options, **more})])
 
     killed = run(kill_at=kill_at)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]

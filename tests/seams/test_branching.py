@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from agl.types import Rollout
 from agl_adapters import TraceToRows
@@ -64,7 +64,6 @@ def read(conversations):
     return collected, tokens
 
 
-@settings(max_examples=60)
 @given(groups)
 def test_rows_of_a_rollout_weigh_as_much_together_as_one(conversations):
     collected, tokens = read(conversations)

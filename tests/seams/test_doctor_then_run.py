@@ -31,7 +31,6 @@ OPTIONS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["apo", "gepa", "baseline"])
 def test_doctor_passes_a_right_file_and_its_run_ends_well(
     algorithm: str,

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl_learning.reports.report import Report
@@ -21,14 +20,7 @@ def test_run_stays_where_it_began(tmp_path: Path, run_dir: str | None) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     options = {"run_dir": run_dir, "elsewhere": str(elsewhere), "steps": 1, "checkpoints": 1}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path), json.dumps(options)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = fork_server.run([SCRIPT, tmp_path, json.dumps(options)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     (summary,) = tmp_path.glob("*/*/summary.json")
     assert json.loads(summary.read_text())["run_dir"] == str(summary.parent)

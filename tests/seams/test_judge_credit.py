@@ -5,12 +5,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl.errors import AlgorithmError
@@ -275,11 +274,11 @@ def test_a_judged_run_that_is_killed_asks_about_no_scored_group_again(tmp_path):
     processes = []
 
     def start():
-        command = [sys.executable, "-c", code, str(tmp_path), server.url]
-        home = Path(__file__).parents[2]
-        processes.append(subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True))
-        told = processes[-1].communicate()[1]
-        return processes[-1].returncode, told[-3000:]
+        command = ["-c", code, tmp_path, server.url]
+        with (tmp_path / "told").open("w") as file:
+            started = {"stdout": file, "stderr": file, "cwd": Path(__file__).parents[2]}
+            processes.append(fork_server.start(command, **started))
+        return processes[-1].wait(), (tmp_path / "told").read_text()[-3000:]
 
     def reply(request):
         if len(server.requests) == 3:  # the first of step 2; no checkpoint has step 1

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl_learning.reports.report import Report
@@ -32,13 +33,7 @@ CALLS_PER_STEP = 4
 
 
 def run(folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), json.dumps(options)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    return fork_server.run([SCRIPT, folder, json.dumps(options)])
 
 
 def finished(folder: Path, **options: object) -> dict:

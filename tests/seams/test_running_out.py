@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl_records.ledger.documents import query_parts
@@ -88,6 +89,7 @@ async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     return [(one.outcome, one.error) for run in runs for one in run.generations]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_disk", [60], indirect=True)  # a checkpoint has more
 async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(
     tmp_path: Path, small_disk: SmallDisk
@@ -141,8 +143,7 @@ async def test_a_store_that_finds_no_space_ends_the_run_which_goes_on(
 async def test_a_budget_that_is_spent_amid_a_step_loses_nothing_of_it(tmp_path: Path) -> None:
     def fit(calls: int, **options: object) -> "subprocess.CompletedProcess[str]":
         given = json.dumps({"steps": 3, "run_budget": {"calls": calls}, **options})
-        command = [sys.executable, str(SCRIPT), str(tmp_path), given]
-        return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+        return fork_server.run([SCRIPT, tmp_path, given])
 
     spent = fit(calls=1 + CALLS_PER_STEP + 1)
     assert spent.returncode == 0, spent.stderr[-3000:]

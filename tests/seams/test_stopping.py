@@ -3,12 +3,11 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl.execution.signals import ONE_SIGNAL_SECONDS
@@ -25,12 +24,10 @@ AT = CALLS_PER_STEP + 3
 BOTH = [signal.SIGINT, signal.SIGTERM]
 
 
-def start(folder: Path, **options: object) -> "subprocess.Popen[bytes]":
+def start(folder: Path, **options: object) -> fork_server.Process:
+    command = [SCRIPT, folder, json.dumps({**OPTIONS, **options})]
     with (folder / "errors.txt").open("w") as errors:
-        return subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), json.dumps({**OPTIONS, **options})],
-            stderr=errors,
-        )
+        return fork_server.start(command, stdout=errors, stderr=errors)
 
 
 def wait_for(path: Path, text: str = "") -> None:

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests import fork_server
 
 import agl
 from agl.plugins.registry import load
@@ -329,7 +329,10 @@ def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(
         assert sum(weight != 0 for e in examples for weight in e["weights"]) == 2 * trained
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES],
+)
 def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) -> None:
     options = complete(name, services[name], tmp_path)
     if name == "azure-sft":
@@ -348,10 +351,9 @@ def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) ->
 def test_killed_run_has_the_accounts_of_a_whole_one(name, services, tmp_path) -> None:
     """Killed in the third of three rollouts, and started again."""
     given = json.dumps({"name": name, "folder": str(tmp_path), "options": services[name]})
-    command = [sys.executable, "-m", "tests.seams.test_table_finetuning", given]
-    root = Path(__file__).parents[2]
-    codes = [subprocess.run(command, cwd=root, timeout=280).returncode for _ in range(2)]
-    assert codes == [-signal.SIGKILL, 0]
+    command = ["-m", "tests.seams.test_table_finetuning", given]
+    killed, done = (fork_server.run(command, cwd=Path(__file__).parents[2]) for _ in range(2))
+    assert (killed.returncode, done.returncode) == (-signal.SIGKILL, 0), done.stderr
     found = json.loads((tmp_path / "accounts.json").read_text())
     assert found == {"plain": TABLE[name]["plain"]}
 

@@ -15,13 +15,13 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 
 import agl
 from agl.emitter import reward_attributes
@@ -277,10 +277,9 @@ def test_killed_run_pays_for_nothing_twice(name: str, tmp_path: Path) -> None:
     """Killed in the fifth evaluation of the decision, and started again."""
     if name == GEPA:
         pytest.importorskip("gepa")
-    command = [sys.executable, "-m", "tests.seams.test_table_prompts", name, str(tmp_path)]
-    root = Path(__file__).parents[2]
-    codes = [subprocess.run(command, cwd=root, timeout=250).returncode for _ in range(2)]
-    assert codes == [-signal.SIGKILL, 0]
+    command = ["-m", "tests.seams.test_table_prompts", name, tmp_path]
+    killed, done = (fork_server.run(command, cwd=Path(__file__).parents[2]) for _ in range(2))
+    assert (killed.returncode, done.returncode) == (-signal.SIGKILL, 0), done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["evaluations"] == SEARCH[name] + 16
     assert result["failed_evaluations"] == 0

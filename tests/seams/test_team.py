@@ -3,11 +3,10 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 from tests.step_records import step_records
 
 import agl
@@ -91,8 +90,7 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
 
     def run(folder, **more):
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, str(SCRIPT), str(folder), json.dumps({**options, **more})]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return fork_server.run([SCRIPT, folder, json.dumps({**options, **more})])
 
     def weights(folder):
         records = asyncio.run(step_records(folder / "store.db"))

@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from agl.types import Attempt, TraceStatus
 from agl_adapters import TraceToRows
@@ -78,7 +78,6 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
     return [span for trace in traces for span in trace.spans]
 
 
-@settings(max_examples=200)
 @given(
     specs=st.lists(spec, max_size=10),
     credit=st.sampled_from(CREDITS),

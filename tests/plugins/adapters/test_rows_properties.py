@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -66,7 +66,6 @@ def write(new_trace, calls: list[Spec]) -> tuple[list, dict]:
     return [span for trace in traces.values() for span in trace.spans], written
 
 
-@settings(max_examples=150)
 @given(
     calls=st.lists(specs, max_size=8),
     agent_match=st.sampled_from([None, "a"]),
@@ -105,7 +104,6 @@ def test_every_call_is_in_one_bin_and_every_token_comes_back_once(
         assert all(p == 0.0 for p, m in zip(row.logprobs, row.loss_mask, strict=True) if not m)
 
 
-@settings(max_examples=100)
 @given(st.lists(specs, min_size=1, max_size=6))
 def test_calls_of_one_agent_share_a_row_exactly_when_prompts_go_on(
     new_trace_factory, calls

@@ -127,7 +127,6 @@ def test_room_selector_learns_which_room_to_take(llm, seen, tmp_path) -> None:
     assert list((tmp_path / "agl-runs").glob("*/best_prompt.prompt_template.txt"))
 
 
-@pytest.mark.slow
 def test_custom_algorithm_runs_as_three_processes(llm, tmp_path) -> None:
     agl_store = subprocess.Popen(
         [sys.executable, "-c", "from agl.cli import main; main()", "store", "--port", "0",
@@ -150,7 +149,6 @@ def test_custom_algorithm_runs_as_three_processes(llm, tmp_path) -> None:
     assert "best prompt: You are a friendly teacher" in output
 
 
-@pytest.mark.slow
 def test_custom_algorithm_runs_in_the_trainer(llm, tmp_path) -> None:
     output = run("apo_custom_algorithm_trainer.py", llm=llm, cwd=tmp_path)
     assert output.count("succeeded, reward") == 3
@@ -173,14 +171,12 @@ async def test_custom_algorithm_says_that_nothing_came_of_its_rollouts(end: str)
     assert message in str(running.exception())
 
 
-@pytest.mark.slow
 def test_debug_script_shows_the_spans(llm, tmp_path) -> None:
     output = run("apo_debug.py", "hook", llm=llm, cwd=tmp_path)
     assert "Trace spans collected" in output
     assert "agentlightning.reward.0.value" in output
 
 
-@pytest.mark.slow
 def test_debug_script_dry_runs_the_trainer(llm, tmp_path) -> None:
     run("apo_debug.py", "trainer", llm=llm, cwd=tmp_path)
 

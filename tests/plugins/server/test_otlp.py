@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -316,7 +316,6 @@ attributes = st.dictionaries(st.text(min_size=1, max_size=5), values, max_size=3
 trace_ids, span_ids = st.binary(min_size=16, max_size=16), st.binary(min_size=8, max_size=8)
 
 
-@settings(max_examples=50)
 @given(attributes, attributes, trace_ids, span_ids, st.none() | span_ids, st.integers(1, 10**9))
 def test_spans_survive_the_wire(own, of_resource, trace_id, span_id, parent_id, number):
     context = SpanContext(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from agl.errors import InvalidRecordError
@@ -80,7 +80,6 @@ ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(SCALARS, max_siz
 
 
 @given(attributes=ATTRIBUTES, extra=st.booleans(), number=st.integers(-2, 3))
-@settings(max_examples=300)
 def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number) -> None:
     fields = Span.from_attributes(attributes={}).model_dump(mode="json")
     fields |= {"attributes": attributes, "sequence_id": number} | ({"x": 1} if extra else {})

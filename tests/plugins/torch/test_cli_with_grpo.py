@@ -11,8 +11,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
-pytestmark = pytest.mark.slow
-
 AGENT = """
 import agl
 from openai import AsyncOpenAI

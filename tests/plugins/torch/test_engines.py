@@ -15,6 +15,8 @@ from agl_torch.memory import check_memory
 from .conftest import build_model
 from .test_grpo import metrics, says_red
 
+pytestmark = pytest.mark.slow  # each starts a program that imports torch
+
 FAKE = Path(__file__).with_name("other_engine.py")
 
 

@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 from tests.digests import digests
 from tests.step_records import step_records
 
@@ -21,8 +21,6 @@ from agl_runs.replay import replay as replay_step
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
-
-pytestmark = pytest.mark.slow
 
 AGENT = """
 import agl
@@ -72,8 +70,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     (home / "replay_agent.py").write_text(AGENT)
     (home / "tasks.jsonl").write_text('{"q": "red"}\n{"q": "green"}\n{"q": "blue"}\n')
     (home / "agl.yaml").write_text(CONFIG)
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
-    ended = subprocess.run(command, cwd=home, capture_output=True, text=True)
+    command = ["-c", "from agl.cli import main; main()", "run", "agl.yaml"]
+    ended = fork_server.run(command, cwd=home)
     assert ended.returncode == 0, ended.stderr
     return home
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 from .stores import apart, fill_with_failures, fill_with_hostile
 
@@ -17,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 def trained(tmp_path_factory):
     """The folder of a real GRPO run of five steps, made once."""
     home = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "-m", "tests.seams.grpo_run", str(home), json.dumps({"steps": 5})]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    script = ROOT / "tests/seams/grpo_run.py"
+    done = fork_server.run([script, home, json.dumps({"steps": 5})])
     assert done.returncode == 0, done.stderr
     shutil.move(home / "store.db", home / "run" / "store.db")
     return home / "run"
