@@ -276,6 +276,7 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
     ("fields", "named"),
     [
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search_20250305"}]}, "tools: there are only tools that"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "type 'video'"),
         ({"max_tokens": None}, "max_tokens: is missing"),
         ({"max_tokens": "many"}, "max_tokens: expected a whole number, got 'many'"),
@@ -355,13 +356,16 @@ async def test_system_messages_in_the_middle_are_what_the_model_wants(
     assert (Key.OVERRIDDEN in (await bench.span()).attributes) == (how in ("merge", "as_user"))
 
 
-SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+SEARCH = [
+    {"type": "web_search_20250305", "name": "web_search"},
+    {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+]
 
 
 @pytest.mark.parametrize(
     ("choice", "offered", "expected"),
     [
-        ({"type": "any"}, [], (None, None)),
+        ({"type": "any"}, [{**TOOL, "defer_loading": True}], (["look"], "required")),
         ({"type": "tool", "name": "web_search"}, [TOOL], (["look"], "auto")),
         ({"type": "tool", "name": "look"}, [TOOL], (["look"], {"name": "look"})),
     ],
@@ -369,7 +373,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 async def test_tools_that_only_their_provider_runs_are_left_out_and_marked(
     bench, choice: dict, offered: list, expected: tuple
 ) -> None:
-    asked = ask(tools=[SEARCH, *offered], tool_choice=choice)
+    asked = ask(tools=[*SEARCH, *offered], tool_choice=choice)
     assert (await bench.post(asked, path="messages"))[0] == 200
     (request,) = bench.llm.requests
     names = [tool["function"]["name"] for tool in request.get("tools", ())] or None

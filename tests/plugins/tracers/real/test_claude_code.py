@@ -79,7 +79,7 @@ async def test_an_image_that_it_reads_and_a_search_of_anthropics(
     assert text == "done"
     search, look = (m["content"] for m in calls[-1].messages if m["role"] == "tool")
     # It asks the model's server to search, by a call of its own; the task goes on without.
-    assert "tools that Anthropic's servers run do not exist here" in search
+    assert "only tools that the provider's own servers run" in search
     assert look[0]["image_url"]["url"].startswith("data:image/png;base64,")
     assert {each.reason for each in rows.ledger.exclusions} == {"model_error"}
     assert sum(len(row.call_ids) for row in rows.rows) == 3

@@ -14,6 +14,12 @@ class FieldError(ValueError):
     """A field of a request is wrong, or cannot be translated."""
 
 
+HOSTED_ALONE = (
+    "there are only tools that the provider's own servers run, which do not exist here; offer a "
+    "function of the agent's own"
+)
+"""Why a request is refused that cannot do what it is for, such as a search that an agent makes."""
+
 _NO_HINTS: Mapping[str, str] = {}
 _KINDS = {
     str: "a string",

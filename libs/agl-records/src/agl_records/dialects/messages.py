@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from agl_records.dialects.chat import joined, tool_call, with_reasoning
-from agl_records.dialects.fields import Fields, refuse
+from agl_records.dialects.fields import HOSTED_ALONE, Fields, refuse
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
 _LEFT_OUT = ("document", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
-_HOSTED = ("web_search", "web_fetch", "code_execution", "tool_search_tool", "mcp_toolset")
+_SEARCH = "tool_search_tool"
+_HOSTED = ("web_search", "web_fetch", "code_execution", "mcp_toolset", _SEARCH)
 """Beginnings of the types of tools that Anthropic's servers run."""
 INVALID_JSON = "INVALID_JSON"
 """Key of the input of a tool call whose arguments are no JSON object, as Anthropic advises."""
@@ -27,7 +28,12 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
     referred: set[str] = set()
     for one in request.objects("messages"):
         messages += message(one, referred)
-    tools = (_tool(tool, referred) for tool in request.objects("tools"))
+    offered = list(request.objects("tools"))
+    hosted = [tool for tool in offered if str(tool.peek("type")).startswith(_HOSTED)]
+    is_searched = any(str(tool.peek("type")).startswith(_SEARCH) for tool in hosted)
+    tools = [_tool(tool, None if is_searched else referred) for tool in offered]
+    if hosted and len(hosted) == len(offered):
+        request.refuse("tools", HOSTED_ALONE)
     return messages, [tool for tool in tools if tool is not None]
 
 
@@ -201,8 +207,13 @@ def _image_url(source: Fields | None, block: Fields) -> str:
     return url
 
 
-def _tool(tool: Fields, referred: set[str]) -> dict[str, Any] | None:
-    """None for a deferred tool that no result of a search has named yet, and for a server's."""
+def _tool(tool: Fields, referred: set[str] | None) -> dict[str, Any] | None:
+    """None for a deferred tool that no result of a search has named yet, and for a server's.
+
+    Args:
+        tool: As it came.
+        referred: The names of those that were found; None where the search is left out.
+    """
     kind = tool.peek("type")
     if str(kind).startswith(_HOSTED) and not tool.is_recorded:
         tool.degrade(f"a tool of type {kind!r}", "only Anthropic's servers run it")
@@ -219,7 +230,7 @@ def _tool(tool: Fields, referred: set[str]) -> dict[str, Any] | None:
     tool.pass_over("cache_control", "eager_input_streaming")
     is_deferred = tool.get("defer_loading", bool)
     tool.end()
-    if is_deferred and function["name"] not in referred:
+    if is_deferred and referred is not None and function["name"] not in referred:
         return None
     given = {name: value for name, value in function.items() if value is not None}
     return {"type": "function", "function": given}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agl_records.dialects.chat import joined, with_reasoning
-from agl_records.dialects.fields import Fields, refuse
+from agl_records.dialects.fields import HOSTED_ALONE, Fields, refuse
 from agl_records.dialects.responses_tools import NOT_HERE, Tool, call_of, read_tools
 
 SEND_ALL = "send all items of the conversation in 'input'"
@@ -30,11 +30,13 @@ def conversation(
         FieldError: A field is wrong, or cannot be translated.
     """
     messages = [{"role": "system", "content": instructions}] if instructions else []
-    tools = read_tools(request.objects("tools"))
+    tools = read_tools(offered := list(request.objects("tools")))
     given = _items_of(request)
     before = [request.within(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
     items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
     messages += item_messages([*before, *items], tools)
+    if offered and not tools:
+        request.refuse("tools", HOSTED_ALONE)
     return messages, tools
 
 

@@ -84,16 +84,15 @@ def to_chat(request: Fields, max_tokens: int | None = None) -> dict[str, Any]:
 def _tool_choice(choice: Fields, tools: list[dict[str, Any]]) -> dict[str, Any]:
     kind = choice.one_of("type", ("auto", "any", "none", "tool"), "see 'tool_choice'")
     chosen: Any = {"any": "required"}.get(str(kind), kind)
-    names = {tool["function"]["name"] for tool in tools}
     if kind == "tool":
-        names &= {name := choice.need("name", str)}
+        name = choice.need("name", str)
         chosen = {"type": "function", "function": {"name": name}}
+        if choice.degraded and name not in [tool["function"]["name"] for tool in tools]:
+            choice.degrade("the choice of a tool", "that tool is left out")
+            chosen = "auto"
     one_only = choice.get("disable_parallel_tool_use", bool)
     choice.end()
-    if choice.degraded and kind != "none" and not names:
-        choice.degrade("the choice of a tool", "that tool is left out")
-        chosen = "auto" if tools else None
-    return {"tool_choice": chosen, "parallel_tool_calls": False if one_only and chosen else None}
+    return {"tool_choice": chosen, "parallel_tool_calls": False if one_only else None}
 
 
 def _effort_of_thinking(thinking: Fields | None) -> str | None:

@@ -105,8 +105,6 @@ def _refuse_services(request: Fields) -> None:
 def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
     choice = request.any("tool_choice")
     echo.set("tool_choice", choice)
-    if request.degraded and not chat["tools"]:
-        return None  # all of them were left out
     if isinstance(choice, dict):
         fields = request.within(choice, "tool_choice")
         if str(choice.get("type")).startswith(HOSTED):
