@@ -13,7 +13,14 @@ from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
 
-@pytest.fixture(params=["client of memory", "client of sqlite", "server of memory"])
+# What goes wrong on the way or in the store behind it goes wrong in the first; the others at night.
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.nightly)
+    for name in ("client of memory", "server of memory")
+]
+
+
+@pytest.fixture(params=["client of sqlite", *OTHERS])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncGenerator[LightningStore, None]:
