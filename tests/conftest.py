@@ -4,6 +4,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from agl.cli import main
 from agl.utils.logs import stderr_console
 
-from . import cpu_budget
+from . import cpu_budget, distributions, run_agents, run_project
 
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.
@@ -27,7 +28,8 @@ with contextlib.suppress(ImportError):  # not every session has it
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(cpu_budget)
+    for plugin in (cpu_budget, distributions, run_agents, run_project):
+        config.pluginmanager.register(plugin)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +68,13 @@ def _log_as_before() -> Iterator[None]:
     logger.setLevel(level)
     logger.propagate, logger.handlers[:] = propagates, handlers
     stderr_console.cache_clear()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, which is that of the process meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
-
 # What goes wrong on the way or in the store behind it goes wrong in the first; the others at night.
 OTHERS = [
     pytest.param(name, marks=pytest.mark.nightly)

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.run_project import AGENT, LEARN, Agl, begin, stored
 
 from agl_runs.local_runs import runs_here, runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
-
-from .run_project import AGENT, LEARN, Agl, begin, make_project, stored  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("project")
 

@@ -20,7 +20,9 @@ from agl_runs.differences import differences, options_that_shape, what_shapes
 from agl_runs.replay import replay
 from agl_sqlite import SqliteLightningStore
 
-from .toy_runs import Toy, Writing, agent, fit, here, runs_of  # noqa: F401
+from .toy_runs import Toy, Writing, agent, fit, runs_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended() -> None:

@@ -22,7 +22,9 @@ from agl_runs.store import begin_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.lockfile import LockFile
 
-from .toy_runs import agent, fit, here, runs_of, started  # noqa: F401
+from .toy_runs import agent, fit, runs_of, started
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:

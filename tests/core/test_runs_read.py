@@ -13,7 +13,7 @@ from agl.errors import StoreUnavailableError
 from agl_runs.local_runs import runs_here
 from agl_sqlite.file import open_to_read
 
-from .toy_runs import here  # noqa: F401
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize("can_be_logged", [True, False])

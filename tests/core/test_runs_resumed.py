@@ -9,7 +9,9 @@ import pytest
 import agl
 from agl.errors import ConfigError, StoreUnavailableError
 
-from .toy_runs import Toy, Writing, agent, fit, here, runs_of  # noqa: F401
+from .toy_runs import Toy, Writing, agent, fit, runs_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import agl
 from agl.errors import StoppedError
 from agl_runs.store import get_run, query_runs
@@ -63,11 +61,6 @@ def fit(store: Any = None, algorithm: Any = None, tasks: Any = (1, 2), **options
 
 def runs_of(store: Any) -> list[agl.Run]:
     return list(asyncio.run(query_runs(store)))
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def started(script: str) -> "subprocess.Popen[bytes]":

@@ -7,13 +7,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.run_project import Agl
 
 from agl.emitter import reward_attributes
 from agl.types import Failure, Span
 from agl_sqlite import SqliteLightningStore
-
-from ...core.conftest import make_distribution  # noqa: F401, TID252
-from ...core.run_project import Agl, make_project  # noqa: F401, TID252
 
 
 def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -> None:

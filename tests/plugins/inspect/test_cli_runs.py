@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.run_project import Agl, begin
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION
@@ -19,8 +20,6 @@ from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore
-
-from ...core.run_project import Agl, begin, make_project  # noqa: F401, TID252
 
 pytestmark = pytest.mark.usefixtures("project")
 

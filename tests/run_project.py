@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from agl_runs.folders import shown_status
-from agl_runs.local_runs import one_of, runs_here
-
 AGENT = """
 import agl
 
@@ -57,8 +54,8 @@ strategy: shm
 Agl = Callable[..., Any]
 
 
-@pytest.fixture(name="project")
-def make_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     (tmp_path / "runs_agent.py").write_text(AGENT)
     (tmp_path / "runs_learn.py").write_text(LEARN)
     (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": 0.5}\n')
@@ -81,5 +78,8 @@ def begin(agl: Agl, *overrides: str) -> str:
 
 def stored(run: str) -> dict[str, Any]:
     """The record of a run that is named by a part of its id, or by its folder."""
+    from agl_runs.folders import shown_status
+    from agl_runs.local_runs import one_of, runs_here
+
     found = runs_here(Path(run))[0] if os.path.isdir(run) else one_of(runs_here(), run)
     return {**found.model_dump(), "status": shown_status(found)}

@@ -1,4 +1,4 @@
-"""Running a runner until it is done."""
+"""Fixtures that run a runner until it is done."""
 
 import asyncio
 from collections.abc import Sequence

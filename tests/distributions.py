@@ -10,8 +10,8 @@ import pytest
 Install = Callable[..., Path]
 
 
-@pytest.fixture(name="install")
-def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Install]:
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Install]:
     """``install("agl-x", {"x.py": source}, {"agl.algorithms": {"x": "x:X"}})``.
 
     Real metadata and modules, in a folder on sys.path.
