@@ -60,21 +60,17 @@ async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypa
     assert known.problems == []
     assert steps_of(known) == {19: 4, 18: 4}
     assert known.rewards(RUN) == {18: pytest.approx(0.9), 19: pytest.approx(0.95)}
-    assert (known.num_read, known.num_stored, known.is_read(RUN), source.reading) == (
-        8,
-        80,
-        False,
-        1,
-    )
+    read = known.num_read, known.num_stored, known.is_read, source.reading
+    assert read == (8, 80, False, 1)
     # What comes meanwhile: more of the step that was the last, and another one.
     await add(store, 19, 1)
     await add(store, 20)
     known = await accounts_of(source, RUN, None)
-    assert steps_of(known) == {20: 4, 19: 5, 18: 4, 17: 4, 16: 4}
-    while not known.is_read(RUN):
+    assert steps_of(known) == {20: 4, 19: 5, 18: 4}
+    while not known.is_read:
         before = source.reading
         known = await accounts_of(source, RUN, None)
-        assert source.reading > before or known.is_read(RUN)
+        assert source.reading > before or known.is_read
     assert known.num_read == known.num_stored == 85
     # And nothing twice.
     assert sum(steps_of(known).values()) == 85
@@ -82,11 +78,10 @@ async def test_the_newest_steps_come_first_and_then_those_before(store, monkeypa
 
 async def test_of_a_long_run_only_the_newest_steps_are_read(store, monkeypatch):
     monkeypatch.setattr(accounts, "FEW", 10)
-    monkeypatch.setattr(accounts, "MOST", 20)
     monkeypatch.setattr(accounts, "BARS", 7)
     source = DataSource("s", "s", store)
     known = await accounts_of(source, RUN, 19)
-    while not known.is_read(RUN):
+    while not known.is_read:
         known = await accounts_of(source, RUN, 19)
     assert list(steps_of(known)) == [19, 18, 17, 16, 15, 14, 13]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -10,8 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
+from agl.algorithm.run_result import FailureCause
 from agl.errors import ConfigError
-from agl.types import Attempt, AttemptedRollout
+from agl.types import AttemptedRollout
 from agl_learning.reports.run_metrics import lines_of, metrics_of
 from agl_records.ledger.tables import excluded, reasons_text
 from agl_records.types import EXCLUSION_REASONS
@@ -32,19 +33,6 @@ MOST_TASKS = 200
 """Tasks that are shown, those whose rewards changed most."""
 FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
-
-
-@dataclass
-class Cause:
-    """Failures of one kind."""
-
-    boundary: str
-    type: str
-    place: str
-    message: str
-    rollout_id: str
-    """The newest of them."""
-    number: int = 1
 
 
 SPENT = {
@@ -136,7 +124,6 @@ async def write(request: Request, sources: DataSources) -> Page:
         "kinds": kinds,
         "reasons": EXCLUSION_REASONS,
         "accounts": accounts,
-        "is_read": accounts.is_read(run_id),
     }
     return Page("run.html", values, source, "run", state=state)
 
@@ -162,27 +149,19 @@ def most_changed(changes: Sequence[TaskChange]) -> list[TaskChange]:
     return [one for one in changes if one.rollout_id in ids]
 
 
-async def _causes(source: DataSource) -> list[Cause]:
+async def _causes(source: DataSource) -> list[FailureCause]:
     """Failures of the newest rollouts that failed, the most frequent first."""
     found = await source.store.query_rollouts(
         status_in=["failed"], sort_order="desc", limit=FAILED_LOOKED_AT
     )
-    return causes_of([one.attempt for one in found if isinstance(one, AttemptedRollout)])
-
-
-def causes_of(attempts: Sequence[Attempt]) -> list[Cause]:
-    """Attempts that failed, by boundary, type and place; the most frequent first."""
-    causes: dict[tuple[str, str, str], Cause] = {}
-    for attempt in attempts:
-        error = attempt.error
-        key = ("?", "no reason was recorded", "")
-        if error is not None:
-            key = (error.boundary, error.type, place_of(error.traceback) or "")
-        if key in causes:
-            causes[key].number += 1
-        else:
-            message = error.message if error else f"the attempt ended as {attempt.status}"
-            causes[key] = Cause(*key, message, attempt.rollout_id)
+    causes: dict[tuple[str, str, str], FailureCause] = {}
+    for attempt in (one.attempt for one in found if isinstance(one, AttemptedRollout)):
+        key, message = ("?", "no reason was recorded", ""), f"the attempt ended as {attempt.status}"
+        if (error := attempt.error) is not None:
+            key = error.boundary, error.type, place_of(error.traceback)
+            message = error.message
+        known = causes.get(key, FailureCause(*key, 0, message, attempt.rollout_id))
+        causes[key] = replace(known, number=known.number + 1)
     return sorted(causes.values(), key=lambda cause: -cause.number)
 
 

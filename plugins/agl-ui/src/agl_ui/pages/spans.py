@@ -1,8 +1,7 @@
 """The spans of an attempt on its clock: a window of them at a time, however many there are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from agl.store.base import LightningStore
 from agl.types import Attempt, Span
@@ -13,12 +12,6 @@ WINDOW = 100
 WHOLE = 400
 """So many are read at once, and shown as the tree that they are; more come in the order in which
 they began."""
-DEEPEST = 12
-"""Ancestors that are looked for."""
-MOST_LOOKED_UP = 60
-"""Parents that one window asks the store for."""
-MOST_KNOWN = 32
-"""Attempts whose clocks and parents are kept."""
 
 
 @dataclass
@@ -68,16 +61,6 @@ class Window:
         return self.last if self.last < self.total else None
 
 
-@dataclass
-class _CachedSpans:
-    """What is kept of an attempt."""
-
-    total: int
-    begin: float = 0.0
-    end: float = 0.0
-    parents: dict[str, str | None] = field(default_factory=dict[str, str | None])
-
-
 async def window(source: DataSource, attempt: Attempt, first: int) -> Window:
     """The spans from one on.
 
@@ -96,53 +79,28 @@ async def window(source: DataSource, attempt: Attempt, first: int) -> Window:
         whole = list(page) if len(page) == page.total else list(await store.query_spans(*ids))
         bars = tree(whole)
         return Window(len(bars), first, bars[first : first + WINDOW], True)
-    known = await _known(source, ids, page.total, list(page), first)
-    await _find_parents(store, ids, page, known)
-    bars = [_bar(span, _depth(span, known.parents), known.begin, known.end) for span in page]
+    begin, end = await _clock(store, ids, page)
+    parents = {span.span_id: span.parent_id for span in page}
+    bars = [_bar(span, _depth(span, parents), begin, end) for span in page]
     return Window(page.total, first, bars, False)
 
 
-async def _known(
-    source: DataSource, ids: tuple[str, str], total: int, page: Sequence[Span], first: int
-) -> _CachedSpans:
-    """The clock of an attempt, asked for once as long as no span comes."""
-    kept: dict[Any, _CachedSpans] = source.memory.setdefault("clocks", {})
-    known = kept.pop(ids, None)
-    if known is None or known.total != total:
-        store = source.store
-        begin = page if not first else await store.query_spans(*ids, sort_by="start_time", limit=1)
-        # What has no end comes last, which is first here.
-        last = await store.query_spans(*ids, sort_by="end_time", sort_order="desc", limit=20)
-        ends = [one for span in (*last, *page) for one in (span.start_time, span.end_time) if one]
-        known = _CachedSpans(total, begin[0].start_time or 0.0, max(ends, default=0.0))
-    kept[ids] = known
-    while len(kept) > MOST_KNOWN:
-        del kept[next(iter(kept))]
-    return known
-
-
-async def _find_parents(
-    store: LightningStore, ids: tuple[str, str], page: Sequence[Span], known: _CachedSpans
-) -> None:
-    """Learn the ancestors of some spans."""
-    if len(known.parents) > 50_000:
-        known.parents.clear()
-    known.parents |= {span.span_id: span.parent_id for span in page}
-    left = MOST_LOOKED_UP
-    for span in page:
-        above, steps = span.parent_id, 0
-        while above and steps < DEEPEST and left:
-            if above not in known.parents:
-                left -= 1
-                found = await store.query_spans(*ids, span_id=above, limit=1)
-                known.parents[above] = found[0].parent_id if found else None
-            above, steps = known.parents[above], steps + 1
+async def _clock(
+    store: LightningStore, ids: tuple[str, str], page: Sequence[Span]
+) -> tuple[float, float]:
+    """When the spans of an attempt began, and when they ended."""
+    (first,) = await store.query_spans(*ids, sort_by="start_time", limit=1)
+    # What has no end comes last, which is first here.
+    last = await store.query_spans(*ids, sort_by="end_time", sort_order="desc", limit=20)
+    ends = [one for span in (*last, *page) for one in (span.start_time, span.end_time) if one]
+    return first.start_time or 0.0, max(ends, default=0.0)
 
 
 def _depth(span: Span, parents: dict[str, str | None]) -> int:
+    """How many spans are above one, of those in its window and one more."""
     depth, above = 0, span.parent_id
-    while above and above in parents and depth < DEEPEST:
-        depth, above = depth + 1, parents[above]
+    while above is not None and depth < len(parents):  # some name each other as parents
+        depth, above = depth + 1, parents.get(above)
     return depth
 
 
