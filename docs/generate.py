@@ -79,12 +79,12 @@ def public_names() -> str:
 
 
 AREAS = {
-    "Model": "model tokenizer dtype device torch_threads lora lora_rank base_model",
+    "Model": "model tokenizer dtype device torch_threads lora base_model",
     "Tasks and rollouts": "steps iterations groups_per_step group_size tasks_per_iteration "
     "rollouts_per_task max_refills max_staleness task_order rollouts failures",
     "Sampling and evaluation": "temperature max_tokens max_model_tokens evaluation resource_name",
     "Rewards and advantages": "credit estimator overlong gamma gae_lambda min_reward "
-    "keep_fraction data_filter_ratio reward_range",
+    "keep_fraction reward_range",
     "Loss": "loss clip ratio_cap kl entropy_bonus sampling_correction beta teacher critic "
     "value_clip value_coefficient",
     "Optimiser": "learning_rate learning_rate_multiplier optimizer schedule epochs n_epochs "

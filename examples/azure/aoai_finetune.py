@@ -7,7 +7,8 @@ them, have one job train on them, deploy what came of it, measure, go on with th
 | there | here |
 |---|---|
 | ``finetune_every_n_rollouts`` | ``tasks_per_iteration`` times ``rollouts_per_task`` |
-| ``data_filter_ratio``, ``max_deployments`` | the same |
+| ``data_filter_ratio`` | ``keep_fraction`` |
+| ``max_deployments`` | the same |
 """
 
 import os

@@ -32,7 +32,7 @@ def train(out: Path, *, runners: int = 2, **options: Any) -> dict[str, Any]:
     defaults = {
         "iterations": 3,
         "tasks_per_iteration": 24,
-        "data_filter_ratio": 0.6,
+        "keep_fraction": 0.6,
         "min_reward": 1.0,  # wrong answers are not imitated
         "max_deployments": 2,
         "run_dir": str(out),

@@ -136,7 +136,7 @@ def test_iterations_teach_the_model_to_look_capitals_up(
     from train_capital_agent import train
 
     options = name_resource(azure, monkeypatch)
-    options |= {"tasks_per_iteration": 32, "data_filter_ratio": 1.0}
+    options |= {"tasks_per_iteration": 32, "keep_fraction": 1.0}
     summary = train(tmp_path, iterations=2, **options)
     rewards = summary["rewards"]
     assert rewards[0] < 0.75

@@ -116,7 +116,7 @@ def azure(kind: str, url: str, out: Path) -> dict[str, Any]:
         "poll_seconds": 0.05,
         "iterations": 2,
         "rollouts_per_task": 6,
-        "data_filter_ratio": 1.0,
+        "keep_fraction": 1.0,
         "min_reward": 1.0,
         "keep_deployment": False,
         "max_tokens": 8,

@@ -94,7 +94,7 @@ class Azure:
         names = {"resource_group": "group-1", "account_name": "acme", "subscription_id": "sub-1"}
         model = {"base_deployment": "base", "base_model": "gpt-base-2026-01-01"}
         where = {"endpoint": self.url, "management_url": self.url, "poll_seconds": 0.02}
-        return {**names, **model, **where, "api_key": self.key, "data_filter_ratio": 1.0}
+        return {**names, **model, **where, "api_key": self.key, "keep_fraction": 1.0}
 
     def app(self) -> Starlette:
         routes = [

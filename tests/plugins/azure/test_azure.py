@@ -105,7 +105,7 @@ async def test_a_job_over_the_limit_is_not_started(azure, sft, line):
 
 async def test_too_few_examples_are_refused_here(azure, sft, line):
     with pytest.raises(AlgorithmError, match="examples, and Azure trains on 10 or more"):
-        await line(capitals, sft(data_filter_ratio=0.1), TASKS)
+        await line(capitals, sft(keep_fraction=0.1), TASKS)
     assert posts(azure, "POST /openai/files") == []
 
 
@@ -294,7 +294,7 @@ async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
     [
         ({"deterministic": True}, "deterministic=True cannot be promised"),
         ({"endpoint": "acme"}, "endpoint is 'acme'; expected the address"),
-        ({"data_filter_ratio": 0}, "data_filter_ratio must be above 0"),
+        ({"keep_fraction": 0}, "keep_fraction must be above 0"),
         ({"max_deployments": 0}, "max_deployments must be at least 1"),
         ({"suffix": "no spaces"}, "suffix is 'no spaces'"),
         ({"deployment_name": "a/b"}, "deployment_name is 'a/b'"),

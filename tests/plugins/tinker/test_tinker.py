@@ -280,8 +280,9 @@ async def test_secrets_are_written_nowhere(service, tinker, run, line, tmp_path,
         ({"estimator": "gae"}, "Tinker: estimator 'gae' gives each token .* 'ppo' has"),
         ({"loss": "cross_entropy", "estimator": "rloo"}, "'rloo' is for the other losses"),
         ({"min_reward": 1.0}, "min_reward is for cross_entropy"),
-        ({"loss": "cross_entropy", "data_filter_ratio": 2}, "data_filter_ratio must be above 0"),
-        ({"lora_rank": 0}, "lora_rank must be at least 1"),
+        ({"loss": "cross_entropy", "keep_fraction": 2}, "keep_fraction must be above 0"),
+        ({"lora": 0}, "lora.rank must be at least 1"),
+        ({"lora": {"alpha": 8.0}}, "Tinker takes lora.rank alone"),
     ],
 )
 def test_wrong_options_are_refused(tinker, options, message):

@@ -113,6 +113,11 @@ def test_an_adapter_learns_ten_times_as_fast_as_all_weights(model, kind, given, 
     assert kind(str(model), **given).training_options(1).learning_rate == pytest.approx(rate)
 
 
+def test_alpha_is_twice_the_rank_unless_given(model):
+    given = [agl_unsloth.SFT(str(model), lora=one) for one in (8, {"rank": 8, "alpha": 8})]
+    assert [one.training_options(1).lora_alpha for one in given] == [16, 8]
+
+
 def test_a_training_begins_from_the_state_only_where_its_adapter_is_the_same(tmp_path, caplog):
     assert begin_from(Version(0, str(tmp_path)), options()) == (str(tmp_path), None)
     (tmp_path / "state").mkdir()

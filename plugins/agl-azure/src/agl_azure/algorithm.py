@@ -55,7 +55,7 @@ class AzureSFT(AzureOptions, PaidTraining):
 
     Args:
         keep_deployment: Leave the newest one at the end; it costs by the hour until it is deleted.
-        data_filter_ratio: This part of the conversations is trained, the best; above 0, up to 1.
+        keep_fraction: This part of the conversations is trained, the best; above 0, up to 1.
             Where the answers of a conversation have rewards of their own, those of one reward count
             as one, and the other answers have the weight 0.
         min_reward: Answers below are not trained; None for no threshold.
@@ -66,7 +66,7 @@ class AzureSFT(AzureOptions, PaidTraining):
     name = "azure-sft"
 
     keep_deployment: bool = True
-    data_filter_ratio: Share = 0.5
+    keep_fraction: Share = 0.5
     min_reward: float | None = None
     rollouts_per_task: Count = 1
 
@@ -138,7 +138,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         examples = select_best(
             collected,
             iteration,
-            keep_fraction=self.data_filter_ratio,
+            keep_fraction=self.keep_fraction,
             min_reward=self.min_reward,
             max_length=None,
             seed=self.seed,
@@ -148,7 +148,7 @@ class AzureSFT(AzureOptions, PaidTraining):
             raise AlgorithmError(
                 f"AzureSFT: iteration {iteration} has {len(examples)} examples, and Azure trains "
                 f"on {MIN_EXAMPLES} or more. Run more tasks (tasks_per_iteration, "
-                "rollouts_per_task), or raise data_filter_ratio"
+                "rollouts_per_task), or raise keep_fraction"
             )
         return examples
 
@@ -161,7 +161,7 @@ class AzureSFT(AzureOptions, PaidTraining):
         if len(content) > MAX_BYTES:
             raise AlgorithmError(
                 f"AzureSFT: iteration {number} has {len(content):,} bytes of examples, and Azure "
-                f"takes {MAX_BYTES:,}. Lower data_filter_ratio or tasks_per_iteration"
+                f"takes {MAX_BYTES:,}. Lower keep_fraction or tasks_per_iteration"
             )
         job = await self._jobs.finish(content, version, number)
         metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.job_id}

@@ -108,7 +108,7 @@ def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) ->
         advice = (
             "The content filter refused the training data (or the trained model). The file that "
             "was sent is in the run's folder: take such examples out, or raise the bar with "
-            "data_filter_ratio, and run again"
+            "keep_fraction, and run again"
         )
     return JobFailedError(
         f"AzureSFT: fine-tuning job {job_id!r} ended as {status}: {why}.{told} {advice}"

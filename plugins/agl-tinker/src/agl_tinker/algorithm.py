@@ -40,7 +40,7 @@ from agl_learning.advantages.weighing import (
 from agl_learning.reports.report import warn_of_gap
 from agl_learning.selection import select_best
 from agl_learning.trainer.billing import Bill, PaidTraining
-from agl_learning.trainer.options import Evaluation
+from agl_learning.trainer.options import Evaluation, Lora
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.provider_errors import not_installed
 from agl_models.versions import MODEL_NAME, Served, Version
@@ -69,12 +69,12 @@ class Tinker(PaidTraining, WeighingOptions):
         base_model: Its name at Tinker, for example ``Qwen/Qwen3-8B``.
         loss: ``importance_sampling`` and ``ppo`` train every token by the advantage of its call
             among the rollouts of its task; ``cross_entropy`` trains the best rows.
-        lora_rank: Of the adapter.
+        lora: The adapter; Tinker takes its rank alone.
         learning_rate: Of Adam.
         epochs: Passes over the rows of an iteration.
         batch_size: Rows per gradient step; None takes all of them at once.
         grad_clip_norm: Longer gradients are shortened; 0 shortens none.
-        data_filter_ratio: With ``cross_entropy``: this part of the rows is trained, the best; of
+        keep_fraction: With ``cross_entropy``: this part of the rows is trained, the best; of
             rows whose calls have different rewards, the calls of one reward count as a row.
         min_reward: With ``cross_entropy``: calls below are not trained; None for no threshold.
         keep_versions: So many versions keep their weights at Tinker; older ones are deleted.
@@ -94,12 +94,12 @@ class Tinker(PaidTraining, WeighingOptions):
 
     base_model: Name = field(kw_only=False)
     loss: Loss = "importance_sampling"
-    lora_rank: Count = 32
+    lora: Lora = Lora()
     learning_rate: NotNegative = 1e-4
     epochs: Count = 1
     batch_size: Count | None = None
     grad_clip_norm: NotNegative = 0.0
-    data_filter_ratio: Share = 0.5
+    keep_fraction: Share = 0.5
     min_reward: float | None = None
     keep_versions: Count = 2
     tokenizer: Any = None
@@ -120,6 +120,8 @@ class Tinker(PaidTraining, WeighingOptions):
                 "cross_entropy trains the best rows, whatever advantage they have. Leave it out"
             )
         check_weighing(self.title, self)
+        if self.lora.alpha or self.lora.modules:
+            raise ConfigError(f"{self.title}: Tinker takes lora.rank alone; got {self.lora!r}")
         self._tinker: TinkerService
         self._loaded_tokenizer: Any = None
         self._limit: int | None = None
@@ -193,7 +195,7 @@ class Tinker(PaidTraining, WeighingOptions):
             return select_best(
                 collected,
                 iteration,
-                keep_fraction=self.data_filter_ratio,
+                keep_fraction=self.keep_fraction,
                 min_reward=self.min_reward,
                 max_length=self._limit,
                 seed=self.seed,
@@ -234,7 +236,7 @@ class Tinker(PaidTraining, WeighingOptions):
         )
         self.state(bill, number, begun=False)
         if version.ref == self.base_model:
-            await self._tinker.begin(self.base_model, self.lora_rank, self.seed)
+            await self._tinker.begin(self.base_model, self.lora.rank, self.seed)
         else:
             await self._tinker.resume(version.ref)
         learned = await self._steps(rows, number)

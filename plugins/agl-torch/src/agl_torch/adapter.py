@@ -17,7 +17,8 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl_learning.run.checkpoint import home_of
-from agl_torch.options import Lora, need
+from agl_learning.trainer.options import Lora
+from agl_torch.options import need
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -96,7 +97,7 @@ def add_adapter(model: Any, lora: Lora, base: str | Path, checkpoint: Path | Non
     import torch
     from peft import LoraConfig
 
-    alpha: Any = lora.alpha or 2 * lora.rank
+    alpha: Any = lora.strength
     modules = lora.modules or "all-linear"
     config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=modules)
     model.requires_grad_(False)

@@ -8,26 +8,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from agl.errors import ConfigError, install_line
+from agl_learning.trainer.options import Lora
 from agl_runs.options import AboveZero, Count, Group, NotNegative, check_options
 
 logger = logging.getLogger("agl.torch")
 Dtype = Literal["auto", "float32", "bfloat16"]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Lora(Group):
-    """An adapter.
-
-    Args:
-        rank: Of the two slim matrices that are added to each layer's.
-        alpha: What the adapter adds counts ``alpha / rank`` times; None takes twice the rank.
-        modules: Names of the layers that get one, or the last parts of them, as ``q_proj``; None
-            takes all linear ones but the output layer.
-    """
-
-    rank: Count = 32
-    alpha: AboveZero | None = None
-    modules: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

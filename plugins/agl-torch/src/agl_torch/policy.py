@@ -24,6 +24,7 @@ from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag
 from agl_learning.run.checkpoint import home_of, making
 from agl_learning.trainer.online import OnlineTraining
+from agl_learning.trainer.options import Lora
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
@@ -35,7 +36,6 @@ from agl_torch.options import (
     Clip,
     Dtype,
     LearnerOptions,
-    Lora,
     Loss,
     Memory,
     Optimizer,

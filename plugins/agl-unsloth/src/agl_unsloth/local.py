@@ -14,12 +14,13 @@ from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.run.checkpoint import damage, making, read_note
+from agl_learning.trainer.options import Lora
 from agl_learning.trainer.version import FineTuning
 from agl_models.processes.child_process import child, tail
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
 from agl_runs.files import write_whole
-from agl_runs.options import Count, Group, NotNegative, check_place, pick_options
+from agl_runs.options import Count, NotNegative, check_place, pick_options
 from agl_unsloth.card import write_card
 from agl_unsloth.engines import choose_engine
 from agl_unsloth.memory import check_memory, find_machine
@@ -32,21 +33,6 @@ logger = logging.getLogger("agl.unsloth")
 
 MADE = "made.json"
 """In ``STATE``: which model it goes with, and the options of its adapter."""
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Lora(Group):
-    """An adapter (LoRA, arXiv:2106.09685).
-
-    Args:
-        rank: Of the two slim matrices that are added to each layer's.
-        alpha: What the adapter adds counts ``alpha / rank`` times; None takes the rank.
-        modules: Names of the modules that get one; None takes all linear layers but the head.
-    """
-
-    rank: Count = 32
-    alpha: Count | None = None
-    modules: list[str] | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -120,7 +106,7 @@ class LocalFineTuning(FineTuning):
             TrainingOptions,
             self,
             lora_rank=lora.rank if lora else 0,
-            lora_alpha=(lora.alpha or lora.rank) if lora else 1,
+            lora_alpha=lora.strength if lora else 1,
             lora_targets=lora.modules if lora else None,
             learning_rate=rate,
             seed=self.seed + number,

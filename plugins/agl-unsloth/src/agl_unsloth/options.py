@@ -26,6 +26,7 @@ class TrainingOptions:
     lora_rank: int
     """0 trains all weights."""
     lora_alpha: int
+    """A float as well, whatever peft says."""
     lora_targets: list[str] | None
     """Names of modules; None takes all linear layers but the head."""
     load_in_4bit: bool

@@ -76,6 +76,27 @@ class Stopping(Group):
     max_idle_steps: Count = 10
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Lora(Group):
+    """An adapter (LoRA, arXiv:2106.09685).
+
+    Args:
+        rank: Of the two slim matrices that are added to each layer's.
+        alpha: What the adapter adds counts ``alpha / rank`` times; None takes twice the rank.
+        modules: Names of the layers that get one, or the last parts of them, as ``q_proj``; None
+            takes all linear ones but the output layer.
+    """
+
+    rank: Count = 32
+    alpha: AboveZero | None = None
+    modules: list[str] | None = None
+
+    @property
+    def strength(self) -> float:
+        """Alpha, with its default."""
+        return self.alpha or 2 * self.rank
+
+
 def check_evaluation(owner: str, given: Evaluation, default: Evaluation, val: Sized | None) -> None:
     """Refuse options of evaluations where there are none.
 
