@@ -58,7 +58,7 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
         main(["export", "--as", form, "--path", str(starts.folder / "store.db")])
         out, err = capsys.readouterr()
         assert "boxed" not in out
-        assert err.endswith(f"; rollouts of canaries left out: {4 * COPIES}\n")
+        assert err.endswith(f"; rollouts of judges and canaries left out: {4 * COPIES}\n")
     lines = map(json.loads, (starts.folder / "run/canaries.jsonl").read_text().splitlines())
     paid = {one["answer"]: one["reward"] for one in lines}
     assert paid == {**dict.fromkeys(KINDS, 0.0), "format": float(is_fooled)}

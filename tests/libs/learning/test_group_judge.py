@@ -47,3 +47,18 @@ async def test_when_one_group_fails_the_others_are_not_asked_on(collected, ended
     with pytest.raises(StoreUnavailableError, match="the store is gone"):
         await Judging(Rule(), store, None).judge(batch, None, None)
     assert sorted(store.cancelled) == ["a", "b"]
+
+
+async def test_who_is_penalised_is_not_judged_and_a_reward_of_that_name_is_no_penalty(
+    collected, ended
+):
+    batch = collected(*(ended(name, 0, [([1], [7], 0.0)]) for name in ("own", "late", "other")))
+    own, late, _ = batch.ended
+    own.rewards, late.penalty = {"penalty": 1.0}, -1.0
+    for one in batch.ended:
+        one.rollout = one.rollout.model_copy(update={"mode": "train"})
+    await Judging(Rule(), agl.InMemoryLightningStore(), None).judge(batch, None, None)
+    told = {one.rollout.rollout_id: one.rows[0].credits[0].because for one in batch.ended}
+    assert "penalised" in told["late"]
+    assert "penalised" not in told["own"]
+    assert told["own"] == told["other"]

@@ -66,6 +66,15 @@ def test_a_call_is_trained_for_its_own_reward_and_not_for_that_of_its_row(ended,
     one.ledger.check()
 
 
+def test_what_is_penalised_is_never_imitated(ended, collected):
+    penalised = ended("late", 1, [([1], [7], -1.0)])
+    penalised.penalty = -1.0
+    one = collected(ended("good", 0, [([1], [2], -2.0)]), penalised)
+    assert [example["rollout_id"] for example in best(one, keep_fraction=1.0)] == ["good"]
+    assert one.ledger.reasons() == {"failed_attempt": 1}
+    one.ledger.check()
+
+
 def test_of_calls_with_their_own_rewards_the_best_part_is_kept(ended, collected):
     # Parts, best first: a's 1.0 (two calls), b's 0.5, a's 0.25, b's 0.0. Half of four are two.
     one = collected(

@@ -560,6 +560,10 @@ def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
         ({"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),
         ({"reward_range": "x"}, "reward_range must be two numbers; got 'x'"),
+        (
+            {"failures": {"agent": "penalise", "penalty": -1.0}},
+            r"failures.penalty is -1, outside reward_range=\(0, 1\)",
+        ),
         ({"edit_template": {}}, "edit_template must be"),
         ({"critique_template": "{% if %}"}, "critique_template, line 1"),
         ({"edit_template": "missing.j2"}, "edit_template: cannot be read"),

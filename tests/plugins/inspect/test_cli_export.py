@@ -115,6 +115,21 @@ def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl: Agl) -> None
     assert "calls left out: 1 malformed" in err
 
 
+def test_what_a_judge_was_asked_is_no_sample(agl: Agl) -> None:
+    one = ("t", [[call_span("q", "a", IDS), reward_span(0.5)]], "succeeded")
+    (judged, judge) = make_store(one, one)
+
+    async def mark() -> None:
+        store = SqliteLightningStore("s.db")
+        await store.update_rollout(judge, metadata={"judges": [judged]})
+        await store.close()
+
+    asyncio.run(mark())
+    for form in ("rows", "sft", "messages"):
+        (sample,) = exported(agl, form)
+        assert sample["provenance"]["rollout_id"] == judged
+
+
 def test_triplets_have_prompt_response_and_span(agl: Agl) -> None:
     call = call_span("q", "a", IDS)
     make_store(("t", [[call, reward_span(1.0)]], "succeeded"))

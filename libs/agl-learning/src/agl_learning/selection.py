@@ -48,8 +48,9 @@ def select_best(
 ) -> list[dict[str, Any]]:
     """The best calls, in examples of one row each, shuffled; every call goes into one bin.
 
-    Credit is given to calls, so it is calls that are chosen. Those of a row with the same reward
-    stay together: where all of a rollout have one reward, rows are chosen. Parts below
+    Credit is given to calls, so it is calls that are chosen; none of a penalised rollout is. Those
+    of a row with the same reward stay together: where all of a rollout have one reward, rows are
+    chosen. Parts below
     ``min_reward`` go first, then those that end beyond ``max_length``. Of the others
     ``keep_fraction`` stay, best reward first, and chance decides between equal ones. What the other
     calls of a row sampled is context, and not trained.
@@ -72,8 +73,12 @@ def select_best(
     chance = random.Random(f"{seed}/{iteration}")
     ledger = collected.ledger
     parts: list[Part] = []
-    for _, numbered in usable_rows(collected):
+    for one, numbered in usable_rows(collected):
         for number, row in numbered:
+            if one.penalty is not None:
+                why = "its rollout failed and is penalised, and what is chosen here is imitated"
+                ledger.exclude_row(row, "failed_attempt", why)
+                continue
             for part in _parts(row, number):
                 length = 0 if max_length is None else row.call_ranges[part.calls[-1]][1]
                 if min_reward is not None and part.reward < min_reward:

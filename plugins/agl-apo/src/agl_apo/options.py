@@ -96,6 +96,12 @@ class PromptOptions:
 
     def __post_init__(self) -> None:
         check_options(self.title, self)
+        (low, high), penalty = self.reward_range, self.failures.penalty
+        if penalty is not None and not low <= penalty <= high:
+            raise ConfigError(
+                f"{self.title}: failures.penalty is {penalty:g}, outside "
+                f"reward_range=({low:g}, {high:g})"
+            )
         self.run_dir = absolute(self.run_dir)
 
     @property

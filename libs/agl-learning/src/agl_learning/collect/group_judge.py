@@ -23,7 +23,7 @@ import aiohttp
 from agl.errors import AdapterError, ConfigError, GatewayError
 from agl.store.rules import ENDED
 from agl.types import Failure
-from agl_learning.collect.results import PENALTY, Collected, Ended
+from agl_learning.collect.results import Collected, Ended
 from agl_models.task_group import together
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
@@ -80,8 +80,8 @@ class Judging:
         groups: dict[int, list[Ended]] = {}
         for one in collected.ended:
             is_usable = one.unusable is None and one.rows and one.rollout.mode == "train"
-            if PENALTY in one.rewards:
-                _give(one, one.rewards[PENALTY], "its rollout failed, and is penalised")
+            if one.penalty is not None:
+                _give(one, one.penalty, "its rollout failed, and is penalised")
             elif is_usable:
                 groups.setdefault(one.group, []).append(one)
         found = Counter[str]({"judge/groups": 0, "judge/equal": 0, "judge/failed": 0})

@@ -42,6 +42,8 @@ class Ended:
     """Why its rows may not be trained."""
     rewards: dict[str, float] = field(default_factory=dict[str, float])
     """The dimensions of ``reward``; none where it is None."""
+    penalty: float | None = None
+    """Its reward in the place of its own, where it failed and is penalised."""
     ran: Ran | None = None
     """Where and when it succeeded, and with which calls."""
 

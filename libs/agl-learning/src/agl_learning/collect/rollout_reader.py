@@ -90,7 +90,8 @@ class Reader:
             # The attempt that failed is used as one that succeeded.
             attempts = [a.changed(status="succeeded") if a is counts else a for a in attempts]
             if policy == "penalise":
-                penalty = _penalty_span(counts, of_it, self.failures.penalty or 0.0)
+                one.penalty = self.failures.penalty or 0.0
+                penalty = _penalty_span(counts, of_it, one.penalty)
                 spans, of_it = [*spans, penalty], [*of_it, penalty]
         elif not succeeded:
             one.unusable = "failed_attempt", f"its rollout ended as {rollout.status}"

@@ -14,7 +14,7 @@ from agl.plugins.build import build_component
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import Rollout
-from agl_inspect.exchange.reading import CANARY, Read, read_rollout
+from agl_inspect.exchange.reading import CANARY, JUDGES, Read, read_rollout
 from agl_inspect.exchange.records import (
     COLUMNS,
     Account,
@@ -133,7 +133,7 @@ class Export:
     mode: str | None
     """Only rollouts of this mode; None for all."""
     account: Account = field(default_factory=Account)
-    canaries: int = 0
+    others: int = 0
     _said: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
@@ -155,8 +155,8 @@ class Export:
         if reasons:
             left = "tasks that gave none" if is_dpo else "calls left out"
             text += f"; {left}: {', '.join(reasons)}"
-        if self.canaries:
-            text += f"; rollouts of canaries left out: {self.canaries}"
+        if self.others:
+            text += f"; rollouts of judges and canaries left out: {self.others}"
         return text
 
     async def _records(self) -> None:
@@ -169,9 +169,9 @@ class Export:
 
     def _is_wanted(self, rollout: Rollout) -> bool:
         """Whether it is of the mode; what was no answer of the agent's model never is."""
-        is_canary = CANARY in (rollout.metadata or {})
-        self.canaries += is_canary
-        return not is_canary and self.mode in (None, rollout.mode)
+        is_other = not {CANARY, JUDGES}.isdisjoint(rollout.metadata or {})
+        self.others += is_other
+        return not is_other and self.mode in (None, rollout.mode)
 
     async def _pairs(self) -> None:
         """The ids of siblings first, then the data of one task at a time."""

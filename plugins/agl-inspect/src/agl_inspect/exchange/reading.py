@@ -20,6 +20,8 @@ from agl_records.types import ExclusionReason
 
 CANARY = "canary"
 """Key in the metadata of a rollout that was answered in the place of the agent's model."""
+JUDGES = "judges"
+"""The same of one in which a judge was asked about others."""
 
 
 @dataclass(frozen=True)
