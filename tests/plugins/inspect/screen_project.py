@@ -96,7 +96,8 @@ def make_run(folder: Path) -> None:
     rewards = [0.2, 0.3, 0.25, 0.4, 0.5, 0.45, 0.6, 0.75, 0.7, 0.85, 0.9, 0.95]
     lines += [
         {"step": n, "reward/mean": reward, "tokens/sampled": 40, "tokens/given": 160,
-         "time/rollouts": 3.5, "time/update": 1.25, "generation": 1}
+         "time/rollouts": 3.5, "time/update": 1.25, "time/sampling": 2.5, "time/step": 5.0,
+         "generation": 1}
         for n, reward in enumerate(rewards, 1)
     ]  # fmt: skip
     lines.append({"step": 12, "val/reward/mean": 0.875, "val/rollouts/succeeded": 4})

@@ -110,6 +110,7 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
     for step in steps:
         # The recorded log-probabilities are those of the weights before the update.
         assert step["logprob_gap"] < 1e-4
+        assert 0 < step["time/sampling"] < step["time/step"] - step["time/update"]
         assert step["version_lag"] == 0
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())

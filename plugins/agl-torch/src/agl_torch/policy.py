@@ -302,6 +302,10 @@ class PolicyTraining(OnlineTraining):
             unknown_token_id=unknown_token_id(self._tokenizer),
         )
 
+    def sampling_seconds(self) -> float | None:
+        server = self._server
+        return None if isinstance(server, EngineServer) else server.weights.sampling_seconds
+
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The server of this run, whatever the version."""
         return self._server.serving()

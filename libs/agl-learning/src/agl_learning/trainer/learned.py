@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agl.learning")
 
-OF_THE_LOOP = {"step", "generation", "time/step", "time/idle"}
+OF_THE_LOOP = {"step", "generation", "time/step", "time/idle", "time/sampling"}
 """Metrics that the loop adds to those of a step's training."""
 
 

@@ -149,7 +149,7 @@ class Loop:
     async def _step(self) -> bool:
         """Do the next step; whether a checkpoint was saved after it."""
         training, session, start = self._training, self._session, time.perf_counter()
-        after = session.steps_done
+        after, sampled = session.steps_done, training.sampling_seconds()
         number = after + 1
         collected = await self._source.next(after)
         idle = time.perf_counter() - start
@@ -158,13 +158,18 @@ class Loop:
         await session.keep(collected, number, training.version.number)
         session.steps_done = number
         session.rewards.append(collected.mean_reward)
-        end = time.perf_counter()
+        end, until_now = time.perf_counter(), training.sampling_seconds()
         await training.after_step(number, collected, learned.trained)
         metrics = {
             "step": number,
             "generation": session.generation.number,
             **learned.metrics,
             **training.idle_metrics(idle),
+            **(
+                {}
+                if sampled is None or until_now is None
+                else {"time/sampling": until_now - sampled}
+            ),
             "time/step": end - start,
         }
         before, weights = session.records.find("train", after), training.digest()

@@ -26,7 +26,8 @@ Metrics of a step, one JSON object per line of ``metrics.jsonl``:
   weights were behind, the rollouts that were rejected as they were farther than allowed, and the
   seconds in which nothing was computed, for rollouts had not ended
 - ``groups/refilled``, where ``max_refills`` allows any: groups in the place of others
-- ``time/step``, ``time/rollouts``, ``time/update``: seconds; ``time/rollouts_at_once``: a mean
+- ``time/step``, ``time/rollouts``, ``time/sampling`` (the model had answers in progress; of servers
+  that say it), ``time/update``: seconds; ``time/rollouts_at_once``: a mean
 
 Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
 ``time/rollouts`` of theirs under ``val/``; with several copies ``mean@n`` and ``pass@k``, too,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Generator
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ class Weights:
         self.version = version
         self.num_wanting = 0
         """Those who wait to change them: until then nothing new is to begin."""
+        self.sampling_seconds = 0.0
+        """How long they have been sampled with, all in all."""
         self._condition = threading.Condition()
         self._is_used = False
 
@@ -25,7 +28,11 @@ class Weights:
         with self._condition:
             self._condition.wait_for(lambda: not self._is_used and not self.num_wanting)
             self._is_used = True
-        yield from self._until_done()
+        begun = time.perf_counter()
+        try:
+            yield from self._until_done()
+        finally:
+            self.sampling_seconds += time.perf_counter() - begun
 
     @contextlib.contextmanager
     def changing(self) -> Generator[None]:

@@ -163,8 +163,16 @@ def tokens_text(facts: RunFacts) -> str:
 def times_text(facts: RunFacts) -> str:
     """Where the time went; "" where nobody measured."""
     training = facts.total("time/update") or facts.total("time/train")
-    times = {"in rollouts": facts.total("time/rollouts"), "in training": training}
-    return ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
+    sampling, steps = facts.total("time/sampling"), facts.total("time/step")
+    times = {
+        "in rollouts": facts.total("time/rollouts"),
+        "of them sampling": sampling,
+        "in training": training,
+    }
+    shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
+    if sampling is None or not training or not steps:
+        return shown
+    return f"{shown}; {(sampling + training) / steps:.0%} of the steps sampled or trained"
 
 
 def bias_text(facts: RunFacts) -> str:
