@@ -51,7 +51,7 @@ def test_the_mark_says_live_only_where_something_follows(browser, serve, store, 
 def test_an_answer_that_takes_long_is_asked_for_less_often(
     page, serve, store, tmp_path, monkeypatch
 ):
-    ask, asked = rollouts._by_index, []
+    ask, asked = rollouts.listed, []
 
     async def slow(*about):
         begin = time.monotonic()
@@ -60,7 +60,7 @@ def test_an_answer_that_takes_long_is_asked_for_less_often(
         asked.append((begin, time.monotonic()))
         return found
 
-    monkeypatch.setattr(rollouts, "_by_index", slow)
+    monkeypatch.setattr(rollouts, "listed", slow)
     page.goto(f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/rollouts")
     wait_for_mark(page, "live")
     while len(asked) < 4:
