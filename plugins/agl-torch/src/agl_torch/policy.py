@@ -302,9 +302,9 @@ class PolicyTraining(OnlineTraining):
             unknown_token_id=unknown_token_id(self._tokenizer),
         )
 
-    def sampling_seconds(self) -> float | None:
+    def sampling_seconds(self) -> float:
         server = self._server
-        return None if isinstance(server, EngineServer) else server.weights.sampling_seconds
+        return 0.0 if isinstance(server, EngineServer) else server.weights.sampling_seconds
 
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
         """The server of this run, whatever the version."""

@@ -219,9 +219,9 @@ class Training(Algorithm):
         """How many of the newest checkpoints stay; None keeps all."""
         return None
 
-    def sampling_seconds(self) -> float | None:
-        """How long the model has sampled in this start; None where its server does not say."""
-        return None
+    def sampling_seconds(self) -> float:
+        """How long the model has sampled in this start; 0 where its server does not say."""
+        return 0.0
 
     def idle_metrics(self, seconds: float) -> dict[str, float]:
         """Of the time in which nothing was computed, for rollouts had not ended."""

@@ -158,18 +158,14 @@ class Loop:
         await session.keep(collected, number, training.version.number)
         session.steps_done = number
         session.rewards.append(collected.mean_reward)
-        end, until_now = time.perf_counter(), training.sampling_seconds()
+        end, sampled = time.perf_counter(), training.sampling_seconds() - sampled
         await training.after_step(number, collected, learned.trained)
         metrics = {
             "step": number,
             "generation": session.generation.number,
             **learned.metrics,
             **training.idle_metrics(idle),
-            **(
-                {}
-                if sampled is None or until_now is None
-                else {"time/sampling": until_now - sampled}
-            ),
+            **({"time/sampling": sampled} if sampled else {}),
             "time/step": end - start,
         }
         before, weights = session.records.find("train", after), training.digest()

@@ -29,10 +29,8 @@ class Weights:
             self._condition.wait_for(lambda: not self._is_used and not self.num_wanting)
             self._is_used = True
         begun = time.perf_counter()
-        try:
-            yield from self._until_done()
-        finally:
-            self.sampling_seconds += time.perf_counter() - begun
+        yield from self._until_done()
+        self.sampling_seconds += time.perf_counter() - begun
 
     @contextlib.contextmanager
     def changing(self) -> Generator[None]:

@@ -170,9 +170,9 @@ def times_text(facts: RunFacts) -> str:
         "in training": training,
     }
     shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
-    if sampling is None or not training or not steps:
-        return shown
-    return f"{shown}; {(sampling + training) / steps:.0%} of the steps sampled or trained"
+    if sampling is not None and training and steps:
+        shown += f"; {(sampling + training) / steps:.0%} of the steps sampled or trained"
+    return shown
 
 
 def bias_text(facts: RunFacts) -> str:
