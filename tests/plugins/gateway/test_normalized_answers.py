@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -257,6 +258,15 @@ def test_an_answer_ends_once(path: str, end: str) -> None:
     assert end in sent.decode().replace(": ", ":")
     assert b'"stop"' not in sent
     assert json.loads(record.pack().body)["attributes"][Key.FINISH_REASONS] == ["length"]
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_a_call_needs_no_collector_to_be_freed(path: str) -> None:
+    exchange = DIALECTS[path].read(json.dumps(ASKED[path]).encode())
+    exchange.body_for("m", ("return_token_ids",))
+    known = weakref.ref(exchange)
+    del exchange
+    assert known() is None
 
 
 def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer() -> None:

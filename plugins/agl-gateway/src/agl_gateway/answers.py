@@ -16,7 +16,7 @@ class StreamedAnswer:
     """
 
     def __init__(self, request: bytes) -> None:
-        self._normalizer = Normalizer(lambda: request)
+        self._normalizer = Normalizer(request)
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._failure: str | None = None

@@ -70,7 +70,7 @@ class Exchange:
         self._hides_usage = False
         """Whether the agent did not ask for the event with the usage."""
         self._rest = b""
-        self._normalizer = Normalizer(lambda: self.request)
+        self._normalizer = Normalizer()
         self._is_over = False
         """The agent was told that the answer failed."""
         self._has_finished = False
@@ -84,6 +84,7 @@ class Exchange:
                 itself are taken out of the answer again, unless they are ``shown``.
         """
         fields = self.fields
+        self._normalizer.request = self.request
         unasked = [name for name in callbacks if bytes(fields.get(EXTENSIONS[name], NULL)) in _OFF]
         self._removed = tuple(name for name in unasked if name not in self.shown)
         self._removed_keys = [

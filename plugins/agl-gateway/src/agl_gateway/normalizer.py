@@ -7,7 +7,6 @@ pieces are told apart, arguments are JSON text, and an answer ends once.
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,12 +107,11 @@ class Normalizer:
     """Reads one answer, chunk by chunk.
 
     Args:
-        get_request: What is answered; read where a server numbers its choices from elsewhere than
-            0.
+        request: What is answered; read where a server numbers its choices from elsewhere than 0.
     """
 
-    def __init__(self, get_request: Callable[[], bytes] = bytes) -> None:
-        self._get_request = get_request
+    def __init__(self, request: bytes = b"") -> None:
+        self.request = request
         self._num_asked: int | None = None
         self._choices: dict[int, _Choice] = {}
         self._answer_id: Any = None
@@ -210,7 +208,7 @@ class Normalizer:
     def _choice_number(self, given: Any) -> int:
         """Which choice is meant; where one was asked for, servers number it as they like."""
         if self._num_asked is None:
-            self._num_asked = _count_choices(self._get_request())
+            self._num_asked = _count_choices(self.request)
         if self._num_asked == 1 or type(given) is not int or given < 0:
             return 0
         if given >= self._num_asked:
