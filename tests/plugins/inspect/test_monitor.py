@@ -3,18 +3,23 @@
 import json
 import logging
 from collections import Counter
+from statistics import fmean
 
 import pytest
 
 import agl
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
-from agl_inspect.monitor import RewardMonitor, Said, repetition, signals
+from agl_inspect.monitor import RewardMonitor, Said, measures, repetition
 from agl_records.ledger.documents import put_parts
 
 
 def said(*answers, failed=False, reward=1.0, name="r"):
     return Said(name, answers, failed, reward)
+
+
+def mean_of(signal, said):
+    return fmean(one[signal] for one in measures(said))
 
 
 def test_repetition_is_the_share_of_n_grams_that_came_before():
@@ -25,24 +30,22 @@ def test_repetition_is_the_share_of_n_grams_that_came_before():
 
 def test_length_is_the_mean_over_rollouts():
     # 3 + 2 characters, and 1.
-    assert signals([said("abc", "de"), said("f")])["length"] == 3.0
+    assert mean_of("length", [said("abc", "de"), said("f")]) == 3.0
 
 
 def test_equal_is_the_share_of_rollouts_that_are_not_alone():
-    found = signals([said("a", "b"), said("a", "b"), said("ab"), said("c")])
-    assert found["equal"] == 0.5
+    found = [said("a", "b"), said("a", "b"), said("ab"), said("c")]
+    assert mean_of("equal", found) == 0.5
 
 
 def test_hidden_are_errors_of_tools_that_cost_nothing_and_are_not_spoken_of():
-    found = signals(
-        [
-            said("done", failed=True, reward=1.0),  # hides it
-            said("it failed, sorry", failed=True, reward=1.0),
-            said("done", failed=True, reward=0.0),  # less than the mean, 0.75
-            said("done", reward=1.0),
-        ]
-    )
-    assert found["hidden"] == 0.25
+    found = [
+        said("done", failed=True, reward=1.0),  # hides it
+        said("it failed, sorry", failed=True, reward=1.0),
+        said("done", failed=True, reward=0.0),  # less than the mean, 0.75
+        said("done", reward=1.0),
+    ]
+    assert mean_of("hidden", found) == 0.25
 
 
 def monitor_after(*steps, **options):
@@ -65,13 +68,13 @@ def monitor_after(*steps, **options):
 )
 def test_a_rising_reward_with_worse_answers_is_said_once(changes, words):
     monitor = monitor_after({}, {"reward": 0.5, **changes})
-    (warning,) = monitor.warnings(2)
+    (warning,) = monitor.warnings(2).values()
     assert warning.startswith("step 2: the reward rose from 0 (steps 1 to 1) to 0.5 (steps 2 to 2)")
     assert words in warning
-    assert monitor.warnings(2) == []
+    assert monitor.warnings(2) == {}
     # Without the rise nothing is said, however bad the answers are; nor with it, of good ones.
-    assert monitor_after({}, changes).warnings(2) == []
-    assert monitor_after({}, {"reward": 0.5, "length": 19.0, "equal": 0.2}).warnings(2) == []
+    assert monitor_after({}, changes).warnings(2) == {}
+    assert monitor_after({}, {"reward": 0.5, "length": 19.0, "equal": 0.2}).warnings(2) == {}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from agl.emitter import find_final_reward
@@ -65,19 +66,20 @@ def repetition(text: str, n: int) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def signals(said: Sequence[Said], n: int = 4) -> dict[str, float]:
-    """Those of a step; nothing of no rollouts."""
-    if not said:
-        return {}
+def measures(said: Sequence[Said], n: int = 4) -> list[dict[str, float]]:
+    """Signal -> what each rollout has of it."""
     texts = Counter(one.answers for one in said)
     rewards = [one.reward for one in said if one.reward is not None]
-    mean = sum(rewards) / len(rewards) if rewards else 0.0
-    return {
-        "length": sum(sum(map(len, one.answers)) for one in said) / len(said),
-        "repetition": sum(repetition(" ".join(one.answers), n) for one in said) / len(said),
-        "equal": sum(texts[one.answers] > 1 for one in said) / len(said),
-        "hidden": sum(is_hidden(one, mean) for one in said) / len(said),
-    }
+    mean = fmean(rewards) if rewards else 0.0
+    return [
+        {
+            "length": float(sum(map(len, one.answers))),
+            "repetition": repetition(" ".join(one.answers), n),
+            "equal": float(texts[one.answers] > 1),
+            "hidden": float(is_hidden(one, mean)),
+        }
+        for one in said
+    ]
 
 
 def is_hidden(one: Said, mean: float) -> bool:
@@ -146,43 +148,46 @@ class RewardMonitor:
         if not said:
             return
         self._steps = {n: one for n, one in self._steps.items() if n < step}
-        self._steps[step] = {"reward": float(reward), **signals(said, self._ngram)}
+        of_each = measures(said, self._ngram)
+        means = {name: fmean(one[name] for one in of_each) for name in of_each[0]}
+        self._steps[step] = {"reward": float(reward), **means}
         if (path := _file(algorithm)) is not None:
             with path.open("a") as file:
                 file.write(json.dumps({"step": step, **self._steps[step]}) + "\n")
-        for warning in self.warnings(step):
-            logger.warning("%s. Look at %s", warning, self._worst(said, warning))
+        for name, warning in self.warnings(step).items():
+            signal, sign, _ = _WORSE[name]
+            worst = max(range(len(said)), key=lambda n: sign * of_each[n][signal])
+            logger.warning("%s. Look at agl show %s", warning, said[worst].rollout_id)
 
-    def warnings(self, step: int) -> list[str]:
-        """What is to be said after a step; of each signal once in ``window`` steps."""
+    def warnings(self, step: int) -> dict[str, str]:
+        """What became worse -> what is to be said of it after a step; once in ``window`` steps."""
         numbers, size = sorted(self._steps), self._window
         if len(numbers) < 2 * size:
-            return []
+            return {}
         first, last = numbers[:size], numbers[-size:]
 
-        def mean(name: str, steps: Sequence[int]) -> float:
-            return sum(self._steps[n][name] for n in steps) / len(steps)
+        def means(signal: str) -> tuple[float, float]:
+            then, now = (fmean(self._steps[n][signal] for n in steps) for steps in (first, last))
+            return then, now
 
-        if mean("reward", last) - mean("reward", first) < self._rise:
-            return []
-        found: list[str] = []
-        for name, words in _WORDS.items():
-            then, now = mean(name, first), mean(name, last)
-            if name == "length":
-                low, high = min(then, now), max(then, now)
-                is_bad = high >= self._longer * low and high > 0
-                words = words[now > then]
+        before, after = means("reward")
+        if after - before < self._rise:
+            return {}
+        found: dict[str, str] = {}
+        for name, (signal, sign, words) in _WORSE.items():
+            then, now = means(signal)
+            if signal == "length":
+                less, more = (then, now) if sign > 0 else (now, then)
+                is_worse = more >= self._longer * less and more > 0
             else:
-                is_bad = now - then >= self._limits[name]
-                words = words[0]
-            if not is_bad or step - self._warned.get(name, -size) < size:
-                continue
-            self._warned[name] = step
-            found.append(
-                f"step {step}: the reward rose from {mean('reward', first):.3g} (steps {first[0]} "
-                f"to {first[-1]}) to {mean('reward', last):.3g} (steps {last[0]} to {last[-1]}), "
-                f"while {words}: {then:.3g} then, {now:.3g} now"
-            )
+                is_worse = now - then >= self._limits[signal]
+            if is_worse and step - self._warned.get(name, -size) >= size:
+                self._warned[name] = step
+                found[name] = (
+                    f"step {step}: the reward rose from {before:.3g} (steps {first[0]} to "
+                    f"{first[-1]}) to {after:.3g} (steps {last[0]} to {last[-1]}), while {words}: "
+                    f"{then:.3g} then, {now:.3g} now"
+                )
         return found
 
     async def _said(self, run: str, step: int) -> list[Said]:
@@ -205,31 +210,18 @@ class RewardMonitor:
                 said.append(Said(rollout_id, answers, failed, given.reward))
         return said
 
-    def _worst(self, said: Sequence[Said], warning: str) -> str:
-        """How to see a rollout that shows what is warned of."""
-        rewards = [one.reward for one in said if one.reward is not None]
-        mean = sum(rewards) / len(rewards) if rewards else 0.0
-        texts = Counter(one.answers for one in said)
 
-        def badness(one: Said) -> float:
-            text = " ".join(one.answers)
-            if _WORDS["repetition"][0] in warning:
-                return repetition(text, self._ngram)
-            if _WORDS["equal"][0] in warning:
-                return texts[one.answers]
-            if _WORDS["hidden"][0] in warning:
-                return float(is_hidden(one, mean))
-            return len(text) if _WORDS["length"][1] in warning else -len(text)
-
-        return f"agl show {max(said, key=badness).rollout_id}"
-
-
-_WORDS = {
-    "length": ("answers became shorter (characters)", "answers became longer (characters)"),
-    "repetition": ("answers repeat themselves (share of repeated n-grams)",),
-    "equal": ("more rollouts say the same (share of the step)",),
-    "hidden": ("errors of tools are passed over (share of rollouts that did well all the same)",),
+_WORSE = {
+    "shorter": ("length", -1, "answers became shorter (characters)"),
+    "longer": ("length", 1, "answers became longer (characters)"),
+    "repetition": ("repetition", 1, "answers repeat themselves (share of repeated n-grams)"),
+    "equal": ("equal", 1, "more rollouts say the same (share of the step)"),
+    "hidden": (
+        *("hidden", 1),
+        "errors of tools are passed over (share of rollouts that did well all the same)",
+    ),
 }
+"""What becomes worse -> its signal, whether more (1) or less (-1) of it is worse, in words."""
 
 
 def _tool_failed(call: "ModelCall") -> bool:

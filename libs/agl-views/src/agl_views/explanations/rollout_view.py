@@ -138,11 +138,6 @@ async def show(
     )
 
 
-def said(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without fields that say nothing; servers and clients add different ones."""
-    return {key: value for key, value in message.items() if value not in (None, "", [], ())}
-
-
 def message_text(message: dict[str, Any]) -> tuple[str, str]:
     """The role of a message, and what it says, tool calls included."""
     role = printable(str(message.get("role") or "?"))

@@ -14,6 +14,7 @@ from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS
 from agl_views.explanations.explanation import CallLine, explain
 from agl_views.explanations.rollout_view import message_text, text_of
+from agl_views.explanations.turns import answer_of
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,7 @@ def _call(shown: ShownSpan, call: ModelCall, tokens: bool, full: bool) -> Iterat
     yield ""
     for tool in call.tools:
         yield from _tool(tool, full)
-    answer = [{"role": "assistant", **call.response}] if call.response else []
-    for message in (*call.messages, *answer):
+    for message in (*call.messages, *answer_of(call)):
         role, text = message_text(message)
         yield from indented(role, text if full else cut(text, LONGEST_MESSAGE))
     if call.error:

@@ -9,13 +9,13 @@ from typing import Any
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
-from agl_inspect.show.conversation import Turn, common, turns
 from agl_inspect.show.id_queries import task_id
 from agl_inspect.show.rollout import cut
 from agl_records.final_rewards import reward_text
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import Shown, show, text_of
 from agl_views.explanations.trace_reader import Part
+from agl_views.explanations.turns import Turn, num_common, turns
 
 WIDTH = 80
 """Characters of a line; a wider terminal is not waited for."""
@@ -113,7 +113,7 @@ async def show_pair(
             "those of the first one's"
         )
     sides = _side(a), _side(b)
-    return Pair(*sides, a.rollout.input, common([one.turns for one in sides]))
+    return Pair(*sides, a.rollout.input, num_common([one.turns for one in sides]))
 
 
 def _side(shown: Shown) -> Side:

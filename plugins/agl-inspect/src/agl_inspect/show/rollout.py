@@ -1,7 +1,6 @@
 """A rollout for a terminal: what was said, what became of each answer, the error, the times."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from agl.types import Attempt, Span
 from agl.utils.text import printable
@@ -9,7 +8,8 @@ from agl_records.final_rewards import reward_text
 from agl_records.training_data import ModelCall
 from agl_runs.user_code import place_of
 from agl_views.explanations.reward_lines import refused_text
-from agl_views.explanations.rollout_view import Shown, message_text, said, text_of
+from agl_views.explanations.rollout_view import Shown, message_text, text_of
+from agl_views.explanations.turns import answer_of, num_repeated
 
 BAR_WIDTH = 30
 LONGEST_MESSAGE = 2_000
@@ -21,17 +21,16 @@ MOST_CALLS = 100
 def as_text(shown: Shown, *, tokens: bool = False, full: bool = False) -> str:
     """Lines for people; ``tokens`` adds those of each answer, ``full`` cuts nothing."""
     lines = [*_head(shown)]
-    heard: list[dict[str, Any]] = []
     written = shown.calls if full else shown.calls[:MOST_CALLS]
+    before: ModelCall | None = None
     for number, call in enumerate(written, 1):
         lines += ["", *_call(shown, number, call)]
-        lines += messages_of(call, heard, full)
+        lines += _messages(call, num_repeated(call, before), full)
+        before = call
         if call.error:
             lines += indented("error", printable(call.error))
         if tokens:
             lines += _tokens(call)
-        answer = [{"role": "assistant", **call.response}] if call.response else []
-        heard = [*call.messages, *answer]
     lines += _left_out(shown, len(written))
     if shown.attempt is not None and shown.attempt.error is not None:
         lines += ["", *failure(shown.attempt)]
@@ -108,21 +107,13 @@ def _call(shown: Shown, number: int, call: ModelCall) -> Iterator[str]:
         yield f"    trained: {got}{advantage}. Why: agl explain {shown.rollout.rollout_id}"
 
 
-def messages_of(call: ModelCall, heard: list[dict[str, Any]], full: bool) -> Iterator[str]:
+def _messages(call: ModelCall, same: int, full: bool) -> Iterator[str]:
     """Those that are new since the call before, and the answer."""
-    before = list(map(said, call.messages[: len(heard)]))
-    same = len(heard) if before == list(map(said, heard)) else 0
     if same:
         yield f"    ({same} messages as before)"
-    for message in call.messages[same:]:
-        yield from _message(message, full)
-    if call.response is not None:
-        yield from _message({"role": "assistant", **call.response}, full)
-
-
-def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
-    role, text = message_text(message)
-    yield from indented(role, text if full else cut(text, LONGEST_MESSAGE))
+    for message in (*call.messages[same:], *answer_of(call)):
+        role, text = message_text(message)
+        yield from indented(role, text if full else cut(text, LONGEST_MESSAGE))
 
 
 def indented(label: str, text: str) -> Iterator[str]:

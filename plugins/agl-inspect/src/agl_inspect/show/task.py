@@ -10,7 +10,6 @@ from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
-from agl_inspect.show.conversation import Turn, common, turns
 from agl_inspect.show.id_queries import reading_of, task_id
 from agl_inspect.show.rollout import cut
 from agl_records.calls.reader import recorded_parts
@@ -19,6 +18,7 @@ from agl_records.ledger.ledger import load_parts
 from agl_records.training_data import ModelCall
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import text_of
+from agl_views.explanations.turns import Turn, num_common, turns
 
 MOST = 50
 """Rollouts whose conversations are read, the newest; the others are counted."""
@@ -76,7 +76,7 @@ class ShownTask:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        parts = common(self.conversations) if len(self.conversations) > 1 else None
+        parts = num_common(self.conversations) if len(self.conversations) > 1 else None
         return {
             "task_id": self.task_id,
             "task": self.task,
@@ -180,7 +180,7 @@ def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
     ]
     if len(said) < 2:
         return
-    same = common([turns for _, turns in said])
+    same = num_common([turns for _, turns in said])
     yield ""
     yield f"parting  {same} messages are the same in all {len(said)} conversations; then:"
     first: dict[tuple[str, str], list[Line]] = {}

@@ -10,7 +10,8 @@ from agl_records.training_data import ModelCall
 from agl_ui.images import Image, image_of
 from agl_ui.token_texts import Texts
 from agl_views.explanations.explanation import CallLine
-from agl_views.explanations.rollout_view import Shown, said as without_nothing, text_of, tool_calls
+from agl_views.explanations.rollout_view import Shown, text_of, tool_calls
+from agl_views.explanations.turns import answer_of, num_repeated
 
 MOST_CHARACTERS = 4_000
 """Of one message; the rest is a click away."""
@@ -104,11 +105,10 @@ def turns_of(
     turns: list[Turn] = []
     at = first - 1 - shown.chain.trace.first_call
     page = shown.calls[at : at + MOST_TURNS]
-    heard = _heard(shown.calls[at - 1]) if at > 0 and page else []
+    previous = shown.calls[at - 1] if at > 0 and page else None
     for number, call in enumerate(page, first):
-        same = _num_same(call.messages, heard)
+        same = num_repeated(call, previous)
         raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
-        answer = {"role": "assistant", **call.response} if call.response else None
         begin = tokens_from.get(call.call_id, 0)
         # What nobody accounted for is open; the default adapter's opinion of it is no fate.
         fate = shown.fates.get(call.call_id) if shown.is_accounted else None
@@ -125,20 +125,15 @@ def turns_of(
                 for at, one in enumerate(call.messages)
                 if at >= same
             ],
-            None if answer is None else said(answer, f"{raw}&message=answer"),
+            next((said(one, f"{raw}&message=answer") for one in answer_of(call)), None),
             tokens_of(call, fate, colour, begin, sampled, known),
             len(call.response_token_ids or ()),
             [Token(at, one, None, "given", _text(one, before, at)) for at, one in enumerate(given)],
             bool(known),
         )
         turns.append(turn)
-        heard = _heard(call)
+        previous = call
     return turns
-
-
-def _heard(call: ModelCall) -> list[dict[str, Any]]:
-    answer = [{"role": "assistant", **call.response}] if call.response else []
-    return [*call.messages, *answer]
 
 
 def tokens_of(
@@ -176,12 +171,6 @@ def _kind(colour: str, logprob: float | None, fate: CallLine | None) -> str:
         return "unsaid"
     # The less likely, the stronger.
     return f"p{sum(logprob < limit for limit in (-0.1, -0.7, -1.6, -3.0))}"
-
-
-def _num_same(messages: list[dict[str, Any]], heard: list[dict[str, Any]]) -> int:
-    """How many messages a call begins with that were said before; all of those, or none."""
-    before = [without_nothing(one) for one in messages[: len(heard)]]
-    return len(heard) if heard and before == [without_nothing(one) for one in heard] else 0
 
 
 def said(message: dict[str, Any], raw: str) -> Said:

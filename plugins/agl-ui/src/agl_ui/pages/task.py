@@ -21,7 +21,7 @@ from agl_ui.charts import chart
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
-from agl_views.explanations.rollout_view import message_text, said
+from agl_views.explanations.turns import Turn, num_common, turns
 from agl_views.tables.file_store import ask_file
 from agl_views.tables.paging import page_behind
 
@@ -35,20 +35,12 @@ MOST_SPANS, MOST_MESSAGES = 400, 60
 """Spans of a rollout that are read, of more only its model calls; messages that are shown."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """What somebody said."""
-
-    role: str
-    text: str
-
-
 @dataclass
 class Column:
     """One rollout."""
 
     row: Row
-    messages: list[Message]
+    messages: list[Turn]
     same: int = 0
     """Characters of the first message that is not the same in all, up to where they part."""
     problem: str = ""
@@ -197,33 +189,18 @@ async def _column(source: DataSource, row: Row) -> Column:
             named = {"name": MODEL_CALL_SPAN, "limit": MOST_SPANS}
             spans = await source.store.query_spans(*of, **named)
             unread = spans.total - len(spans)
-        messages = _messages(list(spans))
+        messages = turns(model_calls(list(spans)))
         more = max(0, len(messages) - MOST_MESSAGES)
         return Column(row, messages[:MOST_MESSAGES], more=more, unread=unread)
     except (AdapterError, DamagedRecordError) as error:
         return Column(row, [], problem=str(error))
 
 
-def _messages(spans: list[Any]) -> list[Message]:
-    """What was said in all calls, each message once."""
-    found: list[dict[str, Any]] = []
-    for call in model_calls(spans):
-        before = list(map(said, call.messages[: len(found)]))
-        known = len(found) if before == list(map(said, found)) else 0
-        answer = [{"role": "assistant", **call.response}] if call.response else []
-        found = [*found, *call.messages[known:], *answer]
-    return [Message(*message_text(one)) for one in found]
-
-
-def _part(columns: Sequence[Column]) -> list[Message]:
+def _part(columns: Sequence[Column]) -> list[Turn]:
     """The messages that all have in common; notes in each column where the next one parts."""
     if len(columns) < 2:
         return []
-    number = 0
-    for level in zip(*(one.messages for one in columns), strict=False):
-        if any(one != level[0] for one in level):
-            break
-        number += 1
+    number = num_common([one.messages for one in columns])
     shared = columns[0].messages[:number]
     rest = [one.messages[number].text if len(one.messages) > number else "" for one in columns]
     same = len(os.path.commonprefix(rest))  # noqa: RUF071  # of characters it shall be

@@ -1,0 +1,61 @@
+"""Conversations as turns: each message once, however often later calls repeat it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agl_records.training_data import ModelCall
+from agl_views.explanations.rollout_view import message_text
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message."""
+
+    role: str
+    text: str
+    """Fit for a terminal."""
+    call_id: str = ""
+    """Of the call that it is the answer of; "" for what was given to the model."""
+
+
+def answer_of(call: ModelCall) -> list[dict[str, Any]]:
+    """The answer of a call as a message; nothing where it has none."""
+    return [{"role": "assistant", **call.response}] if call.response else []
+
+
+def num_repeated(call: ModelCall, before: ModelCall | None) -> int:
+    """How many messages a call repeats of the one before it: all that were said, or none."""
+    if before is None:
+        return 0
+    said = [*before.messages, *answer_of(before)]
+    repeats = list(map(_stated, call.messages[: len(said)])) == list(map(_stated, said))
+    return len(said) if repeats else 0
+
+
+def _stated(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without fields that say nothing; servers and clients add different ones."""
+    return {key: value for key, value in message.items() if value not in (None, "", [], ())}
+
+
+def turns(calls: Sequence[ModelCall]) -> list[Turn]:
+    """The messages of an attempt's calls, in order.
+
+    A call that goes on from the one before adds its new messages; any other begins anew.
+    """
+    found: list[Turn] = []
+    for before, call in zip((None, *calls), calls, strict=False):
+        new = call.messages[num_repeated(call, before) :]
+        found += [Turn(*message_text(message)) for message in new]
+        found += [Turn(*message_text(message), call.call_id) for message in answer_of(call)]
+    return found
+
+
+def num_common(conversations: Sequence[Sequence[Turn]]) -> int:
+    """How many turns they have in common at their beginning."""
+    number = 0
+    for row in zip(*conversations, strict=False):
+        if any((turn.role, turn.text) != (row[0].role, row[0].text) for turn in row):
+            break
+        number += 1
+    return number
