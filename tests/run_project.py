@@ -1,5 +1,6 @@
 """A project whose configuration ``agl run`` trains: agent, algorithm, tasks and file."""
 
+import json
 import os
 import re
 import sys
@@ -54,12 +55,16 @@ strategy: shm
 Agl = Callable[..., Any]
 
 
+def write_project(folder: Path, *tasks: object) -> None:
+    (folder / "runs_agent.py").write_text(AGENT)
+    (folder / "runs_learn.py").write_text(LEARN)
+    (folder / "tasks.jsonl").write_text("".join(f"{json.dumps({'x': x})}\n" for x in tasks))
+    (folder / "agl.yaml").write_text(CONFIG)
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
-    (tmp_path / "runs_agent.py").write_text(AGENT)
-    (tmp_path / "runs_learn.py").write_text(LEARN)
-    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": 0.5}\n')
-    (tmp_path / "agl.yaml").write_text(CONFIG)
+    write_project(tmp_path, 1, 0.5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path

@@ -18,47 +18,52 @@ Store = agl.InMemoryLightningStore
 # --- many at once
 
 
-async def test_rollouts_run_one_at_a_time_unless_more_are_asked_for(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("tasks", "options", "environment", "most"),
+    [(3, {}, {}, 1), (70, {"concurrency": 64}, {}, 64), (7, {}, {"AGL_CONCURRENCY": "3"}, 3)],
+)
+async def test_so_many_coroutines_run_at_once_as_are_asked_for(
+    run_all: Any,
+    memory_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: int,
+    options: dict[str, int],
+    environment: dict[str, str],
+    most: int,
 ) -> None:
-    now, most, enough = 0, 0, 1
-    are_enough = asyncio.Event()
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    now, found, are_enough = 0, 0, asyncio.Event()
 
     @agl.rollout
-    async def coroutine(task):
-        nonlocal now, most
-        now, most = now + 1, max(most, now + 1)
-        if now == enough:
+    async def agent(task):
+        nonlocal now, found
+        now, found = now + 1, max(found, now + 1)
+        if now == most:
             are_enough.set()
         await are_enough.wait()
         await asyncio.sleep(0.05)  # more would come now if they could
         now -= 1
 
+    await run_all(agent, memory_store, list(range(tasks)), **options)
+    assert found == most
+
+
+@pytest.mark.parametrize(("options", "least", "most"), [({}, 1, 1), ({"concurrency": 4}, 2, 4)])
+async def test_so_many_functions_run_at_once_at_most(
+    run_all: Any, memory_store: Store, options: dict[str, int], least: int, most: int
+) -> None:
+    now, found = 0, 0
+
     @agl.rollout
-    def plain(task):
-        nonlocal now, most
-        now, most = now + 1, max(most, now + 1)
+    def agent(task):
+        nonlocal now, found
+        now, found = now + 1, max(found, now + 1)
         time.sleep(0.01)
         now -= 1
 
-    await run_all(coroutine, memory_store, list(range(3)))
-    assert most == 1
-    most, enough = 0, 64
-    are_enough = asyncio.Event()
-    await run_all(coroutine, memory_store, list(range(70)), concurrency=64)
-    assert most == 64
-    most, enough = 0, 3
-    are_enough = asyncio.Event()
-    with monkeypatch.context() as patch:
-        patch.setenv("AGL_CONCURRENCY", "3")
-        await run_all(coroutine, memory_store, list(range(7)))
-    assert most == 3
-    most = 0
-    await run_all(plain, memory_store, list(range(5)))
-    assert most == 1
-    most = 0
-    await run_all(plain, memory_store, list(range(8)), concurrency=4)
-    assert most > 1
+    await run_all(agent, memory_store, list(range(8)), **options)
+    assert least <= found <= most
 
 
 async def test_rewards_of_rollouts_at_once_go_to_their_own(

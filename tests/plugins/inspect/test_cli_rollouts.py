@@ -3,62 +3,110 @@
 import asyncio
 import contextlib
 import json
+import shlex
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.run_project import Agl
+from tests.run_project import Agl, write_project
 
 from agl.emitter import reward_attributes
 from agl.types import Failure, Span
 from agl_sqlite import SqliteLightningStore
 
 
-def test_rollouts_of_a_run_are_listed_and_their_spans(agl: Agl, project: Path) -> None:
-    (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": "boom"}\n{"x": 0.5}\n')
-    assert agl("run", "agl.yaml", "run_dir=out", "algorithm.steps=1").code == 0
-    listed = json.loads(agl("rollouts", "--path", "out/store.db", "--json").out)
-    assert [(row["status"], row["reward"]) for row in listed] == [
-        ("succeeded", 1.0), ("failed", None), ("succeeded", 0.5),
-    ]  # fmt: skip
-    failed = agl("rollouts", "--path", "out/store.db", "--status", "failed").out.splitlines()
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a run of three rollouts, of which the second failed."""
+    home = tmp_path_factory.mktemp("ran")
+    write_project(home, 1, "boom", 0.5)
+    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
+    subprocess.run([*command, "run_dir=out", "algorithm.steps=1"], cwd=home, check=True)
+    return home / "out/store.db"
+
+
+@pytest.fixture
+def listed(agl: Agl, ran: Path) -> Callable[..., list[dict[str, Any]]]:
+    """The rows that ``agl rollouts`` has with such options."""
+    return lambda *options: json.loads(agl("rollouts", "--path", str(ran), "--json", *options).out)
+
+
+def test_rollouts_of_a_run_are_listed_in_their_order(listed: Any) -> None:
+    rows = [(row["status"], row["reward"]) for row in listed()]
+    assert rows == [("succeeded", 1.0), ("failed", None), ("succeeded", 0.5)]
+
+
+def test_the_table_has_what_failed(agl: Agl, ran: Path) -> None:
+    failed = agl("rollouts", "--path", str(ran), "--status", "failed").out.splitlines()
     assert len(failed) == 3
     assert "agent: ValueError: could not convert string to float" in failed[-1]
-    typo = agl("rollouts", "--path", "out/store.db", "--status", "fialed")
-    assert (typo.code, "Did you mean 'failed'?" in typo.err) == (2, True)
-    newest = agl("rollouts", "--path", "out/store.db", "--last", "1")
+
+
+def test_the_newest_are_shown_and_how_many_there_are(agl: Agl, ran: Path, listed: Any) -> None:
+    newest = agl("rollouts", "--path", str(ran), "--last", "1")
     assert "1 of 3 rollouts; --last and --all show more" in newest.err
-    assert listed[-1]["rollout_id"] in newest.out
-    best = json.loads(agl("rollouts", "--path", "out/store.db", "--sort", "reward", "--json").out)
-    assert [row["reward"] for row in best] == [0.5, 1.0]
-    options = ["--path", "out/store.db", "--sort", "reward", "--reverse", "--last", "1", "--json"]
-    assert [row["reward"] for row in json.loads(agl("rollouts", *options).out)] == [0.5]
-    for options, count in (
-        (["--failed"], 1), (["--mode", "train"], 3), (["--mode", "val"], 0), (["--step", "7"], 0),
-        (["--task", '"x": 0.5'], 1), (["--all", "--task", "boom", "--failed"], 1),
-        (["--task", "x", "--limit", "2"], 2), (["--run", "2"], 3),
-        (["--reward-below", "1"], 1), (["--reward-above", "0.4"], 2),
-    ):  # fmt: skip
-        found = json.loads(agl("rollouts", "--path", "out/store.db", "--json", *options).out)
-        assert len(found) == count, options
+    assert listed()[-1]["rollout_id"] in newest.out
 
-    for options, problem in (
-        (["--mode", "trian"], "'trian' is not one of"), (["--last", "0"], "0 is not in the range"),
-        (["--all", "--last", "3"], "say two things"), (["--run", "nosuch"], "no run 'nosuch' here"),
-    ):  # fmt: skip
-        refused = agl("rollouts", "--path", "out/store.db", *options)
-        assert (refused.code, problem in refused.err) == (2, True), (options, refused)
 
-    rollout_id = listed[0]["rollout_id"]
-    spans = json.loads(agl("spans", rollout_id, "--path", "out/store.db", "--json").out)
+@pytest.mark.parametrize(
+    ("options", "rewards"), [([], [0.5, 1.0]), (["--reverse", "--last", "1"], [0.5])]
+)
+def test_sorted_by_reward(listed: Any, options: list[str], rewards: list[float]) -> None:
+    assert [row["reward"] for row in listed("--sort", "reward", *options)] == rewards
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ("--failed", 1),
+        ("--mode train", 3),
+        ("--mode val", 0),
+        ("--step 7", 0),
+        ("--task '\"x\": 0.5'", 1),
+        ("--all --task boom --failed", 1),
+        ("--task x --limit 2", 2),
+        ("--run 2", 3),
+        ("--reward-below 1", 1),
+        ("--reward-above 0.4", 2),
+    ],
+)
+def test_each_filter_leaves_its_own(listed: Any, options: str, count: int) -> None:
+    assert len(listed(*shlex.split(options))) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--status fialed", "Did you mean 'failed'?"),
+        ("--mode trian", "'trian' is not one of"),
+        ("--last 0", "0 is not in the range"),
+        ("--all --last 3", "say two things"),
+        ("--run nosuch", "no run 'nosuch' here"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(
+    agl: Agl, ran: Path, options: str, problem: str
+) -> None:
+    refused = agl("rollouts", "--path", str(ran), *options.split())
+    assert refused.code == 2
+    assert problem in refused.err
+
+
+def test_spans_of_a_rollout_are_listed(agl: Agl, ran: Path, listed: Any) -> None:
+    of_one = ("spans", listed()[0]["rollout_id"], "--path", str(ran))
+    spans = json.loads(agl(*of_one, "--json").out)
     assert any("agentlightning.reward.0.value" in span["attributes"] for span in spans)
-    assert "agentlightning.annotation" in agl("spans", rollout_id, "--path", "out/store.db").out
-    wrong = agl("spans", "ro-nothing", "--path", "out/store.db")
-    assert (wrong.code, wrong.err) == (
-        2,
-        "agl: the store has no rollout, attempt, call, span, task or run 'ro-nothing'. See: agl "
-        "rollouts\n",
-    )
+    assert "agentlightning.annotation" in agl(*of_one).out
+
+
+def test_spans_of_nothing_are_refused(agl: Agl, ran: Path) -> None:
+    wrong = agl("spans", "ro-nothing", "--path", str(ran))
+    message = "agl: the store has no rollout, attempt, call, span, task or run 'ro-nothing'. See: "
+    assert (wrong.code, wrong.err) == (2, f"{message}agl rollouts\n")
 
 
 def test_an_error_is_shown_without_what_a_terminal_would_obey(
