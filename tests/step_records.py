@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import agl
+from tests.stores import opened
 
 
 async def step_records(path: Path, step: int = 0, **changes: Any) -> dict[str, Any]:
@@ -14,8 +14,7 @@ async def step_records(path: Path, step: int = 0, **changes: Any) -> dict[str, A
         step: Whose record is to be changed first.
         changes: Its values by name.
     """
-    store = agl.SqliteLightningStore(path)
-    try:
+    async with opened(path) as store:
         found = [one for one in await store.query_documents("step") if "rollouts" in one.body]
         places = {int(one.key.rpartition("/")[2]): one for one in found}
         if changes:
@@ -24,5 +23,3 @@ async def step_records(path: Path, step: int = 0, **changes: Any) -> dict[str, A
             await store.put_documents([changed])
             places[2 * step - 1] = changed
         return {f"{('val', 'train')[n % 2]}-{n // 2}": one.body for n, one in places.items()}
-    finally:
-        await store.close()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from tests.stores import opened
 
 from agl.types import PromptTemplate
-from agl_sqlite import SqliteLightningStore
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "third-party-plugin"
@@ -82,15 +82,12 @@ def test_plugin_trains_by_its_name_in_a_config(clean: Path, project: Path) -> No
     assert "Best prompt" in done.stderr
 
     async def latest() -> PromptTemplate:
-        store = SqliteLightningStore(project / "out" / "store.db")
-        try:
+        async with opened(project / "out" / "store.db") as store:
             update = await store.get_latest_resources()
             assert update is not None
             prompt = update.resources["prompt"]
             assert isinstance(prompt, PromptTemplate)
             return prompt
-        finally:
-            await store.close()
 
     # Welcome and name for two of three guests: (1 + 1 + 0.5) / 3, more than any other.
     assert asyncio.run(latest()).template == "Welcome, dear {guest}!"

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-
-import agl
+from tests.stores import opened
 
 HEAD = """
 import asyncio, os, signal, subprocess, sys, time
@@ -113,15 +112,12 @@ class Scene:
         """Statuses of the attempts in the script's store that have not ended."""
 
         async def find() -> list[str]:
-            store = agl.SqliteLightningStore(self.folder / "store.db")
-            try:
+            async with opened(self.folder / "store.db") as store:
                 attempts = [
                     attempt
                     for rollout in await store.query_rollouts()
                     for attempt in await store.query_attempts(rollout.rollout_id)
                 ]
-            finally:
-                await store.close()
             return [one.status for one in attempts if one.status in ("preparing", "running")]
 
         return asyncio.run(find())

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests import fork_server
+from tests.stores import opened
 
 import agl
 from agl.errors import ConfigError
@@ -222,12 +223,9 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path, k
     assert done.returncode == 0, done.stderr[-3000:]
 
     async def look() -> None:
-        store = agl.SqliteLightningStore(tmp_path / "store.db")
-        try:
+        async with opened(tmp_path / "store.db") as store:
             assert await steps_of(store) == dict.fromkeys(range(1, 6), OF_A_STEP)
             await check_books(store, json.loads((tmp_path / "run/summary.json").read_text()))
-        finally:
-            await store.close()
 
     asyncio.run(look())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import fork_server
+from tests.stores import opened
 
 import agl
 from agl_learning.reports.report import Report
@@ -43,11 +44,8 @@ def finished(folder: Path, **options: object) -> dict:
 
 
 async def look(folder: Path) -> tuple[Accounts, list[agl.Rollout]]:
-    store = agl.SqliteLightningStore(folder / "store.db")
-    try:
+    async with opened(folder / "store.db") as store:
         return await read_accounts(store), list(await store.query_rollouts())
-    finally:
-        await store.close()
 
 
 @pytest.fixture(scope="module")

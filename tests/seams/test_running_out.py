@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests import fork_server
+from tests.stores import opened
 
-import agl
 from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 
@@ -74,8 +74,7 @@ def steps_of(metrics: Iterable[str]) -> list[int]:
 
 
 async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
-    store = agl.SqliteLightningStore(folder / "store.db")
-    try:
+    async with opened(folder / "store.db") as store:
         runs = await query_runs(store)
         trained = [
             item.key
@@ -84,8 +83,6 @@ async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
             if item.kind == "call"
         ]
         assert len(trained) == len(set(trained))
-    finally:
-        await store.close()
     return [(one.outcome, one.error) for run in runs for one in run.generations]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests import fork_server
 from tests.digests import digests
+from tests.stores import opened
 
-import agl
 from agl.semconv import ModelCallAttributes as Key
 
 for module in ("torch", "transformers", "openai"):
@@ -53,12 +53,9 @@ def result(out: Path) -> tuple[list[float], list[list[float]], str]:
 
 async def asked(out: Path) -> list[dict]:
     """Per rollout, in the order of requests: what was asked, and of each call seed and tokens."""
-    store = agl.SqliteLightningStore(out / "store.db")
-    try:
+    async with opened(out / "store.db") as store:
         rollouts = await store.query_rollouts()
         spans = [await store.query_spans(rollout.rollout_id) for rollout in rollouts]
-    finally:
-        await store.close()
     return [
         {
             "task": rollout.input,

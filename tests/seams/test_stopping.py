@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests import fork_server
+from tests.stores import opened
 
 import agl
 from agl.execution.signals import ONE_SIGNAL_SECONDS
@@ -46,11 +47,8 @@ def go_on(folder: Path) -> None:
 
 
 async def rollouts_of(folder: Path) -> list[agl.Rollout]:
-    store = agl.SqliteLightningStore(folder / "store.db")
-    try:
+    async with opened(folder / "store.db") as store:
         return list(await store.query_rollouts())
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("numbers", [BOTH[:1], BOTH[1:], BOTH], ids=["ctrl-c", "sigterm", "both"])

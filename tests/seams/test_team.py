@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests import fork_server
 from tests.step_records import step_records
+from tests.stores import opened
 
 import agl
 from agl.errors import ConfigError
@@ -106,11 +107,8 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
     assert all("/" in one for one in weights(whole).values())  # of both models
 
     async def look():
-        store = agl.SqliteLightningStore(cut / "store.db")
-        try:
+        async with opened(cut / "store.db") as store:
             return await read_accounts(store)
-        finally:
-            await store.close()
 
     accounts = asyncio.run(look())
     assert (accounts.problems, accounts.without) == ([], 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.types import EnqueueRolloutRequest
@@ -32,8 +33,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def read_all(path: Path) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
-    store = agl.SqliteLightningStore(path)
-    try:
+    async with opened(path) as store:
         found: list[tuple[Any, list[Any], list[Any], list[Any]]] = []
         for rollout in await store.query_rollouts():
             of = rollout.rollout_id
@@ -41,8 +41,6 @@ async def read_all(path: Path) -> list[tuple[Any, list[Any], list[Any], list[Any
             parts = await query_parts(store, rollout_id_in=[of])
             found.append((rollout, list(attempts), list(spans), list(parts)))
         return found
-    finally:
-        await store.close()
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.stores import opened
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
 from agl.types import Document, Failure, RolloutConfig, Span
@@ -78,14 +79,11 @@ def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path: Pat
 
 
 async def read(path: Path, rollout_ids: list[str]) -> None:
-    store = SqliteLightningStore(path)
-    try:
+    async with opened(path) as store:
         for rollout_id in rollout_ids:
             await store.get_rollout_by_id(rollout_id)
             await store.query_spans(rollout_id)
         await store.dequeue_many_rollouts()
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("seed", range(3))

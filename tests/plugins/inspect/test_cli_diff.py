@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.types import Failure, Span
@@ -60,16 +61,13 @@ async def one(store: Any, answers: list[str], reward: float, task: Any = TASK) -
 @pytest.fixture
 def ids(tmp_path: Path) -> list[str]:
     async def make() -> list[str]:
-        store = agl.SqliteLightningStore(tmp_path / "store.db")
-        try:
+        async with opened(tmp_path / "store.db") as store:
             return [
                 await one(store, ["it is 5", "yes, 5"], 1.0),
                 await one(store, ["it is 5", "no, 6"], 0.0),
                 await one(store, ["it is 5", "yes, 5"], 1.0),
                 await one(store, ["hello"], 0.0, {"question": "who?"}),
             ]
-        finally:
-            await store.close()
 
     return asyncio.run(make())
 

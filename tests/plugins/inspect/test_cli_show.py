@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
@@ -28,11 +29,8 @@ def show(agl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def filled(fill: Any) -> Any:
-    store = SqliteLightningStore("s.db")
-    try:
+    async with opened("s.db") as store:
         return await fill(store)
-    finally:
-        await store.close()
 
 
 def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.emitter import reward_attributes
@@ -295,8 +296,7 @@ def test_a_beginning_is_a_range_of_numbers() -> None:
 
 def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -> None:
     async def check() -> None:
-        store = SqliteLightningStore(tmp_path / "s.db")
-        try:
+        async with opened(tmp_path / "s.db") as store:
             for number in range(3):
                 await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
             one = await reading_of(store).task("shop-1")
@@ -304,8 +304,6 @@ def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -
             assert await reading_of(store).task(task_id(one)) == one
             assert await reading_of(store).task("shop") is None
             assert await PagedReading(store).task("shop-2") == {"id": "shop-2", "text": "a" * 200}
-        finally:
-            await store.close()
 
     asyncio.run(check())
 
@@ -354,23 +352,19 @@ async def test_what_was_not_looked_at_is_said(
 async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SqliteLightningStore(tmp_path / "s.db")
-    try:
+    async with opened(tmp_path / "s.db") as store:
         ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
         assert await reading_of(store).rollouts_of("task") == ids
         monkeypatch.setattr(id_queries, "NEWEST_OF_TASK", 3)
         assert await reading_of(store).rollouts_of("task") == ids[1:]
         text = task_text(await show_task(store, "task"))
         assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
-    finally:
-        await store.close()
 
 
 async def test_what_was_not_looked_at_in_a_file_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SqliteLightningStore(tmp_path / "s.db")
-    try:
+    async with opened(tmp_path / "s.db") as store:
         await step(store, "final", GOOD, BAD)
         with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
             await find(store, "feed-nothing")
@@ -381,8 +375,6 @@ async def test_what_was_not_looked_at_in_a_file_is_said(
         assert "spans of the newest 1 attempts and response ids in the newest 1 spans were" in str(
             caught.value
         )
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize("name", ["a" * 100_000, "task-" + "b" * 100_000, "ro-1/" + "/" * 100_000])

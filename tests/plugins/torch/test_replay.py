@@ -13,6 +13,7 @@ import pytest
 from tests import fork_server
 from tests.digests import digests
 from tests.step_records import step_records
+from tests.stores import opened
 
 import agl
 from agl.emitter import reward_attributes
@@ -113,8 +114,7 @@ def change_record(project: Path, step: int, **changes: Any) -> None:
 
 async def change(project: Path, rollout_id: str) -> None:
     """Give a rollout another final reward, as an algorithm may do afterwards."""
-    store = agl.SqliteLightningStore(project / "out/store.db")
-    try:
+    async with opened(project / "out/store.db") as store:
         attempt = await store.get_latest_attempt(rollout_id)
         assert attempt is not None
         span = Span.from_attributes(
@@ -124,8 +124,6 @@ async def change(project: Path, rollout_id: str) -> None:
             attributes=reward_attributes(99.0),
         )
         assert await store.add_span(span.model_copy(update={"writer": "algorithm"}))
-    finally:
-        await store.close()
 
 
 @pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 0), (3, 2), (5, 4)])

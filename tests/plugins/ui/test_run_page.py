@@ -7,6 +7,7 @@ import re
 import urllib.request
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.types import Failure
@@ -31,11 +32,8 @@ def text_of(address):
 
 def facts_of(file):
     async def ask():
-        store = SqliteLightningStore(file)
-        try:
+        async with opened(file) as store:
             return await run_facts(store, run=(await query_runs(store))[-1])
-        finally:
-            await store.close()
 
     return asyncio.run(ask())
 
@@ -219,12 +217,9 @@ def test_tasks_that_changed_most_are_found_without_a_look_at_all_for_each(monkey
 
 def test_tasks_of_a_run_stand_by_how_much_worse_they_became(serve, trained):
     async def ask():
-        store = SqliteLightningStore(trained / "store.db")
-        try:
+        async with opened(trained / "store.db") as store:
             (run,) = await query_runs(store)
             return run.run_id, await task_changes(store, run.run_id)
-        finally:
-            await store.close()
 
     run_id, changes = asyncio.run(ask())
     address = f"{serve(trained / 'store.db')}/s/{trained.name}/run/{run_id}"

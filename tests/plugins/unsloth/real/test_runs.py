@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from tests.step_records import step_records
+from tests.stores import opened
 
 import agl
 from agl_records.types import EXCLUSION_REASONS
@@ -86,13 +87,10 @@ def all_end(family):
 
 async def accounts(folder):
     """Rollouts per (mode, version), and the ledger of them all."""
-    store = agl.SqliteLightningStore(folder / "store.db")
-    try:
+    async with opened(folder / "store.db") as store:
         rollouts = (await store.query_rollouts()).items
         parts = Counter((rollout.mode, rollout.metadata["version"]) for rollout in rollouts)
         return parts, rollouts, await agl.load_ledger(store)
-    finally:
-        await store.close()
 
 
 async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn, engine):

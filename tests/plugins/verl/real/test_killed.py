@@ -16,6 +16,7 @@ from collections import Counter
 
 import psutil
 import pytest
+from tests.stores import opened
 
 pytest.importorskip("verl")
 
@@ -155,9 +156,6 @@ async def has_finished(url, step):
 
 async def read(out):
     """Rollouts by id, and the accounts that count."""
-    store = agl.SqliteLightningStore(out / "store.db")
-    try:
+    async with opened(out / "store.db") as store:
         rollouts = {one.rollout_id: one for one in await store.query_rollouts()}
         return rollouts, [part async for part in each_part(store, lost=False)]
-    finally:
-        await store.close()

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.stores import opened
 
 pytest.importorskip("verl")
 
@@ -42,11 +43,8 @@ def in_store(folder, look):
     """What ``look`` finds there."""
 
     async def read():
-        store = agl.SqliteLightningStore(str(folder / "store.db"))
-        try:
+        async with opened(str(folder / "store.db")) as store:
             return await look(store)
-        finally:
-            await store.close()
 
     return asyncio.run(read())
 
