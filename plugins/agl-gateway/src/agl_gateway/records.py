@@ -62,8 +62,7 @@ class CallRecord:
     """What the agent got, or ``CLIENT_GONE``."""
     _size: int | None = None
     _known: BackendAnswer | None = None
-    _is_read: bool = False
-    """Whether ``_known`` is what can be read of the answer."""
+    """What was read of the answer, for who reads it next; thousands of records wait at a time."""
     error: str | None = None
     error_kind: ErrorKind | None = None
     unreadable: list[str] | None = None
@@ -108,7 +107,7 @@ class CallRecord:
 
     def usage(self) -> tuple[int, int]:
         """Tokens of prompt and answer, for a budget; estimated where the backend says nothing."""
-        answer = self._answer()
+        answer = self._known = self._answer()
         if answer is None or not answer.choices:
             return 0, 0
         attributes = answer_attributes(answer)
@@ -177,7 +176,7 @@ class CallRecord:
 
     def _attributes(self) -> dict[str, Any]:
         request = _read_request(self.request) if self.request else _Request()
-        answer = self._answer()
+        answer, self._known = self._known or self._answer(), None
         end_time = self.end_time or self.start_time
         attributes: dict[str, Any] = {
             Key.OPERATION.value: self.operation,
@@ -205,11 +204,6 @@ class CallRecord:
         return {key: value for key, value in attributes.items() if value is not None}
 
     def _answer(self) -> BackendAnswer | None:
-        if not self._is_read:
-            self._known, self._is_read = self._read(), True
-        return self._known
-
-    def _read(self) -> BackendAnswer | None:
         if self.chunks is not None:
             stream = assemble(self.chunks, self.request)
             self.chunks = None
