@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,8 @@ def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> 
         ([{"value": 1}, {"name": "long", "value": 9}], "long", [9.0], "no rewards: 1 'good' (NUM"),
         ([{"value": 1}], "god", [], "no score of run.json is named 'god'"),
         ([{"value": None}], "good", [], "1 'good' (TEXT)"),
+        ([{"value": math.nan}], "good", [], "1 'good' (not finite)"),
+        ([{"value": 1, "observationId": "?"}], None, [], "1 'good' (of a span that is not here)"),
     ],
 )
 def test_which_scores_are_rewards_is_known_or_said(
@@ -189,7 +192,7 @@ def test_which_scores_are_rewards_is_known_or_said(
     assert bool(said) == ("score" in err)
     # A reward that is chosen later comes to what the store has.
     _, _, err = agl(*arguments, "--reward", "good", "--path", "s.db")
-    if not reward and not taken:
+    if not reward and not taken and "not here" not in said:
         assert " 1 rewards, " in err
         assert stored() == {"se-1": (1, [1.0])}
 
@@ -292,6 +295,11 @@ def test_genai_events_in_logs_are_read_with_their_spans(
             "messages",
             {"messages": [{"role": "human", "content": "hi"}]},
             "messages[0]: role: expected one of system, developer, user, assistant, tool, function",
+        ),
+        (
+            "langfuse",
+            {**FORMS["langfuse"], "scores": [{"name": "good", "value": 10**400}]},
+            "expected a trace of Langfuse; got one that cannot be read: OverflowError",
         ),
         ("langfuse", {"id": "tr-1"}, "expected a trace of Langfuse with 'observations', or an"),
         ("phoenix", {"name": "llm"}, "expected 'context.trace_id'; got the keys ['name']"),

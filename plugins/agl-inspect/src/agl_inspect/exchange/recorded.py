@@ -306,7 +306,7 @@ def errors_at(where: str, form: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ConfigError(
             f"{where}: expected {form}; got one that cannot be read: {type(error).__name__}: "
             f"{error}"

@@ -7,6 +7,7 @@ scores is the reward is not theirs to say: see ``with_rewards``.
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Score:
     name: str
     value: Any
     kind: str
-    """``NUMERIC``, ``BOOLEAN``, or what else it is."""
+    """``NUMERIC``, ``BOOLEAN``, or why it is no reward."""
     rollout_id: str
     """The trace or the conversation."""
     span_id: str | None
@@ -252,7 +253,11 @@ def _score(
     own = None if span_id is None else _hex(span_id, 16)
     ends = [s.end_time or s.start_time or 0.0 for s in spans if own in (None, s.span_id)]
     # Langfuse has booleans as 0 and 1, and a number beside each category.
-    if not isinstance(value, int | float) and kind in (None, "NUMERIC", "BOOLEAN"):
+    if own and not ends:
+        kind = "of a span that is not here"
+    elif isinstance(value, int | float) and not math.isfinite(value):
+        kind = "not finite"
+    elif not isinstance(value, int | float) and kind in (None, "NUMERIC", "BOOLEAN"):
         kind = "TEXT"
     kind = kind or ("BOOLEAN" if isinstance(value, bool) else "NUMERIC")
     return Score(name, value, kind, rollout_id, own, max(ends) + 1e-3 if ends else None)
