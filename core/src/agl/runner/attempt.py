@@ -271,8 +271,7 @@ class AttemptRunner:
     ) -> Outcome:
         assert self.grader is not None
         seconds, limit = self.grade_timeout, rollout.config.timeout_seconds
-        if limit is not None:
-            # Less than all: the store ends the attempt then, and it is the grader that took long.
+        if limit is not None:  # less than all, as the store ends the attempt then
             seconds = max(0.0, min(seconds, 0.9 * (began + limit - time.monotonic())))
         call = AgentCall(
             self.grader.grade,
