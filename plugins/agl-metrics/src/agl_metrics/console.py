@@ -1,14 +1,13 @@
 """Metrics in the log: rates and percentiles of the last minute."""
 
 import logging
-import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from statistics import quantiles
 
-from agl_metrics.backend import MetricsBackend
-from agl_metrics.registered import Kind, Registered
+from agl_metrics.registered import Kind, Metric, RegisteredBackend
 
 logger = logging.getLogger("agl.metrics")
 
@@ -16,7 +15,7 @@ _Event = tuple[float, float]
 """When, and how much."""
 
 
-class ConsoleMetricsBackend(MetricsBackend):
+class ConsoleMetricsBackend(RegisteredBackend):
     """Logs, now and then, the rate of each counter and the percentiles of each histogram.
 
     A line is ``agl.store.total{method=turn} 12.50/s`` or, with the 50th, 95th and 99th percentile,
@@ -36,45 +35,17 @@ class ConsoleMetricsBackend(MetricsBackend):
         log_interval_seconds: float = 10.0,
         group_level: int | None = None,
     ) -> None:
+        super().__init__({})
         self._window, self._interval = window_seconds, log_interval_seconds
         self._group_level = group_level
-        self._registered = Registered()
-        self._events: dict[tuple[Kind, str, tuple[str, ...]], deque[_Event]] = {}
+        self._events: dict[tuple[Metric, tuple[str, ...]], deque[_Event]] = {}
         self._lock = threading.Lock()
         self._begun = self._logged = time.monotonic()
 
-    def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        self._registered.add("counter", name, label_names, group_level)
-
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        self._registered.add("histogram", name, label_names, group_level)
-
-    async def inc_counter(
-        self, name: str, amount: float = 1.0, labels: Mapping[str, str] | None = None
-    ) -> None:
-        self._add("counter", name, self._registered.increment(name, amount, labels), amount)
-
-    async def observe_histogram(
-        self, name: str, value: float, labels: Mapping[str, str] | None = None
-    ) -> None:
-        values = self._registered.get("histogram", name).values(labels)
-        self._add("histogram", name, values, value)
-
-    def _add(self, kind: Kind, name: str, values: tuple[str, ...], amount: float) -> None:
+    def write(self, metric: Metric, values: tuple[str, ...], amount: float) -> None:
         now = time.monotonic()
         with self._lock:
-            events = self._events.setdefault((kind, name, values), deque())
+            events = self._events.setdefault((metric, values), deque())
             events.append((now, amount))
             self._forget(events, now)
             is_due = now - self._logged >= self._interval
@@ -89,13 +60,13 @@ class ConsoleMetricsBackend(MetricsBackend):
         now = time.monotonic()
         groups: defaultdict[tuple[str, str, Kind], list[float]] = defaultdict(list)
         with self._lock:
-            for (kind, name, values), events in list(self._events.items()):
+            for (metric, values), events in list(self._events.items()):
                 self._forget(events, now)
                 if events:
-                    key = (name, self._group(kind, name, values), kind)
+                    key = (metric.name, self._group(metric, values), metric.kind)
                     groups[key] += [amount for _, amount in events]
                 else:
-                    del self._events[kind, name, values]
+                    del self._events[metric, values]
         seconds = now - self._begun
         if self._window is not None:
             seconds = min(seconds, self._window)
@@ -106,8 +77,7 @@ class ConsoleMetricsBackend(MetricsBackend):
             for (name, group, kind), amounts in sorted(groups.items())
         ]
 
-    def _group(self, kind: Kind, name: str, values: tuple[str, ...]) -> str:
-        metric = self._registered.get(kind, name)
+    def _group(self, metric: Metric, values: tuple[str, ...]) -> str:
         level = metric.group_level if self._group_level is None else self._group_level
         pairs = list(zip(metric.label_names, values, strict=True))[: max(level or 0, 0)]
         return f"{{{','.join(f'{label}={value}' for label, value in pairs)}}}" if pairs else ""
@@ -119,13 +89,10 @@ class ConsoleMetricsBackend(MetricsBackend):
 
 def percentiles(values: Sequence[float]) -> list[float]:
     """The 50th, 95th and 99th percentile, between the two nearest values; not of none."""
-    ordered = sorted(values)
-    found: list[float] = []
-    for part in (0.5, 0.95, 0.99):
-        place = part * (len(ordered) - 1)
-        low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-        found.append(low + (high - low) * (place - math.floor(place)))
-    return found
+    if len(values) == 1:
+        return [values[0]] * 3
+    hundredths = quantiles(values, n=100, method="inclusive")
+    return [hundredths[number - 1] for number in (50, 95, 99)]
 
 
 def _duration(seconds: float) -> str:

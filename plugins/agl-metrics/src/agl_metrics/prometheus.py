@@ -3,33 +3,32 @@
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import prometheus_client
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
-from agl_metrics.backend import MetricsBackend
-from agl_metrics.registered import Registered
+from agl_metrics.registered import Metric, RegisteredBackend
 from agl_metrics.shared_folder import FOLDER, registry_of_all
 
 
-class _Collectors(Registered):
+@dataclass(frozen=True)
+class _Collectors:
     """The metrics of ours in one registry: a registry takes each name once, backends share it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-        self.by_name: dict[str, Any] = {}
-        self.owners: dict[str, str] = {}
-        """Name at Prometheus -> our name of it."""
+    metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
+    by_name: dict[str, Any] = field(default_factory=dict[str, Any])
+    owners: dict[str, str] = field(default_factory=dict[str, str])
+    """Name at Prometheus -> our name of it."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _KNOWN: WeakKeyDictionary[CollectorRegistry, _Collectors] = WeakKeyDictionary()
 
 
-class PrometheusMetricsBackend(MetricsBackend):
+class PrometheusMetricsBackend(RegisteredBackend):
     """Hands metrics to ``prometheus_client``; ``agl.store.total`` is ``agl_store_total`` there.
 
     All backends of a process with the same registry write to the same metrics. Where
@@ -44,6 +43,7 @@ class PrometheusMetricsBackend(MetricsBackend):
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._registry = REGISTRY if registry is None else registry
         self._collectors = _KNOWN.setdefault(self._registry, _Collectors())
+        super().__init__(self._collectors.metrics)
 
     def has_prometheus(self) -> bool:
         return True
@@ -54,52 +54,29 @@ class PrometheusMetricsBackend(MetricsBackend):
             registry = registry_of_all(folder)
         return prometheus_client.generate_latest(registry), prometheus_client.CONTENT_TYPE_LATEST
 
-    def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
-    ) -> None:
+    def register(self, metric: Metric) -> bool:
+        name, labels = metric.name, metric.label_names
         with self._collectors.lock:
             their_name = self._free_name(name)
-            if self._collectors.add("counter", name, label_names):
+            is_new = super().register(metric)
+            if is_new and metric.kind == "counter":
                 self._collectors.by_name[name] = Counter(
-                    their_name, f"Counter {name}", label_names or (), registry=self._registry
+                    their_name, f"Counter {name}", labels, registry=self._registry
                 )
-
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        with self._collectors.lock:
-            their_name = self._free_name(name)
-            if self._collectors.add("histogram", name, label_names):
+            elif is_new:
                 self._collectors.by_name[name] = Histogram(
                     their_name,
                     f"Histogram {name}",
-                    label_names or (),
+                    labels,
                     registry=self._registry,
-                    buckets=Histogram.DEFAULT_BUCKETS if buckets is None else buckets,
+                    buckets=metric.buckets or Histogram.DEFAULT_BUCKETS,
                 )
+        return is_new
 
-    async def inc_counter(
-        self, name: str, amount: float = 1.0, labels: Mapping[str, str] | None = None
-    ) -> None:
-        values = self._collectors.increment(name, amount, labels)
-        self._of(name, values).inc(amount)
-
-    async def observe_histogram(
-        self, name: str, value: float, labels: Mapping[str, str] | None = None
-    ) -> None:
-        values = self._collectors.get("histogram", name).values(labels)
-        self._of(name, values).observe(value)
-
-    def _of(self, name: str, values: tuple[str, ...]) -> Any:
-        collector = self._collectors.by_name[name]
-        return collector.labels(*values) if values else collector
+    def write(self, metric: Metric, values: tuple[str, ...], amount: float) -> None:
+        collector = self._collectors.by_name[metric.name]
+        collector = collector.labels(*values) if values else collector
+        (collector.inc if metric.kind == "counter" else collector.observe)(amount)
 
     def _free_name(self, name: str) -> str:
         theirs = re.sub(r"[^a-zA-Z0-9_:]", "_", name)

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from agl.store.answers import Turn
 from agl.store.base import LightningStore
@@ -11,6 +11,9 @@ from agl.store.forwarding import StandInStore
 from agl.store.queries import each_record
 from agl.types import Rollout
 from agl_http.metrics import RequestMetrics
+
+if TYPE_CHECKING:
+    from agl_metrics.backend import MetricsBackend
 
 STORE_LABELS = ("method", "store_pubmeth", "status")
 """Both of the first are the operation: 0.3 had inner methods, which it counted as well."""
@@ -28,30 +31,6 @@ _CLAIMS = frozenset(
 )
 
 
-class Backend(Protocol):
-    """What of a ``MetricsBackend`` is needed here."""
-
-    def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
-    ) -> None: ...
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None: ...
-    async def inc_counter(
-        self, name: str, amount: float = 1.0, labels: Mapping[str, str] | None = None
-    ) -> None: ...
-    async def observe_histogram(
-        self, name: str, value: float, labels: Mapping[str, str] | None = None
-    ) -> None: ...
-
-
 class WatchedStore(StandInStore):
     """A store whose operations, and whose rollouts that end, are counted.
 
@@ -62,7 +41,7 @@ class WatchedStore(StandInStore):
     process began is not.
     """
 
-    def __init__(self, store: LightningStore, backend: Backend) -> None:
+    def __init__(self, store: LightningStore, backend: "MetricsBackend") -> None:
         super().__init__(store)
         self._backend = backend
         self._running: set[str] | None = None
@@ -148,7 +127,7 @@ class RequestWatch(RequestMetrics):
     ``agl.http.total`` and ``agl.http.latency`` (seconds) have path, method and status.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: "MetricsBackend") -> None:
         super().__init__()
         self._backend = backend
         self._tasks: set[asyncio.Task[None]] = set()
