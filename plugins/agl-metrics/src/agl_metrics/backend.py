@@ -1,10 +1,10 @@
-"""The contract of a metrics backend, and several of them as one."""
+"""A metrics backend as servers use it, and several of them as one."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from agl.errors import ConfigError
+from agl_metrics.contract import Metrics
 from agl_metrics.watching import RequestWatch, WatchedStore
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ PATH = "/v1/prometheus"
 """Where a server that has a Prometheus backend shows its metrics."""
 
 
-class MetricsBackend(ABC):
-    """Takes counters and histograms: each is registered once, and then written to by its name.
+class MetricsBackend(Metrics):
+    """Takes counters and histograms, and says what of them is shown.
 
     A store server (``LightningStoreServer(tracker=...)``) and a gateway (``LLMProxy(tracker=...)``)
     write to one; so may anybody else.
@@ -26,65 +26,6 @@ class MetricsBackend(ABC):
     def has_prometheus(self) -> bool:
         """Whether ``exposition`` has what Prometheus reads."""
         return False
-
-    @abstractmethod
-    def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        """Make a counter. The same one may be registered again.
-
-        Args:
-            name: As ``agl.store.total``.
-            label_names: Every increment gives a value for each.
-            group_level: How many labels, from the first, the console tells apart, where its own
-                ``group_level`` is not set.
-
-        Raises:
-            ValueError: The name is registered with other labels, or as a histogram.
-        """
-
-    @abstractmethod
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None:
-        """Make a histogram. The same one may be registered again.
-
-        Args:
-            name: As ``agl.store.latency``.
-            label_names: Every observation gives a value for each.
-            buckets: Upper bounds, ascending; None for those of the backend.
-            group_level: See ``register_counter``.
-
-        Raises:
-            ValueError: The name is registered with other labels, or as a counter.
-        """
-
-    @abstractmethod
-    async def inc_counter(
-        self, name: str, amount: float = 1.0, labels: Mapping[str, str] | None = None
-    ) -> None:
-        """Add to a counter.
-
-        Raises:
-            ValueError: No such counter, other labels than those registered, or less than 0.
-        """
-
-    @abstractmethod
-    async def observe_histogram(
-        self, name: str, value: float, labels: Mapping[str, str] | None = None
-    ) -> None:
-        """Add a value to a histogram.
-
-        Raises:
-            ValueError: No such histogram, or other labels than those registered.
-        """
 
     def exposition(self) -> tuple[bytes, str]:
         """What Prometheus reads, and its content type.

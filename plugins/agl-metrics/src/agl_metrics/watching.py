@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.store.answers import Turn
 from agl.store.base import LightningStore
@@ -11,9 +11,7 @@ from agl.store.forwarding import StandInStore
 from agl.store.queries import each_record
 from agl.types import Rollout
 from agl_http.metrics import RequestMetrics
-
-if TYPE_CHECKING:
-    from agl_metrics.backend import MetricsBackend
+from agl_metrics.contract import Metrics
 
 STORE_LABELS = ("method", "store_pubmeth", "status")
 """Both of the first are the operation: 0.3 had inner methods, which it counted as well."""
@@ -41,7 +39,7 @@ class WatchedStore(StandInStore):
     process began is not.
     """
 
-    def __init__(self, store: LightningStore, backend: "MetricsBackend") -> None:
+    def __init__(self, store: LightningStore, backend: Metrics) -> None:
         super().__init__(store)
         self._backend = backend
         self._running: set[str] | None = None
@@ -127,7 +125,7 @@ class RequestWatch(RequestMetrics):
     ``agl.http.total`` and ``agl.http.latency`` (seconds) have path, method and status.
     """
 
-    def __init__(self, backend: "MetricsBackend") -> None:
+    def __init__(self, backend: Metrics) -> None:
         super().__init__()
         self._backend = backend
         self._tasks: set[asyncio.Task[None]] = set()

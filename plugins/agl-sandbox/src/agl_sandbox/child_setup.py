@@ -18,8 +18,8 @@ from agl.emitter import emit_reward
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
-from agl_sandbox.forked_worker import die_with_parent, encode, failure_of, receive, serve
-from agl_sandbox.linux import Mount, Namespace
+from agl_sandbox.forked_worker import encode, failure_of, receive, serve
+from agl_sandbox.linux import Mount, Namespace, die_with_parent
 from agl_sandbox.sandbox import run_attempt
 
 MB = 1024 * 1024

@@ -1,10 +1,8 @@
 """What happens behind the wall of ``docker``: one attempt, spoken of over the standard streams."""
 
 import asyncio
-import contextlib
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, BinaryIO, NoReturn
@@ -13,13 +11,12 @@ from agl_sandbox import probe, shipping
 from agl_sandbox.forked_worker import (
     HEADER_BYTES,
     FrameError,
+    answer_call,
     decode,
-    die_with_parent,
-    encode,
-    failure_of,
     length_of,
 )
 from agl_sandbox.forwarding import Forwarder
+from agl_sandbox.linux import die_with_parent
 from agl_sandbox.sandbox import run_attempt
 
 
@@ -28,23 +25,12 @@ def main() -> NoReturn:
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what the agent prints is no part of the answer
-    asking = threading.Lock()
 
-    def tell(message: dict[str, Any]) -> None:
-        outgoing.write(encode(message))
+    def send(frame: bytes) -> None:
+        outgoing.write(frame)
         outgoing.flush()
 
-    def ask(message: Any) -> Any:
-        with asking:
-            tell({"message": message})
-            return _receive(incoming)["reply"]
-
-    try:
-        tell({"result": _work(_receive(incoming)["payload"], ask)})
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            tell({"error": failure_of(error)})
-    os._exit(0)
+    answer_call(_work, lambda: _receive(incoming), send)
 
 
 def _work(payload: Mapping[str, Any], ask: Any) -> Any:

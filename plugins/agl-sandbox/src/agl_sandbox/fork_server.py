@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO, NoReturn, cast
 
 from agl.errors import AglError
@@ -22,6 +22,7 @@ from agl_sandbox.forked_worker import (
     Work,
     decode,
     encode,
+    hide_descriptors,
     length_of,
     serve,
 )
@@ -192,24 +193,10 @@ class ForkServer(ForkServerClient):
 
 def _serve(control: socket.socket, work: Work, enclose: Enclose | None, parent: int) -> NoReturn:
     try:
-        _hide_descriptors(but=(1, 2, control.fileno()))
+        hide_descriptors((1, 2, control.fileno()), of_files=True)
         serve(control, work, enclose, is_parent_alive=lambda: os.getppid() == parent)
     finally:
         os._exit(1)  # never back into the code of the parent
-
-
-def _hide_descriptors(but: Sequence[int]) -> None:
-    """Put nothing in the place of what is open.
-
-    Closed, their numbers would go to other files, into which those who remember them would write.
-    """
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/dev/fd"):
-        if int(name) not in (nothing, *but):
-            with contextlib.suppress(OSError):  # that of the list itself
-                os.fstat(int(name))
-                os.dup2(nothing, int(name), inheritable=int(name) == 0)
-    os.close(nothing)
 
 
 # --- one call ---------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ and so nothing of it is ever unpickled.
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -46,6 +45,7 @@ from agl_processes.tree import (
     kill_group,
     status_of,
 )
+from agl_sandbox.linux import die_with_parent
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Of one message in either direction."""
@@ -53,7 +53,6 @@ HEADER_BYTES = 4
 """Before each frame: its length, big-endian."""
 MAX_SOCKETS = 32
 """Most sockets that an enclosure hands out."""
-_PR_SET_PDEATHSIG = 1
 
 Ask = Callable[[Any], Any]
 """Sends a message to the caller, and returns what its ``on_message`` returns."""
@@ -178,7 +177,7 @@ def serve(
             for number in (1, 2):
                 os.dup2(output, number)
             os.close(output)
-            _let_go(but=(0, 1, 2, sock.fileno()))
+            hide_descriptors((0, 1, 2, sock.fileno()), of_files=False)
             die_with_parent()
             os.setsid()
             if enclose is None:
@@ -226,17 +225,24 @@ def _start_of(control: socket.socket) -> tuple[Any, list[socket.socket], int]:
     return details, [socket.socket(fileno=number) for number in ends], output
 
 
-def _let_go(but: Collection[int]) -> None:
-    """Put nothing in the place of sockets and pipes that imports left open.
+def hide_descriptors(but: Collection[int], *, of_files: bool) -> None:
+    """Put nothing in the place of what is open.
 
-    Calls would share them, and through them reach each other.
+    Closed, their numbers would go to other files, into which those who remember them would write.
+
+    Args:
+        but: What stays.
+        of_files: Whether also files are hidden; else sockets and pipes, through which calls that
+            share them would reach each other.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/dev/fd"):
+        number = int(name)
         with contextlib.suppress(OSError):  # that of the list itself
-            mode = os.fstat(int(name)).st_mode
-            if int(name) not in but and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
-                os.dup2(nothing, int(name))
+            mode = os.fstat(number).st_mode
+            is_hidden = of_files or stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+            if is_hidden and number not in (nothing, *but):
+                os.dup2(nothing, number, inheritable=number == 0)
     os.close(nothing)
 
 
@@ -326,25 +332,35 @@ def _bury(worker: int) -> int:
 
 
 def _work(sock: socket.socket, work: Work) -> NoReturn:
-    answer: dict[str, Any]
+    answer_call(work, lambda: receive(sock), sock.sendall)
 
+
+def answer_call(
+    work: Work, receive: Callable[[], dict[str, Any]], send: Callable[[bytes], object]
+) -> NoReturn:
+    """Do the work of the call that comes, answer it, and end this process.
+
+    Args:
+        work: What is done.
+        receive: Waits for a message.
+        send: Sends a frame.
+    """
     asking = threading.Lock()
 
     def ask(message: Any) -> Any:
         with asking:
-            sock.sendall(encode({"message": message}))
-            return receive(sock)["reply"]
+            send(encode({"message": message}))
+            return receive()["reply"]
 
     try:
-        answer = {"result": work(receive(sock)["payload"], ask)}
-        frame = encode(answer)
+        frame = encode({"result": work(receive()["payload"], ask)})
     except BaseException as error:
         frame = encode({"error": failure_of(error)})
     with contextlib.suppress(Exception):  # an agent may have replaced or closed them
         sys.stdout.flush()
         sys.stderr.flush()
     with contextlib.suppress(OSError):
-        sock.sendall(frame)
+        send(frame)
     os._exit(0)
 
 
@@ -356,14 +372,3 @@ def failure_of(error: BaseException) -> dict[str, str]:
         where = ""
     kind = clean(full_name_of(type(error)))
     return {"type": kind, "message": describe(error), "traceback": clean(capped(where))}
-
-
-def die_with_parent() -> None:
-    """Be killed when the parent dies; on Linux. A change of user takes it back."""
-    if sys.platform == "linux":
-        LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-if sys.platform == "linux":
-    LIBC = ctypes.CDLL(None, use_errno=True)
-    """Loaded once, as each call has two processes that need it."""

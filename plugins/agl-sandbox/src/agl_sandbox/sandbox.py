@@ -7,7 +7,6 @@ starts a container.
 """
 
 import asyncio
-import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from pydantic import TypeAdapter
 
 from agl.agent.base import LitAgent
 from agl.errors import InvalidRecordError, TracerError
+from agl.runner.agent_call import AgentCall
 from agl.runner.report import Artefact, AttemptStore, Outcome, SandboxedAgentError, read_result
 from agl.runner.sandbox import Sandbox
 from agl.semconv import LightningSpanAttributes as Key
@@ -196,23 +196,7 @@ async def _call(
         is_graded = agent.grade_method() is not None  # as long as no agent's code has run
         read = partial(read_result, attempt=rollout.attempt, is_graded=is_graded)
         method: Any = agent.rollout_method(rollout.mode)
-        if inspect.iscoroutinefunction(method):
-            return read(await method(*arguments))
+        call = AgentCall(method, arguments, read=read, attempt=rollout.attempt)
+        return await call.run()
     except BaseException as error:  # SystemExit too
-        return Outcome(error=error)
-
-    def call() -> Outcome | Awaitable[Any]:
-        # Here, as a future cannot carry every error: StopIteration would never arrive.
-        try:
-            result = method(*arguments)
-            return result if inspect.isawaitable(result) else read(result)
-        except BaseException as error:
-            return Outcome(error=error)
-
-    result = await asyncio.to_thread(call)
-    if isinstance(result, Outcome):
-        return result
-    try:
-        return read(await result)
-    except BaseException as error:
         return Outcome(error=error)
