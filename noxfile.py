@@ -43,8 +43,8 @@ TEST_TOOLS = [
     "filelock>=3.16",
 ]
 JUPYTER = ["ipykernel>=6.29", "jupyter_client>=8.6"]
-# Four on two cores: tests wait more than they compute.
-PARALLEL = ("-n", "4", "--dist", "worksteal")
+# More than two on two cores, as tests wait; each collects for itself.
+PARALLEL = ("-n", "3", "--dist", "worksteal")
 TRAINING = ("-n", "2", "--dist", "worksteal")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [

@@ -8,6 +8,8 @@ import pytest
 
 import agl
 
+from . import waiting
+
 
 async def _run_all(
     agent: agl.LitAgent[Any],
@@ -39,12 +41,6 @@ async def _run_one(agent: agl.LitAgent[Any], store: agl.LightningStore, **option
     return rollout.attempt
 
 
-async def _until(condition: Any) -> None:
-    async with asyncio.timeout(25):
-        while not condition():  # noqa: ASYNC110 (other threads change it)
-            await asyncio.sleep(0.005)
-
-
 @pytest.fixture
 def run_all() -> Any:
     """Queue the tasks, run a runner until all are done, and return the rollouts."""
@@ -60,4 +56,4 @@ def run_one() -> Any:
 @pytest.fixture
 def until() -> Any:
     """Wait for a condition that other threads bring about."""
-    return _until
+    return waiting.until

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from string import Template
 
 import pytest
 from seed_blocks import BLOCKS, TRACED, Block
+from tests.waiting import free_port
 
 from agl_testing.echo_llm import EchoLLM
 
@@ -31,12 +31,6 @@ def blocks_of(document: str) -> dict[int, str]:
         text[: found.start()].count("\n") + 1: textwrap.dedent(found[2])
         for found in FENCE.finditer(text)
     }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @documents

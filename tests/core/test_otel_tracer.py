@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from opentelemetry import trace as trace_api
 from opentelemetry.sdk.trace import ReadableSpan
+from tests.waiting import until
 
 import agl
 from agl.errors import TracerError
@@ -44,12 +45,6 @@ async def ids(store: agl.LightningStore) -> dict[str, Any]:
 
 async def names(store: agl.LightningStore, context: dict[str, Any]) -> list[str]:
     return [span.name for span in await store.query_spans(context["rollout_id"])]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 (a store has no event for it)
-            await asyncio.sleep(0.005)
 
 
 def make_span(name: str, **attributes: Any) -> None:

@@ -75,18 +75,18 @@ def _at_night(**options: object) -> Any:
     return pytest.param(options, marks=pytest.mark.nightly)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "options",
     [
         {"steps": 2},
-        _at_night(steps=2, algorithm="ppo", kl=1e-3),
-        *(_at_night(steps=2, algorithm=name) for name in KIN),
-        _at_night(steps=40, groups_per_step=8, epochs=4),
-        _at_night(steps=4, server={"max_batch_size": 1}),
-        _at_night(algorithm="sft", iterations=2),
-        _at_night(algorithm="dpo", iterations=2),
+        {"steps": 2, "algorithm": "ppo", "kl": 1e-3},
+        *({"steps": 2, "algorithm": name} for name in KIN),
+        {"steps": 40, "groups_per_step": 8, "epochs": 4},
+        {"steps": 4, "server": {"max_batch_size": 1}},
+        {"algorithm": "sft", "iterations": 2},
+        {"algorithm": "dpo", "iterations": 2},
     ],
     ids=str,
 )
@@ -101,7 +101,7 @@ def test_deterministic_runs_of_1_2_and_4_runners_are_equal_bit_for_bit(
         assert result(other) == result(first)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_runs_of_one_seed_have_the_same_tasks_seeds_and_order(tmp_path: Path) -> None:
     first, other = (asyncio.run(asked(out)) for out in run_all(tmp_path, (1, 3), steps=2))

@@ -210,8 +210,15 @@ def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_
 
 @pytest.mark.parametrize("then", ["returns", "emits", "waits"])
 async def test_deleting_a_rollout_under_way_drops_it_and_nothing_else(
-    then: str, run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
+    then: str,
+    run_all: Any,
+    memory_store: Store,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # On a busy machine an agent that is told to stop needs longer than two seconds.
+    monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 60.0)
+
     @agl.rollout
     async def agent(task: str, rollout: agl.Rollout) -> float:
         if task == "deleted":

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 
@@ -25,14 +26,6 @@ def entries(algorithm, event=None):
 
 def posts(azure, what):
     return [line for line in azure.log if line.startswith(what)]
-
-
-async def until(there):
-    for _ in range(3000):
-        if there():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come")
 
 
 async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, line, tmp_path):

@@ -1,7 +1,6 @@
 import asyncio
-import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
@@ -10,20 +9,6 @@ from agl.store.memory import InMemoryLightningStore
 from agl.types import AttemptedRollout, Span
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import EchoLLM
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Return when it holds; the limit of a test's time is the limit of this."""
-    while True:
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Held:

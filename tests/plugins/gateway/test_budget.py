@@ -7,14 +7,13 @@ import socket
 
 import aiohttp
 import pytest
+from tests.waiting import until
 
 import agl
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
-
-from .conftest import until
 
 # "hello big world" is 6 tokens in and 4 out.
 IN, OUT = 6, 4

@@ -5,6 +5,7 @@ import json
 
 import aiohttp
 import pytest
+from tests.waiting import free_port
 
 import agl
 from agl.errors import AlgorithmError
@@ -12,8 +13,6 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.types import ProxyLLM
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
-
-from .conftest import free_port
 
 
 def raw(status: int, body: bytes, content_type: str = "application/json"):

@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from tests.waiting import until
 
 from agl_gateway.pool import Connection, DisconnectedError, Pool
-
-from .conftest import until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Kind: a\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

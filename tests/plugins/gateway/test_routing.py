@@ -6,6 +6,7 @@ import time
 
 import aiohttp
 import pytest
+from tests.waiting import free_port, until
 
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
@@ -14,8 +15,6 @@ from agl_gateway.backends import Backends
 from agl_gateway.routing import Tries
 from agl_models.provider_errors import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
-
-from .conftest import free_port, until
 
 
 def replicas(bench, *urls: str) -> list[dict]:

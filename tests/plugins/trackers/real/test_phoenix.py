@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import free_port
 
 import agl_trackers
 
@@ -26,12 +26,6 @@ if PYTHON is None:
     pytest.skip("AGL_PHOENIX_PYTHON names no Python with arize-phoenix", allow_module_level=True)
 STARTS = 600
 """Seconds for which the start of a process may take on a busy machine, most of it imports."""
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
