@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.collect.mixed_calls import Call, Ran
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_learning.reports.diagnostics import STEPS, Diagnostics
@@ -72,12 +71,16 @@ def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
 
 
 async def test_rewards_are_no_reason_where_a_teacher_is_learned_from(tmp_path):
-    learns = Hooks(estimator=Estimator(type="reverse_kl"))
-    with Report(learns, "distillation", tmp_path, 3, 0, False) as report:
+    of = {"": "", "pupil": "reverse_kl", "other": "grpo"}
+    learns = Hooks(estimator_of=of.__getitem__)  # as a team has it
+    with Report(learns, "team", tmp_path, 3, 0, False) as report:
         for number in (1, 2, 3):
-            await report.step(number, step(number, **IDLE))
-    [warning] = report.of_run()["warnings"]
-    assert "the teacher finds each token as likely as the model does in steps 1 to 3" in warning
+            told = step(number, **IDLE)
+            of_models = {f"{one}/{name}": at for one in of if one for name, at in told.items()}
+            await report.step(number, {**told, **of_models})
+    other, pupil = report.of_run()["warnings"]
+    assert "model 'other': the rewards of each task's rollouts are equal in steps 1 to 3" in other
+    assert "model 'pupil': the teacher finds each token as likely as the model does" in pupil
 
 
 @pytest.mark.parametrize(

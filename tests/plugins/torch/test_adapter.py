@@ -268,7 +268,7 @@ def fill_disk(model, folder, dtype):
 )
 async def test_a_run_goes_on_with_the_adapter_that_it_had(line, grpo, tmp_path, options, message):
     await trained(line, grpo, steps=1)
-    origin = {"steps": 2, "resume_from": str(tmp_path / "run")}
+    origin = {"steps": 2, "resume_from": str(tmp_path / "run"), "run_dir": str(tmp_path / "other")}
     if message is None:
         assert (await trained(line, grpo, **origin, **options)).summary["steps"] == 2
         return
@@ -365,7 +365,7 @@ async def test_a_run_goes_on_whose_model_is_an_adapter(line, grpo, tmp_path):
 
 async def test_a_whole_checkpoint_and_an_adapter_do_not_go_on_as_each_other(line, grpo, tmp_path):
     await trained(line, grpo, steps=1, lora=None, kl=0.1)
-    options = {"steps": 2, "resume_from": str(tmp_path / "run")}
+    options = {"steps": 2, "resume_from": str(tmp_path / "run"), "run_dir": str(tmp_path / "other")}
     with pytest.raises(ConfigError, match="has a whole model and no adapter"):
         await trained(line, grpo, **options)
     shutil.rmtree(tmp_path / "run")

@@ -485,7 +485,7 @@ async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_pa
     await line(says_red, grpo(model=str(tmp_path / "one"), steps=1), ["one"])
     folder = str(tmp_path / "run")
     changed = grpo(model=str(tmp_path / "other"), resume_from=folder)
-    with pytest.raises(ConfigError, match="holds a run with another model"):
+    with pytest.raises(ConfigError, match="a run with other options: model: one then, other now"):
         await line(says_red, changed, ["one"])
     again = await line(says_red, grpo(model=str(tmp_path / "one"), resume_from=folder), ["one"])
     assert again.summary["steps"] == 2

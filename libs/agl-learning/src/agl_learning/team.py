@@ -176,6 +176,9 @@ class Team(OnlineTraining):
         collector.reader.adapter = RowsByModel(self.get_adapter(), self._trained_models)
         return collector
 
+    def estimator_of(self, model: str) -> str:
+        return self._parts[model].estimator_of("") if model else ""
+
     def weigh(self, collected: "Collected") -> "list[Weighed]":
         """Each algorithm weighs the rows of its model."""
         weighed: list[Weighed] = []

@@ -67,6 +67,10 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
 """What each code means, in words that follow "because"."""
 
 
+OF_OTHERS: frozenset[ExclusionReason] = frozenset({"agent_not_selected", "other_model", "judge"})
+"""Why a call is excluded that is none of the trained model's."""
+
+
 class LedgerError(AglError, RuntimeError):
     """Model calls do not each stand in exactly one bin."""
 

@@ -1,8 +1,10 @@
 """What is not as it was when a run was last begun: named before it goes on."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 from agl.algorithm.base import Algorithm
@@ -53,14 +55,22 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
 
 
 def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
-    """The options of an algorithm on which its results depend; as JSON gives them."""
+    """The options of an algorithm on which its results depend; as JSON gives them.
+
+    Of a folder, as of a model, it is the last part: a run may move with it.
+    """
 
     def shapes(name: str) -> bool:
         grows = _is_told(name, algorithm, "growing_options")
         return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
 
     given = flat({"algorithm": options_of(algorithm)}).items()
-    return {n.removeprefix("algorithm."): value for n, value in given if shapes(n)}
+    return {n.removeprefix("algorithm."): _name_of(value) for n, value in given if shapes(n)}
+
+
+def _name_of(value: Any) -> Any:
+    is_folder = isinstance(value, str) and os.path.isdir(value)
+    return Path(value).resolve().name if is_folder else value
 
 
 def _is_safe(name: str, algorithm: Algorithm) -> bool:

@@ -31,6 +31,7 @@ from agl.utils.checks import check_numbers
 from agl_records.calls.reader import model_calls
 from agl_records.final_rewards import FinalReward
 from agl_records.ledger.documents import each_part
+from agl_records.types import OF_OTHERS
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.inspect")
 
 FILE = "reward-monitor.jsonl"
-_OF_OTHERS = ("agent_not_selected", "other_model", "judge", "perhaps_judge")
+_OF_OTHERS = OF_OTHERS | {"perhaps_judge"}
 _FAILED = re.compile(r"^\W{0,3}(error|exception|traceback|failed|failure)\b", re.I)
 _SPOKEN = re.compile(r"\b(error|exception|fail\w*|could ?n.t|cannot|unable|problem)", re.I)
 

@@ -18,7 +18,7 @@ from agl_records.final_rewards import graded_only
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowSet
 from agl_records.training_data import TrainedModel
-from agl_records.types import Exclusion, ExclusionReason
+from agl_records.types import OF_OTHERS, Exclusion, ExclusionReason
 from agl_runs.failures import Failures, RolloutFailure, failure_of
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
 logger = logging.getLogger("agl.learning")
-
-OF_OTHERS = frozenset({"agent_not_selected", "other_model", "judge"})
-"""Why a call is excluded that is none of the trained model's."""
 
 
 @dataclass

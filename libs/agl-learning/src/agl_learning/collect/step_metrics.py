@@ -11,7 +11,7 @@ from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainedModel, TrainingRow
-from agl_records.types import ExclusionReason
+from agl_records.types import OF_OTHERS, ExclusionReason
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     """A rollout and its usable rows, each with its position among all its rows."""
 
 _EXCLUDED = "excluded/"
-_OF_OTHERS = {"agent_not_selected", "other_model", "judge", "failed_attempt", "superseded_attempt"}
+_OF_OTHERS = OF_OTHERS | {"failed_attempt", "superseded_attempt"}
 """Calls that are no question of training."""
 
 

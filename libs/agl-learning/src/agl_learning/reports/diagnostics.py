@@ -68,11 +68,11 @@ class Diagnostics:
 
     Args:
         steps: How many the run is to have; 0 where nobody knows.
-        estimator: What advantages are made of, as in ``agl_learning.advantages.weighing``.
+        estimator_of: What advantages are made of, by the model; "" where there is one.
     """
 
-    def __init__(self, steps: int, estimator: str = "") -> None:
-        self._steps, self._has_teacher = steps, estimator == "reverse_kl"
+    def __init__(self, steps: int, estimator_of: Callable[[str], str] = str) -> None:
+        self._steps, self._estimator_of = steps, estimator_of
         self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
         self._means: dict[str, _Means] = {"": _Means()}
         """Model -> of its rewards; "" of all together."""
@@ -113,7 +113,8 @@ class Diagnostics:
             last = last[-max(1, enough) :]
             found = [look(last) for look in (*AT_ONCE, _no_gradient)]
             if not self._means[model].have_risen:
-                compared = _equal_to_teacher if self._has_teacher else _equal_rewards
+                has_teacher = self._estimator_of(model) == "reverse_kl"
+                compared = _equal_to_teacher if has_teacher else _equal_rewards
                 found += [look(last) for look in (compared, _no_entropy)]
             found += [look(last) for look in (_no_tokens, _no_calls, _biased_failures)]
         return [one for one in found if one is not None]

@@ -129,8 +129,7 @@ class Report:
         return {**copies, **changed, "warnings": warnings}
 
     def _new_diagnostics(self) -> Diagnostics:
-        estimator = getattr(self._algorithm, "estimator", None)
-        return Diagnostics(self._steps, getattr(estimator, "type", ""))
+        return Diagnostics(self._steps, getattr(self._algorithm, "estimator_of", str))
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the metrics be these, and nothing else."""

@@ -212,6 +212,10 @@ class OnlineTraining(Training):
         """How rewards become advantages."""
         return pick_options(WeighingOptions, self)
 
+    def estimator_of(self, model: str) -> str:
+        """The name of what makes advantages of a model's calls; "" is the one model."""
+        return self.estimator.type
+
     @property
     def trains_whole_rows(self) -> bool:
         """Whether the loss has terms for calls without advantage, as a bonus for entropy."""

@@ -151,7 +151,7 @@ class CheckedConfig:
         # As read where it was given, since that still has ``${NAME}`` in place.
         values = {**vars(self.file.config), **self.file.values}
         for name, plan in self.components.items():
-            values[name] = _with_defaults(values[name], plan)
+            values[name] = with_defaults(values[name], plan)
         return redact(values)
 
 
@@ -340,7 +340,8 @@ def _load_hook(spec: ComponentSpec, where: str) -> object:
     return hook
 
 
-def _with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, Any]:
+def with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, Any]:
+    """The options of a component with those that are not given, as far as YAML can say them."""
     given = dict(spec) if isinstance(spec, dict) else {"type": spec}
     named = {"type": plan.component.name} if plan.component else {}
     options = schema_of(plan.target).options if callable(plan.target) else ()

@@ -47,9 +47,7 @@ def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
     terms.append(_staleness(found, options))
     # A loss of one's own may have no ratio; then none was ever held.
     bounds = {"clip.low", "clip.high", "clip.ratio_cap", "ratio_cap"} & {*options}
-    held = _step_metric(found, "clip_fraction")
-    # A team's options say nothing of its models' losses.
-    if bounds or held or (held is not None and "models" in options):
+    if bounds or _step_metric(found, "clip_fraction"):
         terms.append(_clip(found, found.call.advantage, options))
     length = _length(found, found.call.advantage, options)
     if length.value is not None and any(one.value is None for one in terms):

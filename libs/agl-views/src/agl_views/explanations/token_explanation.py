@@ -1,16 +1,20 @@
 """Why one token got what it got: events, rule, group, terms, bin, step; and all computed again."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from agl.errors import ConfigError
+from agl.algorithm.base import Algorithm
+from agl.errors import AglError, ConfigError
+from agl.plugins.build import plan_component
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_learning.advantages.estimator_option import ACROSS_TASKS
 from agl_learning.reports.run_metrics import lines_of
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
+from agl_runs.config.file import with_defaults
 from agl_runs.differences import flat
 from agl_runs.records import Run
 from agl_runs.result import with_reward
@@ -110,7 +114,11 @@ def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     """Those of the algorithm that trains the model of the call."""
     found: Any = run.config.get("algorithm") if run is not None else None
     options = {**cast("dict[str, Any]", found)} if isinstance(found, dict) else {}
-    options |= options.get("models", {}).get(call.served_model, {})
+    if of_model := options.get("models", {}).get(call.served_model):
+        with suppress(AglError):  # its algorithm is not installed here
+            about: Any = {"group": "agl.algorithms", "expected_type": Algorithm, "where": "models"}
+            options = {**with_defaults(of_model, plan_component(of_model, **about)), **options}
+        options |= of_model
     return {**options, **flat(options)}
 
 

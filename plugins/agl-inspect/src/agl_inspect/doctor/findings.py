@@ -22,10 +22,9 @@ from agl_inspect.doctor.fixes import (
 )
 from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
-from agl_learning.collect.rollout_reader import OF_OTHERS
 from agl_records.calls.sources.unread import by_scope
 from agl_records.row_builder import RowSet
-from agl_records.types import EXCLUSION_REASONS, ExclusionReason
+from agl_records.types import EXCLUSION_REASONS, OF_OTHERS, ExclusionReason
 from agl_runs.user_code import place_of
 
 Level = Literal["error", "warning", "note"]
