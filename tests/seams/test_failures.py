@@ -342,6 +342,8 @@ async def test_a_rollout_ends_as_the_policy_of_what_failed_it_says(
     collected = await collecting
     usable = [row.credits[0].reward for _, rows in usable_rows(collected) for _, row in rows]
     assert sorted(usable) == rewards
+    whys = [one.failed.why for one in (*collected.ended, *collected.lost) if one.failed]
+    assert not any("agl show ROLLOUT" in why for why in whys)
     penalties = [one.penalty for one in collected.ended if one.penalty is not None]
     assert penalties == [reward for reward in rewards if reward == -1.0]
     for one in (one for one in collected.ended if one.unusable is None):

@@ -137,7 +137,10 @@ def failure_of(attempt: Attempt, spans: Sequence[Span]) -> RolloutFailure | None
         kinds: dict[str, FailureKind] = {"timeout": "timeout", "unresponsive": "infrastructure"}
         failed = RolloutFailure(kinds.get(attempt.status, "agent"), attempt.status)
     else:
-        why = f"{error.boundary}: {error.type}: {error.message}"
+        said = error.message
+        if error.boundary == "evaluator":  # it is hidden, and says where it stands
+            said = said.replace("ROLLOUT", attempt.rollout_id)
+        why = f"{error.boundary}: {error.type}: {said}"
         failed = RolloutFailure(KINDS[error.boundary], why, error.boundary)
     if call is not None and failed.kind in ("agent", "timeout"):
         return RolloutFailure("infrastructure", call, failed.boundary)
