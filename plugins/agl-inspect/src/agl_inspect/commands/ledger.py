@@ -93,8 +93,8 @@ def _remarks(accounts: Accounts) -> list[str]:
         )
     if accounts.without:
         said.append(
-            f"{accounts.without} rollouts are in no account: their step did not end, or their "
-            "algorithm keeps no ledger"
+            f"{accounts.without} rollouts are in no account: their step did not end, they are "
+            "canaries, or their algorithm keeps no ledger"
         )
     if accounts.lost:
         said.append(
