@@ -29,13 +29,17 @@ async def agent(task: str, main_llm: agl.LLM, judge: agl.LLM) -> float:
 main = partial(cli.main, standalone_mode=False)
 
 
-@pytest.mark.parametrize("is_fooled", [True, False])
+@pytest.mark.parametrize(("is_fooled", "is_full"), [(True, False), (False, False), (True, True)])
 def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
     starts: Starts,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
     is_fooled: bool,
+    is_full: bool,
 ) -> None:
+    if is_full:  # the disk, as far as a line of canaries goes
+        (starts.folder / "run/canaries.jsonl").mkdir(parents=True)
+
     async def graded(llm: agl.LLM, task: str) -> float:
         is_good = starts.ran % 2
         body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
@@ -59,9 +63,10 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
         out, err = capsys.readouterr()
         assert "boxed" not in out
         assert err.endswith(f"; rollouts of judges and canaries left out: {4 * COPIES}\n")
-    lines = map(json.loads, (starts.folder / "run/canaries.jsonl").read_text().splitlines())
-    paid = {one["answer"]: one["reward"] for one in lines}
-    assert paid == {**dict.fromkeys(KINDS, 0.0), "format": float(is_fooled)}
+    if not is_full:
+        lines = map(json.loads, (starts.folder / "run/canaries.jsonl").read_text().splitlines())
+        paid = {one["answer"]: one["reward"] for one in lines}
+        assert paid == {**dict.fromkeys(KINDS, 0.0), "format": float(is_fooled)}
     warning = "a model that has the form of an answer and nothing in it earned 1, and the best"
     assert caplog.text.count(warning) == is_fooled
 
@@ -72,6 +77,9 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
             assert len(canaries) == 4 * COPIES
             assert {one.config.timeout_seconds for one in canaries} == {60.0}
             statuses = {one.status for one in canaries}
+            latest = await store.get_latest_resources()
+            assert latest is not None
+            assert "canary" not in latest.resources_id
             counts = await delete_run(store, starts.result.run_id, only_count=True)
             assert counts["rollouts"] == 8 * COPIES
             return statuses

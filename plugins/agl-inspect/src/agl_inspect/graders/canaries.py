@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agl.errors import InvalidTransitionError
 from agl.plugins.hooks import Hook
+from agl.store.rules import IMPORTED as NEVER_LATEST
 from agl.types import LLM, Rollout
 from agl.utils.checks import check_numbers
 from agl_inspect.exchange.reading import CANARY
@@ -102,10 +103,10 @@ class Canaries(Hook):
             logger.warning("%s has no steps, so that no canary ran beside it", name)
         try:
             await self._look(algorithm)
+        finally:
             for rollout_id in self._open:
                 with contextlib.suppress(InvalidTransitionError):  # it has ended meanwhile
                     await self._store.update_rollout(rollout_id, status="cancelled")
-        finally:
             self._store = None
             await self._stack.aclose()
 
@@ -123,7 +124,7 @@ class Canaries(Hook):
         models = [name for name, one in resources.items() if isinstance(one, LLM)]
         own = [name for name in models if resources[name] != (given or {}).get(name)]
         resources = {**resources, **dict.fromkeys(own or models, self._models[kind])}
-        resources_id = f"canary-{of.resources_id}-{kind}"
+        resources_id = f"{NEVER_LATEST}canary-{of.resources_id}-{kind}"
         await self._store.update_resources(resources_id, resources)
         queued = await self._store.enqueue_rollout(
             of.input,
@@ -157,6 +158,9 @@ class Canaries(Hook):
 
     def _write(self, algorithm: "Algorithm", **line: Any) -> None:
         folder: Path | None = algorithm.get_run_folder()
-        if folder is not None:
-            with (folder / FILE).open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        try:
+            if folder is not None:
+                with (folder / FILE).open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+        except OSError as error:  # a full disk, say: they go on all the same
+            logger.warning("%s was not written: %s", FILE, error)
