@@ -70,6 +70,7 @@ def command(
     whoever asks for return_token_ids. SIGTERM and Ctrl+C let requests in progress finish.
     """
     import asyncio
+    import gc
 
     from agl.cli.shared import note
     from agl.utils.logs import setup_logging
@@ -105,6 +106,7 @@ def command(
             **options,
         )
     server.weights.version = weights_version
+    gc.freeze()  # looking for garbage among all of this would stop who samples
 
     async def serve() -> None:
         stop = stop_signal()

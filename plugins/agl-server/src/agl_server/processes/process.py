@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -36,6 +37,7 @@ def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) 
         tell: Is told ``FINISHED`` at the end, or what the process dies of.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
+    gc.freeze()  # what the parent has made is no garbage of this process
 
     async def run() -> None:
         task = asyncio.ensure_future(main())
