@@ -10,6 +10,7 @@ from pydantic import Field
 
 from agl.errors import ConfigError
 from agl.plugins.schema import schema_of, validate, with_inner
+from agl_runs.config.overrides import apply_overrides
 from agl_runs.options import (
     AboveZero,
     Count,
@@ -219,6 +220,14 @@ def test_a_group_is_given_as_a_dict_a_value_or_itself(given: Any, low: float, hi
     assert (holder.clip, holder.more) == (Clip(low=0.1, high=0.4), Clip(low=0.5))
 
 
+def test_a_bare_value_and_a_key_of_its_group_are_overrides_that_go_together() -> None:
+    values: dict[str, Any] = {"algorithm": {"clip": 0.3}}
+    apply_overrides(values, ["algorithm.clip=0.1", "algorithm.clip.high=0.5"])
+    checked = validate(Holder, values["algorithm"], "a.yaml: algorithm")
+    assert checked == {"clip": {"low": 0.1, "high": 0.5}}
+    assert Holder(**values["algorithm"]).clip == Clip(**checked["clip"])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -235,6 +244,8 @@ def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str)
         validate(Holder, {"clip": {"lo": 1}}, "a.yaml: algorithm")
     with pytest.raises(ConfigError, match=r"algorithm\.clip\.low: expected no true or false"):
         validate(Holder, {"clip": {"low": True}}, "a.yaml: algorithm")
+    with pytest.raises(ConfigError, match=r"algorithm\.clip: expected low, high, and no true or"):
+        validate(Holder, {"clip": True}, "a.yaml: algorithm")
 
 
 def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json() -> None:

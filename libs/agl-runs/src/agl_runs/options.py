@@ -77,7 +77,8 @@ _TYPES: dict[Any, tuple[Any, str]] = {
 class Group:
     """Options that belong together; each has a default, and a bare value is that of the first.
 
-    None, null in a file, is all defaults, but where a field may be None.
+    None, null in a file, is all defaults, but where a field may be None. A bare value and others
+    are a mapping in which the bare one has the key "": ``lora=4 lora.alpha=8`` as overrides.
 
     Raises:
         ConfigError: An option is wrong, or does not go with the others.
@@ -104,9 +105,11 @@ class Group:
         """The options that a value is."""
         if isinstance(value, cls):
             return {name: getattr(value, name) for name in cls.names()}
+        first = cls.names()[0]
         if value is None or isinstance(value, Mapping):
-            return dict(cast("Mapping[str, Any]", value or {}))
-        return {cls.names()[0]: value}
+            given = dict(cast("Mapping[str, Any]", value or {}))
+            return {first: given.pop(""), **given} if "" in given else given
+        return {first: value}
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -123,7 +126,14 @@ class Group:
                 each[name] = made.no_info_before_validator_function(_no_bool, each[name])
         optional = {name: made.typed_dict_field(one, required=False) for name, one in each.items()}
         group = made.typed_dict_schema(optional, extra_behavior="forbid")
-        return made.no_info_before_validator_function(cls.given, group)
+
+        def read(value: Any) -> dict[str, Any]:
+            first, *_ = names = cls.names()
+            if isinstance(value, bool) and bool not in (hints[first], *get_args(hints[first])):
+                raise ValueError(f"expected {', '.join(names)}, and no true or false")
+            return cls.given(value)
+
+        return made.no_info_before_validator_function(read, group)
 
 
 def _no_bool(value: Any) -> Any:

@@ -349,10 +349,12 @@ def with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, An
     chosen = {name: value for name, value in plan.options.items() if _is_plain(value)}
     found = {**named, **{n: x for n, x in defaults.items() if _is_plain(x)}, **chosen, **given}
     for option in options:
-        if is_dataclass(option.default) and isinstance(chosen.get(option.name), dict):  # a group
-            as_given: Any = given.get(option.name)
-            more = cast("dict[str, Any]", as_given) if isinstance(as_given, dict) else {}
-            found[option.name] = {**defaults[option.name], **chosen[option.name], **more}
+        as_given: Any = given.get(option.name)
+        more = cast("dict[str, Any]", as_given) if isinstance(as_given, dict) else {}
+        is_group = is_dataclass(option.default) or "" in more
+        if is_group and isinstance(chosen.get(option.name), dict):
+            more = {name: value for name, value in more.items() if name}
+            found[option.name] = {**(defaults[option.name] or {}), **chosen[option.name], **more}
     return found
 
 

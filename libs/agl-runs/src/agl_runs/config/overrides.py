@@ -43,8 +43,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         values: Nested dicts and lists, as parsed.
         overrides: ``key=value`` each; dots lead into blocks, numbers into lists, and the value is
             YAML. A component given by its name alone becomes a block: ``algorithm.beam_width=4``
-            turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``. Another type
-            drops the options of the former one, and says so on standard error.
+            turns ``algorithm: apo`` into ``algorithm: {type: apo, beam_width: 4}``; a bare value of
+            a group of options stays that of its first. Another type drops the options of the former
+            one, and says so on standard error.
 
     Raises:
         ConfigError: One has no ``=``, no YAML value, or leads nowhere.
@@ -69,6 +70,8 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
                 inner = {}
             elif isinstance(inner, str):
                 inner = {"type": inner}
+            elif block is not values and not isinstance(inner, dict | list):
+                inner = {"": inner}  # of a group of options, see ``agl_runs.options.Group``
             elif not isinstance(inner, dict | list):
                 raise ConfigError(f"{override!r}: {part!r} is {inner!r} and has no {following!r}")
             block[at] = inner

@@ -32,7 +32,11 @@ SHOWN = 5
     "--token", type=click.IntRange(min=0), help="Only this token of the row, from 0; needs --row."
 )
 @click.option("--call", help="The token of the answer of this call, in place of a row's.")
-@click.option("--again", is_flag=True, help="Compute what the token got once more, and compare.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Compute what the token got once more, and compare; default: the first that was sampled.",
+)
 @click.option("--step", type=int, help="As this step of the algorithm saw it; default: the last.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
@@ -57,8 +61,8 @@ def command(
     """
     if token is not None and (row is None) == (call is None):
         raise click.UsageError("--token counts within a row, or an answer; give --row or --call")
-    if token is None and (call is not None or again):
-        raise click.UsageError("--call and --again are about a token; give --token too")
+    if token is None and call is not None and not again:
+        raise click.UsageError("--call is about a token; give --token too")
 
     async def read(store: "LightningStore") -> "tuple[Explanation, Why | None]":
         chain = await explain(store, await rollout_of(store, name, accounted=True), step)
@@ -66,8 +70,14 @@ def command(
             run = await get_run(store, chain.part.run)
             if run is not None:  # an estimator may be code of its user
                 find_code(placed(run, Path(store.path)) if isinstance(store, FileStore) else run)
-        if call is not None and token is not None:
-            return chain.whole, await why(store, chain, call, token, again=again)
+        called, place = call, token or 0
+        if again and token is None and call is None:  # the first token that was sampled
+            rows = [one for one in chain.whole.rows if row in (None, one.number)]
+            lines = (*(line for one in rows for line in one.calls), *chain.whole.excluded)
+            called = next((line.call_id for line in lines), None)
+        if called is not None:
+            whole = chain.whole if call is not None else chain.only(row)
+            return whole, await why(store, chain, called, place, again=again)
         explanation = chain.only(row, token)
         of = explanation.token
         if of is None or of.call_id is None or of.place is None:
