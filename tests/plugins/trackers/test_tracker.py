@@ -15,7 +15,7 @@ from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl.utils.secrets import learn
 from agl_trackers.delivery import Delivery
-from agl_trackers.steps import ASKED, Steps, newest
+from agl_trackers.steps import ASKED, ended_rollouts
 
 from .runs import PROMPTS, SECRET, Fails, Learner, Recorder, fit
 
@@ -255,7 +255,7 @@ async def test_nothing_is_read_for_a_tracker_that_hangs(
     goes_on, began = threading.Event(), threading.Event()
     read: list[int] = []
 
-    async def some(self: Steps, step: int, most: int) -> list[Any]:
+    async def some(store: Any, run_id: str, step: int, most: int, since: float) -> list[Any]:
         read.append(step)
         return []
 
@@ -264,7 +264,7 @@ async def test_nothing_is_read_for_a_tracker_that_hangs(
             began.set()
             goes_on.wait()
 
-    monkeypatch.setattr(Steps, "some", some)
+    monkeypatch.setattr("agl_trackers.tracker.ended_rollouts", some)
     recorder, algorithm = Recorder(does=hang, wait_seconds=0.1), Learner()
     await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
     recorder.on_step_end(algorithm, 1, {})
@@ -283,11 +283,11 @@ async def test_rollouts_that_are_not_read_at_the_end_are_counted(
 ) -> None:
     never = asyncio.Event()
 
-    async def hang(*_: Any) -> list[Any]:
+    async def hang(*_: Any, since: float) -> list[Any]:
         await never.wait()
         return []
 
-    monkeypatch.setattr(Steps, "some", hang)
+    monkeypatch.setattr("agl_trackers.tracker.ended_rollouts", hang)
     recorder, algorithm = Recorder(wait_seconds=0.1), Learner()
     await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
     for step in (1, 2, 3):
@@ -316,5 +316,5 @@ async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
     await store.update_attempt(ended.rollout_id, ended.attempt.attempt_id, status="succeeded")
     for number in range(ASKED):
         await store.enqueue_rollout(number, metadata={"run": "mine", "step": 2})
-    [found] = await newest(store, "mine", 8)
+    [found] = await ended_rollouts(store, "mine", None, 8)
     assert found.rollout_id == ended.rollout_id

@@ -22,7 +22,7 @@ from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.records import Prompt, RunAbout, Sample, about_run, sample_of
 from agl_trackers.staging import Staging
-from agl_trackers.steps import Steps, newest
+from agl_trackers.steps import ended_rollouts
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -56,12 +56,13 @@ class Tracker(agl.Hook, ABC):
     already is not waited for."""
     _delivery: Delivery | None = field(default=None, init=False, repr=False)
     _store: Any = field(default=None, init=False, repr=False)
-    _steps: Any = field(default=None, init=False, repr=False)
     _staging: Any = field(default=None, init=False, repr=False)
     _reading: Any = field(default=None, init=False, repr=False)
     _ending: Any = field(default=None, init=False, repr=False)
     _to_read: deque[Any] = field(default_factory=deque[Any], init=False, repr=False)
     _step: int = field(default=0, init=False, repr=False)
+    _read_at: float = field(default=0.0, init=False, repr=False)
+    """When rollouts were last read, by the clock."""
     _prompts: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
     label: ClassVar[str] = ""
     package: ClassVar[str | None] = None
@@ -99,7 +100,7 @@ class Tracker(agl.Hook, ABC):
     # --- hooks
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
-        self._store, self._step, self._prompts = store, 0, {}
+        self._store, self._step, self._prompts, self._read_at = store, 0, {}, time.time()
         self._to_read.clear()
         self._ending = asyncio.Event()
         name = self.label or type(self).__name__
@@ -108,9 +109,6 @@ class Tracker(agl.Hook, ABC):
         if about.folder is not None and about.generation > 1:
             self._staging.clean(about.folder)
         self._delivery.put("the start", partial(self._begin, about))
-        if self.rollouts:
-            self._steps = Steps(store, about.run_id)
-            await self._steps.start(goes_on=about.generation > 1)
 
     def on_resources_published(self, resources: "ResourcesUpdate") -> None:
         for name, resource in resources.resources.items():
@@ -202,10 +200,9 @@ class Tracker(agl.Hook, ABC):
                 continue
             begun = time.perf_counter()
             try:
-                if of_step is None:
-                    found = await newest(self._store, run_id, self.rollouts)
-                else:
-                    found = await self._steps.some(of_step, self.rollouts)
+                about = self._store, run_id, of_step, self.rollouts
+                found = await ended_rollouts(*about, since=self._read_at)
+                self._read_at = time.time()
                 samples = [await sample_of(self._store, one) for one in found]
             except Exception as error:
                 self._to_read.popleft()
@@ -224,7 +221,7 @@ class Tracker(agl.Hook, ABC):
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_delivery", "_store", "_steps", "_staging", "_reading", "_ending")
+        gone = ("_delivery", "_store", "_staging", "_reading", "_ending")
         return {**vars(self), **dict.fromkeys(gone)}
 
 

@@ -25,56 +25,44 @@ AROUND = 1
 """Common turns that are shown before the conversations part."""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of the two."""
-
-    rollout_id: str
-    status: str
-    mode: str | None
-    step: int | None
-    attempt: int | None
-    """Which of them is compared."""
-    attempts: int
-    reward: float | None
-    """What counts: of an attempt that succeeded."""
-    reward_on_the_way: float | None
-    """What was given to another one."""
-    credit: float | None
-    """Mean over its calls; None where none got any, and where no algorithm accounted for it."""
-    advantage: float | None
-    """The same."""
-    calls: int
-    trained: int | None
-    """None where no algorithm has accounted for it."""
-    tokens: int
-    """That were sampled."""
-    seconds: float | None
-    """Of the attempt."""
-    model_seconds: float
-    """Of that, in model calls, which may overlap."""
-    resources: str | None
-    error: str
-    turns: list[Turn]
+ROWS = {
+    "status": "status",
+    "mode": "mode",
+    "step": "step",
+    "attempt": "attempt",
+    "attempts": "of attempts",
+    "reward": "reward",
+    "credit": "credit, mean",
+    "advantage": "advantage, mean",
+    "calls": "model calls",
+    "trained": "of them trained",
+    "tokens": "tokens sampled",
+    "seconds": "seconds",
+    "model_seconds": "in model calls",
+    "resources": "resources",
+}
+"""Figure of a side -> its name in the table."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Both."""
+    """Two rollouts of a task."""
 
-    first: Side
-    second: Side
     task: Any
+    figures: tuple[dict[str, Any], dict[str, Any]]
+    """What each was, took and earned; JSON values."""
+    turns: tuple[list[Turn], list[Turn]]
     num_common: int
     """Turns that both conversations begin with."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
+        sides = zip(self.figures, self.turns, strict=True)
         return {
             "task_id": task_id(self.task),
             "task": self.task,
             "common_messages": self.num_common,
-            "rollouts": [asdict(self.first), asdict(self.second)],
+            "rollouts": [{**one, "turns": list(map(asdict, said))} for one, said in sides],
         }
 
 
@@ -112,60 +100,39 @@ async def show_pair(
             f"--any-task compares them all the same; agl show {task_id(a.rollout.input)} lists "
             "those of the first one's"
         )
-    sides = _side(a), _side(b)
-    return Pair(*sides, a.rollout.input, num_common([one.turns for one in sides]))
+    said = turns(a.calls), turns(b.calls)
+    return Pair(a.rollout.input, (_figures(a), _figures(b)), said, num_common(said))
 
 
-def _side(shown: Shown) -> Side:
+def _figures(shown: Shown) -> dict[str, Any]:
     rollout, attempt = shown.rollout, shown.attempt
     fates = [shown.fates[call.call_id] for call in shown.calls if call.call_id in shown.fates]
     took = [call.end_time - call.start_time for call in shown.calls
             if call.start_time is not None and call.end_time is not None]  # fmt: skip
-    about = rollout.metadata or {}
-    is_accounted = shown.explanation.algorithm is not None
-    return Side(
-        rollout_id=rollout.rollout_id,
-        status=rollout.status,
-        mode=rollout.mode,
-        step=about.get("step"),
-        attempt=attempt.sequence_id if attempt else None,
-        attempts=shown.num_attempts,
-        reward=shown.given.reward,
-        reward_on_the_way=shown.given.on_the_way,
-        credit=_mean([one.reward for one in fates if is_accounted and one.reward is not None]),
-        advantage=_mean([one.advantage for one in fates if one.advantage is not None]),
-        calls=len(shown.calls),
-        trained=sum(one.excluded is None for one in fates) if is_accounted else None,
-        tokens=sum(len(call.response_token_ids or ()) for call in shown.calls),
-        seconds=attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
-        model_seconds=sum(took),
-        resources=rollout.resources_id,
-        error=failure_text(attempt.error if attempt else None),
-        turns=turns(shown.calls),
-    )
+    is_accounted = shown.explanation.algorithm is not None  # else nobody trained, or gave credit
+    return {
+        "rollout_id": rollout.rollout_id,
+        "status": rollout.status,
+        "mode": rollout.mode,
+        "step": (rollout.metadata or {}).get("step"),
+        "attempt": attempt.sequence_id if attempt else None,
+        "attempts": shown.num_attempts,
+        "reward": shown.given.reward,
+        "reward_on_the_way": shown.given.on_the_way,
+        "credit": _mean([one.reward for one in fates if is_accounted and one.reward is not None]),
+        "advantage": _mean([one.advantage for one in fates if one.advantage is not None]),
+        "calls": len(shown.calls),
+        "trained": sum(one.excluded is None for one in fates) if is_accounted else None,
+        "tokens": sum(len(call.response_token_ids or ()) for call in shown.calls),
+        "seconds": attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
+        "model_seconds": sum(took),  # which may overlap
+        "resources": rollout.resources_id,
+        "error": failure_text(attempt.error if attempt else None),
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-ROWS = {
-    "status": "status",
-    "mode": "mode",
-    "step": "step",
-    "attempt": "attempt",
-    "attempts": "of attempts",
-    "reward": "reward",
-    "credit": "credit, mean",
-    "advantage": "advantage, mean",
-    "calls": "model calls",
-    "trained": "of them trained",
-    "tokens": "tokens sampled",
-    "seconds": "seconds",
-    "model_seconds": "in model calls",
-    "resources": "resources",
-}
-"""Field of a side -> its name in the table."""
 
 
 def pair_text(pair: Pair, *, full: bool = False) -> str:
@@ -177,25 +144,22 @@ def _lines(pair: Pair, full: bool) -> Iterator[str]:
     task = cut(printable(text_of(pair.task)), 10_000 if full else 200)
     yield from textwrap.wrap(f"task {task_id(pair.task)}: {' '.join(task.split())}", WIDTH)
     yield ""
-    sides = pair.first, pair.second
     yield f"  {'':<16}{'A':<28}{'B':<28}".rstrip()
-    yield f"  {'rollout':<16}{sides[0].rollout_id:<28}{sides[1].rollout_id:<28}".rstrip()
+    ids = [one["rollout_id"] for one in pair.figures]
+    yield f"  {'rollout':<16}{ids[0]:<28}{ids[1]:<28}".rstrip()
     for name, label in ROWS.items():
-        cells = [_cell(getattr(one, name)) for one in sides]
-        if name == "reward":
-            cells = [reward_text(one.reward, one.reward_on_the_way, "none") for one in sides]
-        mark = " " if cells[0] == cells[1] else "*"
-        yield f"{mark} {label:<16}{cells[0]:<28}{cells[1]:<28}".rstrip()
-    for letter, one in zip("AB", sides, strict=True):
-        if one.error:
-            error = " ".join(printable(one.error).split())
+        first, second = (_cell(one, name) for one in pair.figures)
+        yield f"{' ' if first == second else '*'} {label:<16}{first:<28}{second:<28}".rstrip()
+    for letter, one in zip("AB", pair.figures, strict=True):
+        if one["error"]:
+            error = " ".join(printable(one["error"]).split())
             yield from textwrap.wrap(f"  {letter} failed: {error}", WIDTH, subsequent_indent="    ")
     yield ""
     yield from _conversations(pair, full)
 
 
 def _conversations(pair: Pair, full: bool) -> Iterator[str]:
-    turns_a, turns_b, same = pair.first.turns, pair.second.turns, pair.num_common
+    (turns_a, turns_b), same = pair.turns, pair.num_common
     if not turns_a and not turns_b:
         yield "no conversation: neither has a model call that was recorded"
         return
@@ -217,15 +181,17 @@ def _turn(letter: str, number: int, turn: Turn, full: bool) -> Iterator[str]:
     text = turn.text if full else cut(turn.text, LONGEST)
     head = f"{letter}{number + 1:>3} {turn.role:<10}"
     indent = f"{letter}{'':<{len(head) - len(letter)}}"
-    for index, line in enumerate(text.split("\n") or [""]):
-        first = head if index == 0 else indent
-        wrapped = textwrap.wrap(line, WIDTH - len(head), break_long_words=False) or [""]
-        yield f"{first}{wrapped[0]}".rstrip()
-        yield from (f"{indent}{one}".rstrip() for one in wrapped[1:])
+    for line in text.split("\n"):
+        wrapped = textwrap.wrap(
+            line, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False
+        )
+        yield from (one.rstrip() for one in wrapped or [head])
+        head = indent
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "none"
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(figures: dict[str, Any], name: str) -> str:
+    value = figures[name]
+    if name == "reward":
+        return reward_text(value, figures["reward_on_the_way"], "none")
+    text = f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
     return shorten(text, 26)
