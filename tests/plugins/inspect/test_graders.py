@@ -60,8 +60,9 @@ async def answer(task, llm):
         return (await client.chat.completions.create(**asked)).choices[0].message.content
 
 @agl.rollout(grade=strict)
-async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM) -> str:
+async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM, rollout: agl.Rollout) -> str:
     assert judge.model == "theirs"  # a model of the grader's is none of the agent's
+    assert rollout.rollout_id in llm.endpoint  # of the gateway that the training has
     return await answer(task, llm)
 
 @agl.rollout(grade=strict)

@@ -8,6 +8,7 @@ from typing import Any
 from agl.agent.function import rollout as agent_of
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import AglError
+from agl.plugins.parts import plan_part
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, AttemptedRollout, Dataset, private_of, without_private
@@ -25,6 +26,9 @@ def fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
     plans = checked.components
     built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
     gateway = built.pop("gateway", None)
+    needs_one = "algorithm" in plans and getattr(plans["algorithm"].target, "needs_gateway", False)
+    if gateway is None and needs_one:
+        gateway = plan_part("gateway", None, where="gateway").build()
     options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
     trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
     trainer.fit(agent, None)
