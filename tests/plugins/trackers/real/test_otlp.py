@@ -27,47 +27,82 @@ def tracker(address: str, **options: Any) -> agl_trackers.OTLP:
     return agl_trackers.OTLP(endpoint=address, **{"wait_seconds": 120, **options})
 
 
-def test_each_attempt_is_a_trace_with_its_calls_and_rewards_in_both_conventions(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a collector got of a run of six rollouts."""
     with collecting() as found:
-        fit(tracker(found.address, headers={"key": "of ours"}), tmp_path, run="first")
-    [resource] = {json.dumps(attributes(r.resource_spans[0].resource)) for r in found.requests}
-    assert json.loads(resource)["openinference.project.name"] == "agl"
-    assert found.headers[0]["key"] == "of ours"
-    roots = [span for span in found.spans if span.name == "rollout"]
-    assert len(roots) == 6
-    assert all(not root.parent_span_id for root in roots)
+        headers = {"key": "of ours"}
+        fit(tracker(found.address, headers=headers), tmp_path_factory.mktemp("run"), run="first")
+    return found
 
-    first = roots[0]
-    about = attributes(first)
-    assert about["openinference.span.kind"] == "AGENT"
-    assert about["session.id"] == about["gen_ai.conversation.id"]
-    assert json.loads(about["input.value"]) == {"question": "Is it?"}  # without the answer key
-    assert about["output.value"] == "yes"
-    assert json.loads(about["metadata"])["step"] == 1
-    assert about["evaluations.0.evaluation.name"] == "primary"
-    assert about["evaluations.0.evaluation.score"] == 0.75
-    [event] = first.events
+
+@pytest.fixture
+def trace(sent: Any) -> Any:
+    """The spans of one rollout: itself, its call, and its reward."""
+    root = next(span for span in sent.spans if span.name == "rollout")
+    return root, *(span for span in sent.spans if span.parent_span_id == root.span_id)
+
+
+def test_the_collector_is_told_the_project_and_the_key(sent: Any) -> None:
+    [resource] = {json.dumps(attributes(r.resource_spans[0].resource)) for r in sent.requests}
+    assert json.loads(resource)["openinference.project.name"] == "agl"
+    assert sent.headers[0]["key"] == "of ours"
+
+
+def test_each_attempt_is_a_trace_of_its_own(sent: Any, trace: Any) -> None:
+    roots = [span for span in sent.spans if span.name == "rollout"]
+    assert [root.parent_span_id for root in roots] == [b""] * 6
+    assert len({span.trace_id for span in trace}) == 1
+    root, call, reward = trace
+    assert call.name == "chat tiny"
+    said = attributes(root)["session.id"]
+    assert said == attributes(root)["gen_ai.conversation.id"] == attributes(call)["session.id"]
+    assert attributes(reward)["openinference.span.kind"] == "EVALUATOR"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("openinference.span.kind", "AGENT"),
+        ("input.value", '{"question": "Is it?"}'),  # without the answer key
+        ("output.value", "yes"),
+        ("evaluations.0.evaluation.name", "primary"),
+        ("evaluations.0.evaluation.score", 0.75),
+    ],
+)
+def test_a_rollout_is_said_in_openinference(trace: Any, name: str, value: object) -> None:
+    assert attributes(trace[0])[name] == value
+
+
+def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace: Any) -> None:
+    assert json.loads(attributes(trace[0])["metadata"])["step"] == 1
+    [event] = trace[0].events
     assert event.name == "gen_ai.evaluation.result"
     assert attributes(event)["gen_ai.evaluation.score.value"] == 0.75
 
-    below = [span for span in found.spans if span.parent_span_id == first.span_id]
-    assert {span.trace_id for span in below} == {first.trace_id}
-    call, reward = below
-    assert call.name == "chat tiny"
-    said = attributes(call)
-    assert said["openinference.span.kind"] == "LLM"
-    assert said["session.id"] == about["session.id"]
-    assert said["llm.model_name"] == said["gen_ai.request.model"] == "tiny"
-    assert said["llm.token_count.prompt"] == said["gen_ai.usage.input_tokens"] == 7
-    assert said["llm.token_count.completion"] == said["gen_ai.usage.output_tokens"] == 2
-    assert said["llm.input_messages.0.message.content"] == "Say yes. Is it?"
-    assert said["llm.output_messages.0.message.role"] == "assistant"
-    assert json.loads(said["gen_ai.input.messages"]) == [
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("openinference.span.kind", "LLM"),
+        ("llm.model_name", "tiny"),
+        ("gen_ai.request.model", "tiny"),
+        ("llm.token_count.prompt", 7),
+        ("gen_ai.usage.input_tokens", 7),
+        ("llm.token_count.completion", 2),
+        ("gen_ai.usage.output_tokens", 2),
+        ("llm.input_messages.0.message.content", "Say yes. Is it?"),
+        ("llm.output_messages.0.message.role", "assistant"),
+    ],
+)
+def test_a_call_is_said_in_both_conventions(trace: Any, name: str, value: object) -> None:
+    assert attributes(trace[1])[name] == value
+
+
+def test_messages_are_those_of_gen_ai(trace: Any) -> None:
+    assert json.loads(attributes(trace[1])["gen_ai.input.messages"]) == [
         {"role": "user", "parts": [{"type": "text", "content": "Say yes. Is it?"}]}
     ]
-    assert attributes(reward)["openinference.span.kind"] == "EVALUATOR"
 
 
 def test_a_failed_attempt_is_a_span_with_its_error_and_traceback(tmp_path: Path) -> None:
