@@ -5,6 +5,7 @@ nobody's. What may take longer is marked `slow`; `tests/house/test_shape.py` has
 """
 
 import os
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -14,7 +15,9 @@ from . import fork_server
 
 BUDGET = 5.0
 OTHERS = {"slow", "nightly", "gpu"}
-_began = pytest.StashKey[float]()
+HEAVY = {"torch", "transformers"}
+"""Whoever is the first to import them in its process does so for all."""
+_began = pytest.StashKey[tuple[float, set[str]]]()
 _shared = 0.0
 
 
@@ -36,7 +39,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.stash[_began] = _cpu_seconds() - _shared
+    item.stash[_began] = _cpu_seconds() - _shared, HEAVY & sys.modules.keys()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,9 +48,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.when == "teardown" and _began in item.stash:
-        took = _cpu_seconds() - _shared - item.stash[_began]
+        before, imported = item.stash[_began]
+        took = _cpu_seconds() - _shared - before
         report.user_properties.append(("cpu seconds", took))
         free = not OTHERS.isdisjoint(mark.name for mark in item.iter_markers())
+        free |= imported != HEAVY & sys.modules.keys()
         # Their sessions train for minutes.
         free |= not {"real", "examples"}.isdisjoint(item.path.parts)
         if report.passed and took > BUDGET and not free:

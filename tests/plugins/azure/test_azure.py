@@ -299,6 +299,7 @@ def test_wrong_options_are_refused(sft, options, message):
         sft(**options)
 
 
+@pytest.mark.slow
 async def test_a_killed_run_does_not_ask_for_a_second_job(azure, defaults, start, tmp_path):
     given = {
         "type": "azure-sft",
