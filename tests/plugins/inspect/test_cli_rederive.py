@@ -66,18 +66,18 @@ ROLLOUTS = (
     ("two", "dddd", 0.5, RUN, "succeeded"),
     ("two", "lost", 1.0, RUN, "failed"),
     ("one", "stranger", 1.0, "other", "succeeded"),
+    ("judged", "[1, 0]", 1.0, RUN, "succeeded"),
 )
 """Task, answer, reward, run, status."""
 
 
 async def fill(path: Path, begins_with: list[Span]) -> None:
-    """A run of two tasks, two rollouts of each, one more that failed, and one of another run."""
+    """A run of two tasks, two rollouts of each, one more that failed, one of another run and a judge's."""
     store = SqliteLightningStore(path)
     await begin_run(store, RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
     for task, answer, reward, run, status in ROLLOUTS:
-        new = await store.start_rollout(
-            {"q": task, "private": "key"}, mode="train", metadata={"run": run, "step": 1}
-        )
+        about = {"run": run, "step": 1, **({"judges": []} if task == "judged" else {})}
+        new = await store.start_rollout({"q": task, "private": "key"}, mode="train", metadata=about)
         owner = {"rollout_id": new.rollout_id, "attempt_id": new.attempt.attempt_id}
         spans = [*begins_with, call_span(answer), reward_span(reward)]
         await store.add_many_spans([span.model_copy(update=owner) for span in spans])

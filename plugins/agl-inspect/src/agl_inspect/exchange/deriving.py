@@ -25,7 +25,7 @@ from agl.store.queries import each_record
 from agl.types import GradeResult, Rollout, Span, private_of
 from agl.types.records import without_private
 from agl.utils.rewards import reward_problem
-from agl_inspect.exchange.reading import Read, read_rollout
+from agl_inspect.exchange.reading import JUDGES, Read, read_rollout
 from agl_inspect.exchange.records import row_record
 from agl_inspect.exchange.writers import Write
 from agl_learning.collect.task_order import digest
@@ -223,7 +223,8 @@ class Derivation:
 
     async def _rollouts(self) -> AsyncGenerator[Rollout]:
         async for rollout in each_record(self.source.query_rollouts, status_in=["succeeded"]):
-            is_own = (rollout.metadata or {}).get("run") == self.run.run_id
+            about = rollout.metadata or {}
+            is_own = about.get("run") == self.run.run_id and JUDGES not in about
             if is_own and self.mode in (None, rollout.mode):
                 yield rollout
 
