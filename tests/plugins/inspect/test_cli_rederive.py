@@ -72,7 +72,7 @@ ROLLOUTS = (
 
 
 async def fill(path: Path, begins_with: list[Span]) -> None:
-    """A run of two tasks, two rollouts of each, one more that failed, one of another run and a judge's."""
+    """A run of two tasks, two rollouts of each, one that failed, one of another run, a judge's."""
     store = SqliteLightningStore(path)
     await begin_run(store, RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
     for task, answer, reward, run, status in ROLLOUTS:
