@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from agl.cli import main
 from agl.utils.logs import stderr_console
 
 from . import cpu_budget, distributions, run_agents, run_project
+
+# torch's threads wait for each other by spinning: on a busy machine one test took 36 CPU seconds.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What a shell without job control runs in the background ignores SIGINT, and so do its children,
 # unless a handler is set; tests interrupt them.

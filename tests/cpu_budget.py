@@ -15,8 +15,8 @@ from . import fork_server
 
 BUDGET = 5.0
 OTHERS = {"slow", "nightly", "gpu"}
-HEAVY = {"torch", "transformers"}
-"""Whoever is the first to import them in its process does so for all."""
+HEAVY = {"torch", "transformers.modeling_utils"}
+"""Which is the first to import them in its process does so for all."""
 _began = pytest.StashKey[tuple[float, set[str]]]()
 _shared = 0.0
 
