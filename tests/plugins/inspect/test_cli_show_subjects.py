@@ -18,7 +18,7 @@ from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
 from agl_inspect.show import id_lookup, id_queries, run as run_subject
 from agl_inspect.show.id_lookup import find
-from agl_inspect.show.id_queries import PagedReading, reading_of, task_id
+from agl_inspect.show.id_queries import Reading, Subject, reading_of, task_id
 from agl_inspect.show.task import show_task, task_text
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -272,15 +272,15 @@ async def test_files_and_other_stores_find_the_same() -> None:
     try:
         ids = await step(store, "final", GOOD, BAD)
         reading = reading_of(store)
-        assert isinstance(reading, PagedReading)
-        assert await reading.rollouts(ids[1][:6]) == [ids[1]]
-        ((of, attempt),) = [one for one in await reading.attempts("at-") if one[0] == ids[0]]
-        assert await reading.attempts(attempt[:7]) == [(of, attempt)]
-        assert await reading.spans(f"{3:016x}") == [
-            (ids[1], (await reading.attempts("at-"))[0][1], f"{3:016x}")
-        ]
-        assert [one[0] for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
-        assert await reading.tasks(task_id("task")) == ["task"]
+        assert type(reading) is Reading
+        assert await reading.rollouts(ids[1][:6]) == [Subject("rollout", ids[1], ids[1])]
+        [attempt] = [one for one in await reading.attempts("at-") if one.rollout_id == ids[0]]
+        assert await reading.attempts(attempt.name[:7]) == [attempt]
+        other = (await reading.attempts("at-"))[0]
+        span = Subject.of_span(ids[1], other.attempt_id, f"{3:016x}")
+        assert await reading.spans(f"{3:016x}") == [span]
+        assert [one.rollout_id for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
+        assert await reading.tasks(task_id("task")) == [Subject.of_task("task")]
         assert await reading.rollouts_of("task") == ids
     finally:
         await store.close()
@@ -299,11 +299,12 @@ def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -
         async with opened(tmp_path / "s.db") as store:
             for number in range(3):
                 await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
-            one = await reading_of(store).task("shop-1")
-            assert one == {"id": "shop-1", "text": "a" * 200}
-            assert await reading_of(store).task(task_id(one)) == one
-            assert await reading_of(store).task("shop") is None
-            assert await PagedReading(store).task("shop-2") == {"id": "shop-2", "text": "a" * 200}
+            [one] = await reading_of(store).task("shop-1")
+            assert one.task == {"id": "shop-1", "text": "a" * 200}
+            assert await reading_of(store).task(one.name) == [one]
+            assert await reading_of(store).task("shop") == []
+            [other] = await Reading(store).task("shop-2")
+            assert other.task == {"id": "shop-2", "text": "a" * 200}
 
     asyncio.run(check())
 

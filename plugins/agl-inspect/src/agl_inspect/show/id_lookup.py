@@ -4,44 +4,21 @@ Without any, it is the newest rollout that failed, or else the newest.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
-from agl_inspect.show.id_queries import MOST, Reading, reading_of, task_id
+from agl_inspect.show.id_queries import MOST, Reading, Subject, reading_of
 from agl_records.ledger.documents import query_parts
 from agl_runs.store import query_runs
 
-Kind = Literal["rollout", "attempt", "span", "task", "run"]
 SHORTEST = 4
 """Letters of a beginning that is looked for among spans and response ids."""
 LONGEST = 1_000
 """Characters of what is looked for; ids are shorter, but that of a task may be anything."""
 _LONGEST_NEAR = 24
 """Characters behind ``ro-`` and ``at-``, at most, of a beginning for which near ids are sought."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is to be shown."""
-
-    kind: Kind
-    name: str
-    """Its id."""
-    rollout_id: str = ""
-    attempt_id: str = ""
-    span_id: str = ""
-    task: Any = None
-
-    @property
-    def text(self) -> str:
-        """For a list of candidates."""
-        of = f" of {self.rollout_id}" if self.kind in ("attempt", "span") else ""
-        what = "call or span" if self.kind == "span" else self.kind
-        return f"{what} {self.name}{of}"
 
 
 async def find(store: LightningStore, beginning: str) -> Subject:
@@ -150,71 +127,38 @@ async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool
 
 async def _matching(store: LightningStore, reading: Reading, beginning: str) -> list[Subject]:
     """All that it may mean; the cheap questions first, and the others only where they must be."""
-    found: list[Subject] = []
     if beginning.startswith("ro-"):
-        return await _rollouts(reading, beginning)
+        return await reading.rollouts(beginning)
     if beginning.startswith("at-"):
-        return await _attempts(reading, beginning)
+        return await reading.attempts(beginning)
     if beginning.startswith("task-"):
-        if (task := await reading.task(beginning)) is not None:
-            return [Subject("task", task_id(task), task=task)]
-        return await _tasks(reading, beginning)
-    found += await _runs(store, beginning)
-    found += await _rollouts(reading, f"ro-{beginning}")
-    found += await _attempts(reading, f"at-{beginning}")
+        return await reading.task(beginning) or await reading.tasks(beginning)
+    runs = await query_runs(store)
+    found = [Subject("run", one.run_id) for one in runs if one.run_id.startswith(beginning)]
+    found += await reading.rollouts(f"ro-{beginning}")
+    found += await reading.attempts(f"at-{beginning}")
     is_plain = len(found) == 1 and len(beginning) >= SHORTEST
     if is_plain or any(one.name == beginning for one in found):
         return found
-    if not found and (task := await reading.task(beginning)) is not None:
-        return [Subject("task", task_id(task), task=task)]
+    if not found and (task := await reading.task(beginning)):
+        return task
     if len(beginning) >= SHORTEST:
-        found += _spans(await reading.spans(beginning))
-        if not found:
-            found += _spans(await reading.responses(beginning))
-    if not found:
-        found += await _tasks(reading, beginning)
-    if not found:
-        found += await _tasks(reading, f"task-{beginning}")
-    return found
-
-
-async def _runs(store: LightningStore, beginning: str) -> list[Subject]:
-    runs = await query_runs(store)
-    return [Subject("run", one.run_id) for one in runs if one.run_id.startswith(beginning)]
-
-
-async def _rollouts(reading: Reading, beginning: str) -> list[Subject]:
-    return [Subject("rollout", one, one) for one in await reading.rollouts(beginning)]
-
-
-async def _attempts(reading: Reading, beginning: str) -> list[Subject]:
-    return [Subject("attempt", one, of, one) for of, one in await reading.attempts(beginning)]
-
-
-async def _tasks(reading: Reading, beginning: str) -> list[Subject]:
-    return [Subject("task", task_id(one), task=one) for one in await reading.tasks(beginning)]
-
-
-def _spans(found: list[tuple[str, str, str]]) -> list[Subject]:
-    return [Subject("span", span, of, attempt, span) for of, attempt, span in found]
+        found += await reading.spans(beginning)
+        found = found or await reading.responses(beginning)
+    return found or await reading.tasks(beginning) or await reading.tasks(f"task-{beginning}")
 
 
 async def _within(store: LightningStore, above: Subject, beginning: str) -> list[Subject]:
     """Spans of a rollout or attempt."""
     spans = await store.query_spans(above.rollout_id, above.attempt_id or None)
-    return _spans(
-        [
-            (one.rollout_id, one.attempt_id, one.span_id)
-            for one in spans
-            if one.span_id.startswith(beginning)
-        ]
-    )
+    ids = [(one.rollout_id, one.attempt_id, one.span_id) for one in spans]
+    return [Subject.of_span(*one) for one in ids if one[2].startswith(beginning)]
 
 
 async def _near(reading: Reading, beginning: str) -> list[str]:
     """What begins as the longest beginning of it that anything has; at least a digit."""
     bare = beginning.removeprefix("ro-").removeprefix("at-")
-    questions: list[tuple[str, Callable[[str], Awaitable[list[Any]]]]] = []
+    questions: list[tuple[str, Callable[[str], Awaitable[list[Subject]]]]] = []
     if not beginning.startswith("at-"):
         questions.append(("ro-", reading.rollouts))
     if not beginning.startswith("ro-"):
@@ -222,5 +166,5 @@ async def _near(reading: Reading, beginning: str) -> list[str]:
     for length in range(min(len(bare) - 1, _LONGEST_NEAR), 0, -1):
         for prefix, ask in questions:
             if found := await ask(f"{prefix}{bare[:length]}"):
-                return [one if isinstance(one, str) else one[1] for one in found[:3]]
+                return [one.name for one in found[:3]]
     return []
