@@ -75,22 +75,21 @@ def assemble(chunks: Sequence[bytes], request: bytes) -> StreamedAnswer:
 
 
 def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
-    for key, value in part.items():
-        if value is None:
-            continue
-        if key == "delta":
-            _merge_delta(choice["message"], value)
-        elif key == "logprobs":
-            known = choice.setdefault("logprobs", {})
-            for name in ("content", "token_logprobs"):
-                if value.get(name):
-                    known.setdefault(name, []).extend(value[name])
-        elif key in ("token_ids", "prompt_token_ids"):
-            choice.setdefault(key, []).extend(value)
-        elif key == "text":  # of completions
-            choice["text"] = choice.get("text", "") + value
-        elif key in ("finish_reason", "stop_reason", "weight_versions"):
-            choice[key] = value
+    if delta := part.get("delta"):
+        _merge_delta(choice["message"], delta)
+    if logprobs := part.get("logprobs"):
+        known = choice.setdefault("logprobs", {})
+        for name in ("content", "token_logprobs"):
+            if given := logprobs.get(name):
+                known.setdefault(name, []).extend(given)
+    for name in ("token_ids", "prompt_token_ids"):
+        if (ids := part.get(name)) is not None:
+            choice.setdefault(name, []).extend(ids)
+    if text := part.get("text"):  # of completions
+        choice["text"] = choice.get("text", "") + text
+    for name in ("finish_reason", "stop_reason", "weight_versions"):
+        if (said := part.get(name)) is not None:
+            choice[name] = said
 
 
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:

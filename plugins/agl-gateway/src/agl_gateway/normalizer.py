@@ -183,13 +183,13 @@ class Normalizer:
             if (index := part.get("index")) != 0 or type(index) is not int:
                 index = part["index"] = self._choice_number(index)
             choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
-            delta, is_end = part.get("delta"), bool(part.get("finish_reason"))
+            delta = part.get("delta")
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
                 has_text = _take_texts(delta)
                 if has_text and choice.calls:
                     _pass(choice.calls)
                 if pieces := delta.get("tool_calls"):
-                    may_hold = not (is_whole or is_end)
+                    may_hold = not (is_whole or part.get("finish_reason"))
                     delta["tool_calls"] = [self._piece(choice, one, may_hold) for one in pieces]
             if part.get("finish_reason") is not None:
                 said = _finish_reason(part["finish_reason"])
@@ -201,7 +201,7 @@ class Normalizer:
                         sent = delta.get("tool_calls") or []
                         delta["tool_calls"] = [*sent, *map(_release, held)]
                     _pass(choice.calls)
-        if not isinstance(chunk.get("usage"), dict) and chunk.get("usage") is not None:
+        if (usage := chunk.get("usage")) is not None and not isinstance(usage, dict):
             del chunk["usage"]
         return chunk
 
