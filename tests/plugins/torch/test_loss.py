@@ -49,17 +49,9 @@ def test_rows_of_one_rollout_count_once_in_mean_and_deviation():
     assert rest == pytest.approx([-first] * 3, abs=1e-5)
 
 
-def test_a_rollout_without_siblings_is_compared_with_nothing():
-    assert group_advantages([[1.0, 0.0]]) == [[0.0, 0.0]]
-
-
 def test_rows_with_their_own_rewards_keep_their_differences():
     # Rollout means 0.5 and 0.5, so the group's mean is 0.5; the rows of the first differ from it.
     assert group_advantages([[1.0, 0.0], [0.5]], normalise_std=False) == [[0.5, -0.5], [0.0]]
-
-
-def test_equal_rewards_have_no_advantage():
-    assert group_advantages([[0.7], [0.7, 0.7]]) == [[0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("group", [[], [[1.0], []]])
