@@ -43,8 +43,11 @@ class Parrot(ModelApp[ChatRequest]):
     explained: ClassVar = {"n": "it has one beak"}
     max_body_bytes = 1000
 
+    def prompt(self, request):
+        return render_prompt(Words(), request)
+
     async def answer(self, request, scope, send):
-        prompt = render_prompt(Words(), request)
+        prompt = self.prompt(request)
         pieces = [
             Piece(
                 index,
@@ -171,6 +174,9 @@ async def test_only_health_needs_no_key(client):
     root = str(client.base_url).removesuffix("/v1/")
     health = await stranger.get(f"{root}/health", cast_to=object)
     assert health == {"status": "ok"}
+    asked = {"model": "polly", "messages": [SAID]}
+    counted = await client.post(f"{root}/tokenize", body=asked, cast_to=object)
+    assert counted == {"count": 1, "tokens": [len("userhi")]}
     assert [model.id async for model in client.models.list()] == ["polly"]
 
 

@@ -11,7 +11,7 @@ from agl_models.completions import Request, RequestError, dumps, parse_request
 
 
 class ModelApp(ABC, Generic[Request]):
-    """An ASGI application with ``/v1/chat/completions``, ``/v1/models`` and ``/health``.
+    """An application with ``/v1/chat/completions``, ``/v1/models``, ``/tokenize``, ``/health``.
 
     Args:
         model_name: What requests must ask for.
@@ -44,6 +44,14 @@ class ModelApp(ABC, Generic[Request]):
         Raises:
             RequestError: It is refused; nothing was sent yet.
         """
+
+    def prompt(self, request: Request) -> list[int]:
+        """Token ids of a request's prompt, for ``/tokenize``.
+
+        Raises:
+            RequestError: It has none; or this server does not say them.
+        """
+        raise RequestError(404, f"{self.title} counts no tokens before it answers")
 
     async def start(self) -> None:
         """Called in the event loop before the first request."""
@@ -87,6 +95,11 @@ class ModelApp(ABC, Generic[Request]):
             request = await self._request(receive)
             if request is not None:
                 await _until_gone(self.answer(request, scope, send), receive)
+        elif route == ("POST", "/tokenize"):
+            request = await self._request(receive)
+            if request is not None:
+                ids = self.prompt(request)
+                await send_whole(send, 200, dumps({"count": len(ids), "tokens": ids}), JSON)
         elif route == ("GET", "/v1/models"):
             about = {"object": "model", "created": 0, "owned_by": self.owner}
             card = {"id": self.model_name, **about, **self.card()}
@@ -95,7 +108,7 @@ class ModelApp(ABC, Generic[Request]):
             raise RequestError(
                 404,
                 f"no such address: {route[0]} {route[1]}; this server has "
-                "POST /v1/chat/completions, GET /v1/models and GET /health",
+                "POST /v1/chat/completions, POST /tokenize, GET /v1/models and GET /health",
             )
 
     async def _request(self, receive: Receive) -> Request | None:

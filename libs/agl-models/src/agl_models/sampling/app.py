@@ -72,10 +72,14 @@ class ChatApp(ModelApp[FormRequest]):
         """The version of the weights."""
         return {"model_version": str(self._weights.version)}
 
+    def prompt(self, request: FormRequest) -> list[int]:
+        """Its messages and tools by the model's chat template."""
+        return render_prompt(self._tokenizer, request, request.used_tools)
+
     async def answer(self, request: FormRequest, scope: Scope, send: Send) -> None:
         """Sample the choices of a request."""
         constraint = self._forms.constraint(request)
-        prompt_token_ids = render_prompt(self._tokenizer, request, request.used_tools)
+        prompt_token_ids = self.prompt(request)
         max_tokens = room_for_answer(request, len(prompt_token_ids), self._max_model_tokens)
         writer = AnswerWriter(request, f"chatcmpl-{secrets.token_hex(12)}", prompt_token_ids)
         sampling = [
