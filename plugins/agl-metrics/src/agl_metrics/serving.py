@@ -7,7 +7,16 @@ import click
 
 from agl.errors import MissingPluginError, install_line
 from agl_http.commands import stop_signal
-from agl_http.layers import ROUTE, Authenticated, ErrorGuard, Receive, Scope, Send
+from agl_http.layers import (
+    JSON,
+    ROUTE,
+    Authenticated,
+    ErrorGuard,
+    Receive,
+    Scope,
+    Send,
+    send_whole,
+)
 from agl_http.metrics import CONTENT_TYPE
 from agl_http.server import ServerThread, bind
 from agl_http.tokens import Grant, Tokens, token_in, without_token
@@ -47,18 +56,14 @@ class Exporter:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        status, body, kind = 404, f"the metrics are at {self.path}\n".encode(), "text/plain"
         if scope["path"] == "/health":
-            status, body, kind = 200, b'{"status":"ok"}', "application/json"
+            await send_whole(send, 200, b'{"status":"ok"}', JSON)
         elif scope["path"].rstrip("/") == self.path:
             scope[ROUTE] = self.path
-            status, body, kind = 200, await self.exposition(), CONTENT_TYPE
-        headers = [
-            (b"content-type", kind.encode()),
-            (b"content-length", b"%d" % len(body)),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            await send_whole(send, 200, await self.exposition(), CONTENT_TYPE.encode())
+        else:
+            text = f"the metrics are at {self.path}\n"
+            await send_whole(send, 404, text.encode(), b"text/plain")
 
     async def exposition(self) -> bytes:
         """The metrics of all processes, and of the store, in the text format 0.0.4."""

@@ -11,12 +11,14 @@ import click
 from starlette.applications import Starlette
 
 from agl_http.commands import stop_signal
-from agl_http.layers import CLOSING, App, Receive, Scope, Send, header
+from agl_http.layers import CLOSING, App, Receive, Scope, Send, header, send_whole
 from agl_http.server import ServerThread, bind
 from agl_ui.app import HEADERS, routes
 from agl_ui.data_sources import DataSources
 
 COOKIE = "agl-ui-key"
+_TEXT = b"text/plain; charset=utf-8"
+_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Keyed:
@@ -47,7 +49,7 @@ class Keyed:
                 "This page shows a store to who has its whole address: open the one that agl ui "
                 "printed when it started, with ?key= in it."
             )
-            return await _answer(send, 401, text.encode())
+            return await send_whole(send, 401, text.encode(), _TEXT, *_HEADERS)
         others = urlencode([pair for pair in pairs if pair[0] != "key"])
         # Relative, and a path of ours: what was asked for, without the key in the history, nor in
         # the addresses that people send on.
@@ -55,7 +57,7 @@ class Keyed:
         back = f"{path}?{others}" if others else path
         kept = f"{self._cookie}={self._key}; Path=/; HttpOnly; SameSite=Lax"
         more = (b"location", back.encode()), (b"set-cookie", kept.encode())
-        return await _answer(send, 303, b"", *more)
+        return await send_whole(send, 303, b"", _TEXT, *_HEADERS, *more)
 
     def _is_known(self, scope: Scope) -> bool:
         # Other programs of this host send theirs along, in forms that parsers of cookies refuse.
@@ -67,15 +69,6 @@ class Keyed:
         return self._key is not None and hmac.compare_digest(
             given.encode(errors="replace"), self._key.encode()
         )
-
-
-async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
-    kept = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-    kind = (b"content-type", b"text/plain; charset=utf-8")
-    length = (b"content-length", str(len(body)).encode())
-    head = [kind, length, *kept, *more]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body})
 
 
 class Server:

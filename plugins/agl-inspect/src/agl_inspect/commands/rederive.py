@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,13 +15,13 @@ from agl.utils.text import shorten
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.runs.comparing import MOST_TASKS
-from agl_inspect.runs.lookup import copy_store, file_of, find_run, rounded
+from agl_inspect.runs.lookup import Where, copy_of_store, find_run, rounded
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
 from agl_runs.user_code import put_on_path
 from agl_sqlite import SqliteLightningStore
-from agl_views.tables.stores import open_store, store_options
+from agl_views.tables.stores import store_options
 
 if TYPE_CHECKING:
     from agl_runs.records import Run
@@ -96,20 +95,13 @@ def _component(text: str, where: str) -> Component:
 
 def _derive(
     run: "Run",
-    where: tuple[Path | None, str | None],
+    where: Where,
     how: How,
     mode: str | None,
     new_id: str,
     folder: Path,
 ) -> Derivation:
-    path, url = where
-    with tempfile.TemporaryDirectory(prefix="agl-rederive-") as scratch:
-        if url is not None:
-            place, source = url, open_store(None, url)
-        else:
-            file = file_of(run, path)
-            place = str(file.absolute())
-            source = SqliteLightningStore(copy_store(file, Path(scratch)))
+    with copy_of_store(run, where) as (source, place):
         derivation = Derivation(source, run, how, mode)
 
         async def derive() -> None:

@@ -1,6 +1,5 @@
 """``agl replay``: a stored step, trained again."""
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,13 @@ import click
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl.utils.text import shorten
-from agl_inspect.runs.lookup import Where, copy_store, file_of, find_run
+from agl_inspect.runs.lookup import Where, copy_of_store, file_of, find_run
 from agl_runs.config.file import check_config, load_config, load_config_of_run
 from agl_runs.finding import enter
 from agl_runs.folders import CONFIG
 from agl_runs.local_runs import folder_here
 from agl_runs.replay import replay
-from agl_views.tables.stores import open_store, store_options
+from agl_views.tables.stores import store_options
 
 if TYPE_CHECKING:
     from agl_learning.trainer.replay_result import Compared, Replay
@@ -56,7 +55,7 @@ def command(
     """
     run = find_run(run_id, (path, url))
     folder_here(run)
-    path = file_of(run, path).absolute() if url is None else path
+    path = file_of(run, path).absolute() if url is None else path  # its configuration may move us
     found = _replay(run, (path, url), step, _config_of(run, config, overrides))
     if as_json:
         first = found.first_difference
@@ -87,17 +86,11 @@ def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "Co
 
 def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Replay":
     from agl.trainer import Trainer
-    from agl_sqlite import SqliteLightningStore
 
-    folder, (path, url) = Path(run.folder or ""), where
+    folder = Path(run.folder or "")
     checked = check_config(config, run_dir=folder)
     plan = checked.components.get("adapter")
-    with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
-        if url is not None:
-            store = open_store(None, url)
-        else:
-            assert path is not None
-            store = SqliteLightningStore(copy_store(path, Path(scratch)))
+    with copy_of_store(run, where) as (store, _):
         trainer = Trainer(
             algorithm=checked.components["algorithm"].build(),
             adapter=None if plan is None else plan.build(),

@@ -19,12 +19,7 @@ from agl_inspect.doctor.findings import (
     not_training,
     nothing_ran,
 )
-from agl_inspect.doctor.fixes import (
-    BLOCKS_LOOP,
-    CALLS_MIX,
-    CONSTANT_PROMPT,
-    EQUAL_REWARDS,
-)
+from agl_inspect.doctor.fixes import FINDING_FIXES
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_records.calls.reader import Recorded, recorded_parts
@@ -112,11 +107,13 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     _look_at_mixing(trial, result)
     for name in trial.constant_prompts:
         message = f"the prompt {name!r} has no placeholder, and is the same for every task"
-        result.findings.append(Finding("note", "constant_prompt", message, CONSTANT_PROMPT))
+        result.findings.append(
+            Finding("note", "constant_prompt", message, FINDING_FIXES["constant_prompt"])
+        )
     if trial.held:
         message = f"the agent held the event loop for {trial.held:.1f} s; other rollouts wait then"
         level: Level = "warning" if trial.shares_process else "note"
-        result.findings.append(Finding(level, "blocks_loop", message, BLOCKS_LOOP))
+        result.findings.append(Finding(level, "blocks_loop", message, FINDING_FIXES["blocks_loop"]))
     return result
 
 
@@ -129,7 +126,9 @@ def _look_at_spread(trial: Trial, result: Diagnosis) -> None:
         f"all {len(rewards)} rollouts of this task have the reward {rewards[0]:.4g}; an algorithm "
         "that compares the rollouts of a task learns nothing from equal ones"
     )
-    result.findings.append(Finding("warning", "equal_rewards", message, EQUAL_REWARDS))
+    result.findings.append(
+        Finding("warning", "equal_rewards", message, FINDING_FIXES["equal_rewards"])
+    )
 
 
 def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
@@ -145,7 +144,7 @@ def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
         "client, or an environment variable)"
     )
     level: Level = "error" if trial.shares_process else "warning"
-    result.findings.append(Finding(level, "calls_mix", message, CALLS_MIX))
+    result.findings.append(Finding(level, "calls_mix", message, FINDING_FIXES["calls_mix"]))
     result.trainable = result.trainable and not trial.shares_process
 
 

@@ -8,18 +8,7 @@ from typing import Any, Literal
 from agl.algorithm.adapter import TraceToTripletBase
 from agl.errors import AglError
 from agl.types import Attempt, Failure, Rollout
-from agl_inspect.doctor.fixes import (
-    BROKEN_CALL,
-    CALLS_NO_MODEL,
-    CUT_OFF,
-    FAILURE_FIXES,
-    FIXES,
-    NO_AGENT_NAMES,
-    PAST_THE_GATEWAY,
-    PROMPT_LOST,
-    TOO_LONG,
-    UNKNOWN_TOOL,
-)
+from agl_inspect.doctor.fixes import FAILURE_FIXES, FINDING_FIXES, FIXES
 from agl_inspect.doctor.grades import Graded
 from agl_inspect.doctor.trial import Trial
 from agl_records.calls.sources.unread import by_scope
@@ -81,7 +70,7 @@ def check_calls(calls: Sequence[Graded], trial: Trial, has_rewards: bool) -> lis
             message += (
                 f": {trial.num_unattributed} came to the gateway at an address that is no rollout's"
             )
-        fix = FIXES["no_calls"] if trial.takes_model else CALLS_NO_MODEL
+        fix = FIXES["no_calls"] if trial.takes_model else FINDING_FIXES["calls_no_model"]
         if not trial.learns:
             return [Finding("note", "no_calls", message, fix)]
         if not trial.needs_calls:
@@ -116,7 +105,9 @@ def check_prompts(calls: Sequence[Graded]) -> list[Finding]:
     if not lost:
         return []
     message = f"of {len(lost)} of {len(calls)} calls the model gets something else: "
-    return [Finding("error", "prompt_lost", message + lost[0].because, PROMPT_LOST)]
+    return [
+        Finding("error", "prompt_lost", message + lost[0].because, FINDING_FIXES["prompt_lost"])
+    ]
 
 
 def check_answers(calls: Sequence[Graded]) -> list[Finding]:
@@ -124,27 +115,29 @@ def check_answers(calls: Sequence[Graded]) -> list[Finding]:
     trained = [call for call in calls if call.excluded is None]
     found = Counter(call.tool_problem for call in trained)
     found["truncated"] = sum(call.truncated for call in trained)
-    kinds: dict[str, tuple[str, str]] = {
-        "truncated": ("were cut off at the limit of tokens", CUT_OFF),
-        "broken_tool_call": ("call a tool with arguments that are no JSON object", BROKEN_CALL),
-        "unknown_tool": ("call a tool that was not offered", UNKNOWN_TOOL),
+    kinds = {
+        "truncated": "were cut off at the limit of tokens",
+        "broken_tool_call": "call a tool with arguments that are no JSON object",
+        "unknown_tool": "call a tool that was not offered",
     }
     return [
-        Finding("warning", code, f"{found[code]} of {len(calls)} answers {what}", fix)
-        for code, (what, fix) in kinds.items()
+        Finding(
+            "warning", code, f"{found[code]} of {len(calls)} answers {what}", FINDING_FIXES[code]
+        )
+        for code, what in kinds.items()
         if found[code]
     ]
 
 
 def _fix(reason: ExclusionReason, calls: Sequence[Graded]) -> str:
     if reason == "no_token_ids" and not any(call.through_gateway for call in calls):
-        return PAST_THE_GATEWAY
+        return FINDING_FIXES["past_the_gateway"]
     if reason == "model_error" and any("context_length" in call.detail for call in calls):
-        return TOO_LONG
+        return FINDING_FIXES["too_long"]
     if reason == "agent_not_selected":
         names = sorted({call.agent_name for call in calls if call.agent_name})
         if not names:
-            return NO_AGENT_NAMES
+            return FINDING_FIXES["no_agent_names"]
         return FIXES[reason].replace("NAMES", ", ".join(names))
     return FIXES[reason]
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from itertools import pairwise
 
 Points = Sequence[tuple[float, float]]
@@ -81,19 +82,7 @@ def _number(value: float, span: float) -> str:
 
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 16, 36
-STYLE = """
-.agl-plot { --line: #2563eb; --mark: #15803d; --ink: #374151; --grid: #d1d5db; --paper: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  .agl-plot { --line: #60a5fa; --mark: #4ade80; --ink: #d1d5db; --grid: #374151; --paper: #111827; }
-}
-.agl-plot .paper { fill: var(--paper); }
-.agl-plot .line { fill: none; stroke: var(--line); stroke-width: 2; stroke-linejoin: round; }
-.agl-plot .mark { fill: var(--mark); stroke: var(--paper); stroke-width: 1.5; }
-.agl-plot .grid { stroke: var(--grid); stroke-width: 1; }
-.agl-plot text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-.agl-plot .key-line { fill: var(--line); }
-.agl-plot .key-mark { fill: var(--mark); }
-"""
+STYLE = files("agl_inspect.report").joinpath("curve.css").read_text("utf-8")
 """For a page that has such pictures in it; a picture by itself has it within."""
 
 

@@ -4,10 +4,11 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +22,7 @@ from agl_runs.differences import flat
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
 from agl_runs.local_runs import one_of, runs_here, runs_in
 from agl_runs.records import Run
+from agl_sqlite import SqliteLightningStore
 from agl_sqlite.file import open_to_read
 from agl_views.tables.stores import open_store, store_file, store_of
 
@@ -60,24 +62,28 @@ def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Await
     return read_and_close(open_store(file_of(run, path), None), read)
 
 
-def copy_store(file: Path, folder: Path) -> Path:
-    """Copy the file of a store, whether it is open elsewhere or not; the copy.
-
-    Args:
-        file: The store's; it is left as it is.
-        folder: Gets the copy, ``store.db``.
+@contextmanager
+def copy_of_store(run: Run, where: Where) -> Generator[tuple[LightningStore, str]]:
+    """The store that has a run, of a file a copy, whether it is open elsewhere or not; its place.
 
     Raises:
+        ConfigError: It is not where it was.
         DamagedRecordError: It cannot be read.
     """
-    copy = folder / STORE
-    copy.touch(mode=0o600)
-    try:
-        with closing(open_to_read(file)) as source, closing(sqlite3.connect(copy)) as target:
-            source.backup(target)
-    except sqlite3.Error as error:
-        raise DamagedRecordError(f"{file}: cannot be copied for reading: {error}") from error
-    return copy
+    path, url = where
+    if url is not None:
+        yield open_store(None, url), url
+        return
+    file = file_of(run, path).absolute()
+    with TemporaryDirectory(prefix="agl-copy-") as scratch:
+        copy = Path(scratch) / STORE
+        copy.touch(mode=0o600)
+        try:
+            with closing(open_to_read(file)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+        except sqlite3.Error as error:
+            raise DamagedRecordError(f"{file}: cannot be copied for reading: {error}") from error
+        yield SqliteLightningStore(copy), str(file)
 
 
 def file_of(run: Run, path: Path | None) -> Path:
