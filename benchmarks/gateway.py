@@ -27,8 +27,8 @@ from gateway_parts import SOURCE, Child, connect, http_request, request_body, st
 from agl.cli.shared import print_table
 
 CONCURRENCY = (1, 8, 32)
-SETTLE_SECONDS = 1.0
-"""For the records of a load to be written, before its CPU time is read."""
+SETTLE_SECONDS = 6.0
+"""For the records of a load to be packed and written, within 5 seconds, before its CPU is read."""
 
 Row = dict[str, float]
 
