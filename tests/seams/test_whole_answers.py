@@ -41,7 +41,7 @@ def call(name: str = "f", arguments: str = '{"a":1}') -> dict[str, Any]:
 
 def whole(*calls: dict[str, Any], content: str | None = "yes", **choice: Any) -> dict[str, Any]:
     """An answer of four tokens, as vLLM gives it to ``return_token_ids``."""
-    usage = choice.pop("usage", 4)
+    usage, prompt = choice.pop("usage", 4), choice.pop("prompt_tokens", 2)
     message = {"role": "assistant", "content": content, "tool_calls": list(calls) or None}
     return {
         "id": "c",
@@ -57,7 +57,7 @@ def whole(*calls: dict[str, Any], content: str | None = "yes", **choice: Any) ->
                 **choice,
             }
         ],
-        "usage": {"prompt_tokens": 2, "completion_tokens": usage, "total_tokens": 2 + usage},
+        "usage": {"prompt_tokens": prompt, "completion_tokens": usage, "total_tokens": 2 + usage},
     }
 
 
@@ -119,6 +119,8 @@ SHAPES: dict[str, Any] = {
     "any: `tool_calls` as its end, and no call": whole(finish_reason="tool_calls"),
     "any: tokens of a text, and no text": streamed(whole(content="")),
     "any: no text before a text that stops it": whole(content="", stop_reason="x"),
+    "SGLang: no text before a text that stops it": streamed(whole(content="", matched_stop="x")),
+    "any: 0 as the number of prompt tokens": whole(prompt_tokens=0),
     "any: only special tokens": whole(content=None, logprobs=SPECIAL),
     "any: another number of prompt tokens than ids": whole(prompt_token_ids=[1, 2, 3]),
 }

@@ -9,10 +9,10 @@ import pytest
 import agl
 from agl.errors import ConfigError
 from agl_apo import GEPA
-from agl_apo.history import read_histories
 from agl_apo.models import Models
 from agl_apo.options import PromptOptions
 from agl_testing.echo_llm import EchoLLM
+from agl_views.runs.prompt_runs import PromptRuns
 
 RESOURCES = {
     "plan_prompt": agl.PromptTemplate(template="Plan {request}."),
@@ -120,12 +120,14 @@ def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit,
             run_dir=str(tmp_path),
         )
         store = fit(algorithm, fickle, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
-    [history] = asyncio.run(read_histories(store))
-    seed, *others = history.nodes.values()
+    found = PromptRuns()
+    asyncio.run(found.take_entries(store))
+    [run] = found.runs.values()
+    seed, *others = [one for one in run.candidates.values() if one.texts]
     known, merged = [seed.texts], 0
     for one in others:
         changed = [sum(one.texts[name] != text[name] for name in text) for text in known]
-        parent = history.nodes[one.parent].texts
+        parent = run.candidates[one.parent].texts
         assert sum(one.texts[name] != parent[name] for name in parent) == min(changed)
         merged += all(one.texts[name] in [text[name] for text in known] for name in one.texts)
         known.append(one.texts)

@@ -262,6 +262,7 @@ async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(
         ({"finish_reason": "content_filter"}, ("refusal", None)),
         ({"finish_reason": "stop", "stop_reason": "END"}, ("stop_sequence", "END")),
         ({"finish_reason": "stop", "stop_reason": 151645}, ("end_turn", None)),
+        ({"finish_reason": "stop", "matched_stop": "END"}, ("stop_sequence", "END")),
     ],
 )
 async def test_why_it_stopped_is_translated(bench, client, choice: dict, expected: tuple) -> None:

@@ -13,6 +13,7 @@ from agl_gateway.app import DIALECTS
 from agl_gateway.asgi import Reply
 from agl_gateway.errors import RefusedError
 from agl_gateway.forward import relay
+from agl_gateway.normalizer import read_whole
 from agl_gateway.records import CallRecord, Origin
 
 anthropic, openai = pytest.importorskip("anthropic"), pytest.importorskip("openai")
@@ -376,3 +377,13 @@ def test_odd_whole_answers_are_seen_as_they_are_recorded(path: str, shape: str) 
         assert (seen_in(choice["message"]), choice["finish_reason"]) == (expected, "length")
     for text in (expected[0], expected[1], *(name for call in expected[2] for name in call[:2])):
         assert text in json.dumps(given)
+
+
+def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too() -> None:
+    message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
+    answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
+    (choice,) = json.loads(read_whole(json.dumps(answer).encode()))["choices"]
+    assert (seen_in(choice["message"]), choice["finish_reason"]) == (
+        ("", "", [("call_c_0", "f", '{"x": 1}')]),
+        None,
+    )

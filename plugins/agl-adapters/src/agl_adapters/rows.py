@@ -283,7 +283,7 @@ def _count_mismatch(call: ModelCall) -> str | None:
     some of them return no id of it. An answer that the limit cut off has none.
     """
     num_given = len(call.prompt_token_ids or ())
-    if call.input_tokens not in (None, num_given) and not call.choices:
+    if call.input_tokens and call.input_tokens != num_given and not call.choices:
         return (
             f"the server counted {call.input_tokens} tokens of the prompt, and there are "
             f"{num_given} token ids"

@@ -87,7 +87,7 @@ def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
             choice.setdefault(name, []).extend(ids)
     if text := part.get("text"):  # of completions
         choice["text"] = choice.get("text", "") + text
-    for name in ("finish_reason", "stop_reason", "weight_versions"):
+    for name in ("finish_reason", "stop_reason", "matched_stop", "weight_versions"):
         if (said := part.get(name)) is not None:
             choice[name] = said
 

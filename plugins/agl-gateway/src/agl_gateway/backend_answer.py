@@ -69,6 +69,8 @@ class _Choice(Struct):
     weight_versions: list[_Weights] | None = None
     stop_reason: Any = None
     """Of vLLM: the text that stopped it, or the id of a token."""
+    matched_stop: Any = None
+    """The same of SGLang."""
 
     def as_message(self) -> Any:
         return self.message if self.text is None else {"role": "assistant", "content": self.text}
@@ -197,7 +199,8 @@ def _contradiction(choice: _Choice) -> str | None:
     if reason in _OF_CALLS and message and not said & _CALLS:
         return f"its reason to finish is {reason!r}, and it has no call of a tool"
     # A limit cuts off what a server may hold back; a text that stops an answer is no part of it.
-    if reason == "length" or isinstance(choice.stop_reason, str) or choice.text or said - _ROLE:
+    stopped_by = choice.stop_reason or choice.matched_stop
+    if reason == "length" or isinstance(stopped_by, str) or choice.text or said - _ROLE:
         return None
     tokens = (choice.logprobs and choice.logprobs.content) or []
     texts = [token.token for token in tokens[:-1] if isinstance(token.token, str)]

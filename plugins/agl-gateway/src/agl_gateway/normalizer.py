@@ -286,7 +286,7 @@ def read_whole(body: bytes) -> bytes:
                 choice["message"] = part["delta"]
                 for call in part["delta"].get("tool_calls") or ():
                     del call["index"]
-            choice["finish_reason"] = part["finish_reason"]
+            choice["finish_reason"] = part.get("finish_reason")
     except BrokenAnswerError as failure:
         raise ValueError(str(failure)) from None
     except WRONG_FORM:

@@ -134,8 +134,9 @@ def _input(arguments: str) -> dict[str, Any]:
 
 def _ending(choice: Mapping[str, Any], has_calls: bool, has_refused: bool) -> dict[str, Any]:
     """``stop_reason`` and ``stop_sequence``."""
-    # vLLM says in `stop_reason` which text stopped it, and for a stop token its id.
-    stopped_by = choice.get("stop_reason")
+    # vLLM says in `stop_reason` which text stopped it, and for a stop token its id; SGLang in
+    # `matched_stop`.
+    stopped_by = choice.get("stop_reason") or choice.get("matched_stop")
     reason = STOP_REASONS.get(str(choice.get("finish_reason")), "end_turn")
     if reason == "end_turn":
         if has_calls:  # a call that tool_choice names ends with `stop`

@@ -170,7 +170,8 @@ def times_text(facts: RunFacts) -> str:
         "in training": training,
     }
     shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
-    if sampling is not None and training and steps:
+    is_in_turn = facts.total("time/idle") is None  # else rollouts run while the model is trained
+    if sampling is not None and training and steps and is_in_turn:
         shown += f"; {(sampling + training) / steps:.0%} of the steps sampled or trained"
     return shown
 
