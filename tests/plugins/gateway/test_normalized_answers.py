@@ -201,6 +201,9 @@ SHAPES = {
         events(piece(0, "a", "f", '{"x"'), piece(0, None, "f", ":1}")), ("", "", [A])),
     "a name in pieces": (events(piece(0, "a", "look_"), piece(0, None, "up", "{}")),
                          ("", "", [("a", "look_up", "{}")])),
+    "another name with the same id, after something else": (
+        events(piece(0, "a", "f"), {"reasoning_content": "a"}, piece(0, "a", "g")),
+        ("a", "", [("a", "f", ""), ("a", "g", "")])),
     "no ids": (events(piece(0, None, "f", '{"x":1}'), piece(0, "", "g", '{"y":2}')),
                ("", "", [("call_c_0", *A[1:]), ("call_c_1", *B[1:])])),
     "an object as arguments": (events(piece(0, "a", "f", {"x": 1})),

@@ -84,7 +84,7 @@ class ToolCall:
             return False
         arguments = "{}" if self.holds_object else self.arguments
         if call_id and self.has_own_id:
-            return bool(arguments) and name != self.name
+            return (bool(arguments) or self.is_passed) and name != self.name
         if name == self.name and is_numbered and not is_json_object(arguments):
             return False  # its name comes with each piece
         another = self.is_passed and name != self.name
