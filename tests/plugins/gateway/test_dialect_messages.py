@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.dialects.messages import Messages
@@ -413,6 +414,21 @@ async def test_tokens_are_counted_by_the_server_or_estimated(bench, client) -> N
     with pytest.raises(anthropic.NotFoundError, match=r"tokenize answered 404"):
         await client.messages.count_tokens(**asked)
     assert len(await bench.spans()) == 1
+
+
+async def test_who_leaves_while_it_asks_for_a_count_is_no_error_of_ours(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "agl.gateway")
+    url = client.base_url
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    path = f"{url.path}v1/messages/count_tokens"
+    head = f"POST {path} HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nContent-Length: 99\r\n\r\n"
+    writer.write(head.encode() + b"{")
+    await writer.drain()
+    writer.close()
+    await until(lambda: "while it sent the request" in caplog.text)
+    assert "Exception" not in caplog.text
 
 
 CALLED = {"name": "look", "arguments": "{}"}

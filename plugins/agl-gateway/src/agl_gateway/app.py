@@ -154,6 +154,8 @@ class GatewayApp:
                 await self._call(dialect, request)
         except RefusedError as refused:
             await _refuse(reply, refused, dialect or DIALECTS["chat/completions"])
+        except ClientGoneError as gone:  # of a request that is no call, and so has no record
+            logger.info("%s: %s", path, gone)
 
     def _route(self, scope: Scope) -> str:
         """What an address asks for, whoever's it is; ``none`` of others, so that there are few."""
