@@ -16,7 +16,13 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.store.forwarding import StandInStore
 from agl_runs.description import commit_of, options_of
-from agl_runs.differences import differences, options_that_shape, what_shapes
+from agl_runs.differences import (
+    differences,
+    flat,
+    options_that_shape,
+    shape_changes,
+    what_shapes,
+)
 from agl_runs.replay import replay
 from agl_sqlite import SqliteLightningStore
 
@@ -230,6 +236,23 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(
     shown = what_shapes(agl.RunStart(run_id="a", algorithm="toy", config=config(now)))
     assert (name in shown) == (not is_safe and not name.startswith("algorithm."))
     assert options_that_shape(Steps()) == {"type": "steps", "epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "is_same"), [("/new/a/m", True), ("/old/a/m", True), ("/new/b/m", False)]
+)
+def test_a_path_is_the_same_where_it_is_or_as_it_lies_from_the_run(
+    model: str, is_same: bool
+) -> None:
+    then, now = ({"algorithm": {"model": one}} for one in ("/old/a/m", model))
+    before = agl.Run(run_id="a", algorithm="toy", create_time=0.0, config=then, folder="/old/run")
+    start = agl.RunStart(run_id="a", algorithm="toy", config=now, folder="/new/run")
+    found = [f"algorithm.model: /old/a/m then, {model} now"][is_same:]
+    assert differences(before, start, Steps()) == ([], found)
+    old, new = ({"options": flat(one.config), "folder": one.folder} for one in (before, start))
+    assert shape_changes(old, new) == found
+    unknown = {"options": old["options"]}  # of before folders were noted
+    assert bool(shape_changes(unknown, new)) == (model != "/old/a/m")
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])

@@ -192,7 +192,9 @@ def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
             credits=[Credit(reward=0.0)],
             model_versions=["3"],
         )
-        weighed.append(Weighed(row, [Advantage(value=[-1, 1][n % 2], group="", because="")]))
+        weighed.append(
+            Weighed(row, [Advantage(value=[-1, 1][n % 2], group="", because="", estimator="grpo")])
+        )
     measured, used = algorithm.update(weighed)
     assert measured["logprob_gap"] > 0.001
     assert measured["clip_fraction"] == 0
@@ -371,9 +373,9 @@ def test_function_in_the_place_of_a_model_s_name_is_refused_at_once():
         wrong(model="none")
 
 
-def test_a_critic_that_is_another_is_another_run():
+def test_a_critic_that_is_another_is_another_run(tmp_path):
     head, copy = (agl_torch.PPO(model="none", critic=kind) for kind in ("head", "copy"))
-    assert head.shape() != copy.shape()
+    assert head.shape(tmp_path) != copy.shape(tmp_path)
 
 
 def test_a_teacher_of_other_tokens_is_refused(tmp_path, tokenizer):

@@ -480,15 +480,21 @@ def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo
 
 
 async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_path):
-    for name in ("one", "other"):
-        build_model().save_pretrained(tmp_path / name)
-    await line(says_red, grpo(model=str(tmp_path / "one"), steps=1), ["one"])
-    folder = str(tmp_path / "run")
-    changed = grpo(model=str(tmp_path / "other"), resume_from=folder)
-    with pytest.raises(ConfigError, match="a run with other options: model: one then, other now"):
-        await line(says_red, changed, ["one"])
-    again = await line(says_red, grpo(model=str(tmp_path / "one"), resume_from=folder), ["one"])
+    one, other = (str(tmp_path / name / "final") for name in ("one", "other"))
+    for model in (one, other):
+        build_model().save_pretrained(model)
+    await line(says_red, grpo(model=one, steps=1), ["one"])
+    file = tmp_path / "run/run.json"
+    record = json.loads(file.read_text())
+    record["shape"].pop("folder", None)  # as starts of before wrote it
+    record["shape"]["options"]["model"] = one
+    file.write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"options: model: .*one/final then, .*other/final now"):
+        await line(says_red, grpo(model=other, resume_from=str(file.parent)), ["one"])
+    again = await line(says_red, grpo(model=one, resume_from=str(file.parent)), ["one"])
     assert again.summary["steps"] == 2
+    with pytest.raises(ConfigError, match=r"options: model: .*one/final then, .*other/final now"):
+        await line(says_red, grpo(model=other, resume_from=str(file.parent), steps=3), ["one"])
 
 
 async def test_a_run_goes_on_that_was_moved_with_its_model(line, grpo, tmp_path):

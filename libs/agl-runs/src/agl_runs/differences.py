@@ -4,8 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from agl.algorithm.base import Algorithm
 from agl_runs.description import options_of
@@ -35,7 +34,8 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
     both = before.config.keys() & now.config.keys()
     old, new = (flat({n: c[n] for n in c if n in both}) for c in (before.config, now.config))
     # A path may be an algorithm's type, say; its name is compared where the run is found.
-    changed = [one for one in _changed(old, new) if one[0] != "algorithm.type"]
+    homes = before.folder, now.folder
+    changed = [one for one in _changed(old, new, homes) if one[0] != "algorithm.type"]
     retyped = tuple(name.removesuffix("type") for name, _, _ in changed if name.endswith(".type"))
     for name, was, is_now in changed:
         if retyped and name.startswith(retyped) and not name.endswith(".type"):
@@ -48,29 +48,21 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
             {name: f"{d.num_tasks} tasks ({d.digest})" for name, d in one.datasets.items()}
             for one in (before, now)
         ]
-        for name, was, is_now in _changed(*digests):
+        for name, was, is_now in _changed(digests[0], digests[1]):
             unsafe.append(_text(f"{name} tasks", was, is_now))
     _compare_code(before.code, now.code, safe, unsafe)
     return safe, unsafe
 
 
 def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
-    """The options of an algorithm on which its results depend; as JSON gives them.
-
-    Of a folder, as of a model, it is the last part: a run may move with it.
-    """
+    """The options of an algorithm on which its results depend; as JSON gives them."""
 
     def shapes(name: str) -> bool:
         grows = _is_told(name, algorithm, "growing_options")
         return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
 
     given = flat({"algorithm": options_of(algorithm)}).items()
-    return {n.removeprefix("algorithm."): _name_of(value) for n, value in given if shapes(n)}
-
-
-def _name_of(value: Any) -> Any:
-    is_folder = isinstance(value, str) and os.path.isdir(value)
-    return Path(value).resolve().name if is_folder else value
+    return {n.removeprefix("algorithm."): value for n, value in given if shapes(n)}
 
 
 def _is_safe(name: str, algorithm: Algorithm) -> bool:
@@ -102,21 +94,21 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
-def shape_changes(
-    before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
+def shape_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two starts, for people; nothing of a part that one of them lacks.
 
     Args:
-        before: ``options``, of ``options_that_shape``, and ``others``, of ``what_shapes``.
+        before: ``options``, of ``options_that_shape``, ``others``, of ``what_shapes``, and
+            ``folder`` of the run.
         now: Likewise.
     """
     found: list[str] = []
+    homes = before.get("folder"), now.get("folder")
     for part in ("options", "others"):
-        old, new = before.get(part) or {}, now.get(part) or {}
+        old, new = (cast("Mapping[str, Any]", one.get(part) or {}) for one in (before, now))
         # One was begun from Python, which records less.
         is_like = ("agent" in old) == ("agent" in new)
-        for name, was, is_now in _changed(old, new) if old and new else ():
+        for name, was, is_now in _changed(old, new, homes) if old and new else ():
             is_plugin_more = was is _ABSENT and name.startswith("version of ")
             if not is_plugin_more and (is_like or _ABSENT not in (was, is_now)):
                 found.append(_text(name, was, is_now))
@@ -157,12 +149,31 @@ def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _changed(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    homes: tuple[str | None, str | None] = (None, None),
+) -> Iterator[tuple[str, Any, Any]]:
+    """What differs; ``homes`` are the folders of the run, then and now.
+
+    A path is as it was where it is the same, or lies the same way from the run's folder: a run may
+    move with its model.
+    """
     for name in dict.fromkeys((*old, *new)):
         was, now = old.get(name, _ABSENT), new.get(name, _ABSENT)
         # What is left out and what is None are the same to a constructor.
-        if was != now and {was is _ABSENT or was is None, now is _ABSENT or now is None} != {True}:
+        if was == now or {was is _ABSENT or was is None, now is _ABSENT or now is None} == {True}:
+            continue
+        if not (_is_path(was) and _is_path(now) and _from(homes[0], was) == _from(homes[1], now)):
             yield name, was, now
+
+
+def _is_path(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and os.path.isabs(value)
+
+
+def _from(folder: str | None, path: str) -> str:
+    return os.path.relpath(*map(os.path.realpath, (path, folder))) if folder else path
 
 
 def _is_more(old: Any, new: Any) -> bool:
@@ -182,4 +193,6 @@ def _shown(value: Any) -> str:
     if value is _ABSENT:
         return "none"
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    if len(text) <= _SHOWN:
+        return text
+    return f"…{text[1 - _SHOWN :]}" if _is_path(value) else f"{text[: _SHOWN - 1]}…"

@@ -44,8 +44,9 @@ class Generation:
     step 0 by itself."""
     algorithm: str | None = None
     """Whose run it is; None where nobody said."""
-    shape: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """On what its results depend: ``options`` of the algorithm, and all ``others``; JSON values."""
+    shape: dict[str, Any] = field(default_factory=dict[str, Any])
+    """On what its results depend: ``options`` of the algorithm, all ``others``, and its ``folder``
+    then; JSON values."""
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -245,10 +245,15 @@ class Training(Algorithm):
     async def clean_up(self) -> None:
         """Let go of what ``begin`` and the others hold; called at the end, whatever happened."""
 
-    def shape(self) -> dict[str, dict[str, Any]]:
-        """On what the results of this start depend, see ``agl_runs.differences``."""
+    def shape(self, folder: Path) -> dict[str, Any]:
+        """On what the results of a start in a folder depend, see ``agl_runs.differences``."""
         others = dict(self._run_context.what_shapes)
-        return {"options": options_that_shape(self), "others": others}
+        return {"options": options_that_shape(self), "others": others, "folder": str(folder)}
+
+    def changed_options(self, folder: Path) -> list[str]:
+        """How options differ from those that the run in a folder had."""
+        before = read_generation(folder)
+        return shape_changes(before.shape, {**self.shape(folder), "others": {}}) if before else []
 
     def check_options(self, folder: Path) -> None:
         """Refuse to go on with other options than the run in a folder had, unless that is forced.
@@ -256,10 +261,7 @@ class Training(Algorithm):
         Raises:
             ConfigError: It names what differs.
         """
-        before = read_generation(folder)
-        changes = (
-            shape_changes(before.shape, {"options": self.shape()["options"]}) if before else []
-        )
+        changes = self.changed_options(folder)
         if changes and not self._run_context.is_forced:
             raise ConfigError(
                 f"{self.title}: {str(folder)!r} holds a run with other options: "

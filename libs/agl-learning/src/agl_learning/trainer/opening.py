@@ -38,7 +38,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
     with hold_run(folder):
-        before, shape = read_generation(folder), training.shape()
+        before, shape = read_generation(folder), training.shape(folder)
         about: dict[str, Any] = {"algorithm": training.name, "shape": shape}
         if not origin.is_same_run or origin.checkpoint is None:
             about["origin"] = origin.other_run

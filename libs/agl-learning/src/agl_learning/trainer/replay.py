@@ -21,7 +21,6 @@ from agl_learning.trainer.comparison import (
 )
 from agl_learning.trainer.opening import new_session
 from agl_learning.trainer.replay_result import Replay
-from agl_runs.differences import shape_changes
 
 if TYPE_CHECKING:
     from agl_learning.collect.collector import Collector
@@ -59,7 +58,7 @@ async def replay(training: "Training", step: int, folder: Path | None) -> Replay
             await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
             exact = steps[step].weights is not None and training.deterministic
             told = new_replay(step, progress.step, exact)
-            others = shape_changes(begun.shape, {"options": training.shape()["options"]})
+            others = training.changed_options(folder)
             told.notes += [f"with another option than the run: {one}" for one in others]
             if progress.step in steps:
                 name, before = f"weights after step {progress.step}", steps[progress.step].weights
