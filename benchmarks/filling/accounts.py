@@ -53,7 +53,7 @@ def account(fate: Fate, truncated: tuple[bool, ...]) -> str:
     if is_compared:
         because = holes.text("because")
         value = holes.number("advantage")
-        about["advantage"] = Advantage(value=value, group="", because=because)
+        about["advantage"] = Advantage(value=value, group="", because=because, estimator="grpo")
     trained = [Trained(**reward)] if is_rewarded else []
     excluded: list[Exclusion] = []
     for row, one in enumerate(calls):

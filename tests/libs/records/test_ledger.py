@@ -54,7 +54,7 @@ async def test_the_store_keeps_a_ledger_per_step(memory_store) -> None:
         ledger.add_call(call("a", rollout_id, attempt_id))
         ledger.train(
             row("a", rollout_id=rollout_id, attempt_id=attempt_id),
-            [Advantage(value=0.5, group="", because="1 against 0.5")],
+            [Advantage(value=0.5, group="", because="1 against 0.5", estimator="grpo")],
             number=0,
         )
         rollouts = await memory_store.query_rollouts(rollout_id_in=[rollout_id])

@@ -18,7 +18,11 @@ def balanced() -> Ledger:
     for name in ("a", "b"):
         ledger.add_call(call(name))
         ledger.add_reward("ro-1", "at-1", f"r{name}")
-    ledger.train(row("a"), [Advantage(value=0.5, group="", because="1 against 0.5")], number=0)
+    ledger.train(
+        row("a"),
+        [Advantage(value=0.5, group="", because="1 against 0.5", estimator="grpo")],
+        number=0,
+    )
     ledger.exclude(exclusion("b"))
     ledger.use_reward("ro-1", "at-1", "ra")
     ledger.exclude(

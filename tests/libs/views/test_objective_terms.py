@@ -95,6 +95,9 @@ def test_without_a_deviation_the_advantage_is_the_distance_and_a_rule_may_give_l
 def test_a_long_answer_costs_what_the_ledger_says() -> None:
     found = values(of_call(reward=0.5, overlong=-0.5), **{"overlong.buffer": 20})
     assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
+    unsaid = values(of_call(reward=0.5), **{"overlong.buffer": 20})
+    assert (unsaid["event"], unsaid["rule"], unsaid["overlong"]) == (1.0, -0.5, None)
+    assert "overlong" not in values(of_call(overlong=0.0), **{"overlong.buffer": 20})
 
 
 @pytest.mark.parametrize(

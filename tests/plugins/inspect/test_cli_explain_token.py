@@ -17,6 +17,7 @@ from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
 from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_records.types import Advantage, Trained
 from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -44,26 +45,41 @@ class Options(WeighingOptions):
     max_tokens: int | None = None
 
 
+def as_before(one: Trained) -> Trained:
+    """As versions wrote it whose advantages had three fields."""
+    had = one.advantage and one.advantage.model_dump(include={"value", "group", "because"})
+    return one.changed(advantage=had and Advantage(**had))
+
+
 async def weighed(
-    store: Any, rollouts: list[Any], options: WeighingOptions, **adapter: Any
+    store: Any,
+    rollouts: list[Any],
+    options: WeighingOptions,
+    of_before: bool = False,
+    **adapter: Any,
 ) -> None:
     """What a learning algorithm does in a step, as run ``r``."""
     ledger, reader = Ledger(), Reader(store, TraceToRows(**adapter), DEFAULT)
     ended = [await reader.read(one, 0, ledger) for one in rollouts]
     weigh(Collected(ended, ledger, 0.0), options)
+    if of_before:
+        ledger.trained = [as_before(one) for one in ledger.trained]
     await save_ledger(store, ledger, rollouts, step=1, algorithm="toy", run="r", generation=1)
 
 
-def make(file: str = "agl.yaml", **options: Any) -> list[str]:
+def make(
+    file: str = "agl.yaml", of_before: bool = False, is_said: bool = True, **options: Any
+) -> list[str]:
     """A step of three rollouts of a task, of which the last failed."""
 
     async def fill() -> list[str]:
         store = SqliteLightningStore("s.db")
-        given = {"file": file, "algorithm": {**OPTIONS, **options}}
+        given = {"file": file, "algorithm": {**OPTIONS, **(options if is_said else {})}}
         await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
         ended = [await add(store, spans) for spans in ([*FIRST, *SECOND], OTHER)]
         ended.append(await add(store, FAILED, "failed"))
-        await weighed(store, ended, Options(estimator=options.get("estimator", "grpo")))
+        estimated = Options(estimator=options.get("estimator", "grpo"))
+        await weighed(store, ended, estimated, of_before)
         await store.close()
         return [rollout.rollout_id for rollout in ended]
 
@@ -102,7 +118,7 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
 
 async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
     options: dict[str, Any] = {"max_tokens": 10, "overlong": {"buffer": 5, "penalty": 0.5}}
-    adapter = {"truncated": "mask"}
+    adapter: dict[str, Any] = {"truncated": "mask"}
     store = InMemoryLightningStore()
     given = {"algorithm": options, "adapter": adapter}
     await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
@@ -214,9 +230,13 @@ def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
     assert "again      credit: 0 in the ledger, 0.5 now DIFFERS" in text
 
 
-def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> None:
+@pytest.mark.parametrize("estimator", ["rloo", {"type": "rloo"}])
+@pytest.mark.parametrize("of_before", [False, True])
+def test_what_an_estimator_of_a_whole_step_did_is_one_term(
+    explain: Explain, estimator: Any, of_before: bool
+) -> None:
     pytest.importorskip("torch")
-    one, _, _ = make(estimator="rloo")
+    one, _, _ = make(estimator=estimator, of_before=of_before)
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
     terms = {term["name"]: term for term in why["terms"]}
     assert "baseline" not in terms
@@ -226,6 +246,16 @@ def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain: Explain) -> 
     )
     assert [number["same"] for number in why["again"]["numbers"]] == [True] * 3
     assert why["again"]["numbers"][2]["now"] == 1.0  # of two the other is the mean of the others
+
+
+def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain: Explain) -> None:
+    pytest.importorskip("torch")
+    one, _, _ = make(estimator="rloo", of_before=True, is_said=False)
+    why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
+    terms = {term["name"]: term["because"] for term in why["terms"]}
+    assert "by which estimator is not recorded: rloo (" in terms["estimator"]
+    assert "what made its advantage is not recorded" in why["again"]["problem"]
+    assert [number["what"] for number in why["again"]["numbers"]] == ["credit", "mean of the group"]
 
 
 def test_an_estimator_of_ones_own_is_found_beside_the_file_of_its_run(

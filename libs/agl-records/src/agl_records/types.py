@@ -99,8 +99,8 @@ class Credit(Record):
     """A sentence for a person, with the arithmetic."""
     group: str = ""
     """Calls of sibling rollouts with this key are compared with each other; "" is everything."""
-    overlong: float = 0.0
-    """What a long answer cost; the reward is less this."""
+    overlong: float | None = None
+    """What a long answer cost; the reward is less this. None: nothing, or it is not recorded."""
     step: StepCredit | None = None
     reason: ExclusionReason = "no_reward"
     """Why there is no reward; only read where ``reward`` is None."""
@@ -114,8 +114,9 @@ class Advantage(Record):
     """What it was compared with."""
     because: str
     """The arithmetic, for a person."""
-    estimator: str = "grpo"
-    """Its name, or ``module:function``."""
+    estimator: str = ""
+    """Its name, or ``module:function``; "" in a record of before it was noted, which lacks what
+    follows, too."""
     is_mean: bool = False
     """Whether it is the mean over tokens of which each had its own, so that none is known to have
     it."""

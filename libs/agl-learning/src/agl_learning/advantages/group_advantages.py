@@ -25,6 +25,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from agl_learning.advantages.estimator_option import DEFAULT
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, Credit
 
@@ -168,7 +169,7 @@ def _of_credit(
             f"; plus {step.weight:.4g} times {step.reward:.4g} against mean {group.mean:.4g}, "
             f"std {group.std:.4g} of {number} rollouts ({step.group})"
         )
-    return Advantage(value=value, group=credit.group, because=because)
+    return Advantage(value=value, group=credit.group, because=because, estimator=DEFAULT)
 
 
 def _advantage(reward: float, group: Moments, normalise_std: bool) -> float:

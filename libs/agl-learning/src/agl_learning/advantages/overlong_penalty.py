@@ -102,9 +102,8 @@ def punished(
             longest = longest_answer((row for _, row in numbered), options.max_tokens, is_cut_off)
             part = punishment(longest, options.max_tokens, options.overlong.buffer)
             cost = options.overlong.penalty * part
-            if cost:
-                why = f"; {cost:+.4g} for an answer of {longest} tokens"
-                numbered = [(number, _with(row, cost, why)) for number, row in numbered]
+            why = f"; {cost:+.4g} for an answer of {longest} tokens" if cost else ""
+            numbered = [(number, _with(row, cost, why)) for number, row in numbered]
         yield one, numbered
 
 

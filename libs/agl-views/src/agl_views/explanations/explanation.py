@@ -13,6 +13,7 @@ from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
+    Advantage,
     Credit,
     Exclusion,
     ExclusionReason,
@@ -57,8 +58,9 @@ class CallLine:
     is_mean: bool = False
     """Whether that advantage is the mean over its tokens: each had its own, which is not kept."""
     estimator: str = ""
-    overlong: float = 0.0
-    """What the length of an answer cost."""
+    """What made that advantage; "" is not recorded."""
+    overlong: float | None = None
+    """What the length of an answer cost; None is not recorded."""
     excluded: ExclusionReason | None = None
     """The code why it was not trained."""
     detail: str = ""
@@ -289,12 +291,17 @@ def _line(
         group=advantage.group if advantage else None,
         advantage=advantage.value if advantage else None,
         advantage_because=advantage.because if advantage else "",
-        is_mean=advantage is not None and advantage.is_mean,
+        is_mean=advantage is not None and _is_mean(advantage),
         estimator=advantage.estimator if advantage else "",
-        overlong=credit.overlong if credit else 0.0,
+        overlong=credit.overlong if credit else None,
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )
+
+
+def _is_mean(advantage: Advantage) -> bool:
+    # Only in words did versions of before say it.
+    return advantage.is_mean or (not advantage.estimator and ", the mean of " in advantage.because)
 
 
 async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -> list[LedgerPart]:

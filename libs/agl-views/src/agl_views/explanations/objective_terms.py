@@ -60,13 +60,15 @@ def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term
     said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
     terms = [Term("event", raw, said)]
     cost = found.call.overlong
-    rest = credit - raw - cost
+    rest = credit - raw - (cost or 0.0)
     why = (
         f"rule {found.call.rule!r}: {found.call.because}" if found.call.rule else found.call.because
     )
     terms.append(Term("rule", 0.0 if abs(rest) <= _SMALL * max(1.0, abs(raw)) else rest, why))
-    if cost:
-        told = f"an answer within the last {options.get('overlong.buffer')} tokens before the limit"
+    buffer = options.get("overlong.buffer")
+    if cost or (cost is None and buffer):
+        told = f"an answer within the last {buffer} tokens before the limit"
+        told = told if cost else f"what {told} cost is not recorded, and is in the rule's number"
         terms.append(Term("overlong", cost, told))
     return terms
 
@@ -80,7 +82,8 @@ def _advantage(
         return [Term("estimator", None, f"{why}: {found.call.advantage_because}")]
     if name != DEFAULT or group is None:
         about = f"{name!r}: {ABOUT[name]}; " if name in ABOUT else ""  # one's own has said it
-        why = f"estimator {about}{found.call.advantage_because}"
+        named = f"estimator {about}" if name else "by which estimator is not recorded: "
+        why = f"{named}{found.call.advantage_because}"
         return [Term("estimator", advantage - credit, why)]
     distance = credit - group.mean
     counted = f"{group.num_counted} rollouts"

@@ -36,6 +36,7 @@ async def recompute(
     options: Mapping[str, Any],
     chain: Chain,
     item: Item,
+    estimator: str,
 ) -> Recomputed:
     """Compute what a call got once more.
 
@@ -45,17 +46,24 @@ async def recompute(
         options: Of the algorithm.
         chain: Of its rollout.
         item: The call in the ledger.
+        estimator: That made its advantage; "" where that is not recorded.
     """
     siblings, served_model = chain.siblings, chain.calls[item.call_id].served_model
-    model, estimator, problem = None, DEFAULT, ""
+    model, problem = None, ""
     if item.advantage is None:  # it was compared with nothing
+        estimator = DEFAULT
         siblings = [one for one in siblings if one[0].rollout_id == item.rollout_id]
     else:
         model = TrainedModel(name=served_model) if served_model else None
-        estimator = item.advantage.estimator
     is_known = estimator in ADVANTAGES or ":" in estimator
-    if not is_known or (item.advantage is not None and item.advantage.is_foreseen):
-        problem = f"estimator {estimator!r} needs what models say of tokens: agl replay computes it"
+    is_foreseen, is_recorded = bool(item.advantage and item.advantage.is_foreseen), bool(estimator)
+    if item.advantage is not None and not item.advantage.estimator:  # a record of before
+        is_foreseen = item.advantage.because.startswith(f"{DEFAULT} (")
+        is_recorded &= estimator == DEFAULT or not options.get("kl.coefficient")
+    if is_foreseen or not (is_known and is_recorded):
+        needs = f"estimator {estimator!r} needs what models say of tokens"
+        missing = needs if is_recorded else "what made its advantage is not recorded"
+        problem = f"{missing}: agl replay computes it"
         estimator = DEFAULT
     names = (one.name for one in fields(WeighingOptions))
     given: dict[str, Any] = {name: options[name] for name in names if name in options}
