@@ -1,6 +1,7 @@
 """The tower stays as small as it was built."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_wheels_that_the_readme_names_are_all_that_they_need() -> None:
     words = re.search(r"pip install dist/agl_\{(.*?)\}", readme)
     named = {f"agl-{word}" for word in words[1].split(",")}
     assert {need for name in named for need in needs[name] & needs.keys()} <= named
+
+
+def test_ci_runs_tests_with_other_releases_where_a_package_that_they_need_changed(
+    tmp_path: Path,
+) -> None:
+    text = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    script = f"""set -euo pipefail
+        {re.search(r"^changed.*?^}", text, re.MULTILINE | re.DOTALL)[0]}
+        mkdir -p libs/agl-x/src plugins/agl-y && touch libs/agl-x/src/x.py
+        echo 'dependencies = ["agl-x~=0.1.0"]' > plugins/agl-y/pyproject.toml
+        git init -q && git add . && base=$(git write-tree)
+        changed before plugins/agl-y && echo 1 > libs/agl-x/src/x.py && changed after plugins/agl-y
+    """
+    run = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (run.stdout, "[before] nothing" in run.stderr) == ("after\n", True), run.stderr
 
 
 def test_core_does_not_grow() -> None:

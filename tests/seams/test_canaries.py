@@ -112,7 +112,13 @@ async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_t
     await hook.on_run_start(algorithm, store)
     open_ids = [(await store.enqueue_rollout("task", metadata=about)).rollout_id for _ in "ab"]
     hook._open = dict.fromkeys(open_ids, ("empty", 1))
-    await hook.on_run_end(algorithm)
+    await hook.on_run_end(algorithm, None)
     statuses = [one.status for one in await store.query_rollouts()]
     assert (left.status, statuses) == ("queuing", ["cancelled", "succeeded", "succeeded"])
-    assert "Stepless has no steps, so that no canary ran beside it" in caplog.text
+    # Nothing is said of a run that failed, or was stopped, in its first step.
+    warning = "Stepless has no steps, so that no canary ran beside it"
+    for about, error in (({}, OSError()), ({}, None), ({"step": 1}, None)):
+        await store.enqueue_rollout("task", metadata={"run": "it", **about})
+        await hook.on_run_start(algorithm, store)
+        await hook.on_run_end(algorithm, error)
+        assert caplog.text.count(warning) == (error is None)

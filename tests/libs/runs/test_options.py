@@ -195,6 +195,7 @@ class Clip(Group):
 class Holder:
     clip: Clip = Clip(high=0.4)
     more: Clip | None = None
+    rate: float = 0.1
 
     def __post_init__(self) -> None:
         check_options("Mine", self)
@@ -229,6 +230,27 @@ def test_a_bare_value_and_a_key_of_its_group_are_overrides_that_go_together() ->
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["algorithm.rate=0.1", "algorithm.rate.x=1"],
+            "a.yaml: algorithm.rate is 0.1 and has no 'x'",
+        ),
+        (["algorithm.clip=9", "algorithm.clip.high=0.5"], "algorithm.clip.low: "),
+    ],
+)
+def test_a_bare_value_that_takes_no_keys_is_named_with_them(
+    overrides: list[str], message: str
+) -> None:
+    values: dict[str, Any] = {}
+    apply_overrides(values, overrides)
+    with pytest.raises(ConfigError) as caught:
+        validate(Holder, values["algorithm"], "a.yaml: algorithm")
+    assert message in str(caught.value)
+    assert "''" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"low": 1}, "clip.low must be at least 0 and below 1; got 1"),
@@ -250,7 +272,9 @@ def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str)
 
 def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json() -> None:
     shown = {one.name: one for one in with_inner(schema_of(Holder).options)}
-    assert list(shown) == ["clip", "clip.low", "clip.high", "more", "more.low", "more.high"]
+    inner = [name for name in shown if name != "rate"]
+    assert inner == ["clip", "clip.low", "clip.high", "more", "more.low", "more.high"]
     assert (shown["clip.high"].default, shown["more.high"].default) == (0.4, None)
     assert repr(shown["clip"].default) == "{'high': 0.4}"
-    assert redact(vars(Holder(clip=0.1))) == {"clip": {"low": 0.1, "high": 0.4}, "more": None}
+    kept = redact(vars(Holder(clip=0.1)))
+    assert kept == {"clip": {"low": 0.1, "high": 0.4}, "more": None, "rate": 0.1}

@@ -22,6 +22,10 @@ SCHEMA = {
 TOOL = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": True}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": True}}
 
+HOSTED = {"type": "web_search"}
+ALLOWED = {"type": "allowed_tools", "mode": "required"}
+SPACE = {"type": "namespace", "name": "s"}
+
 
 def ask(given: object = "hello big world", **fields: object) -> dict:
     return {"model": "echo", "input": given, **fields}
@@ -213,7 +217,12 @@ def test_items_of_every_kind_are_translated() -> None:
         ({"store": True}, "store: the gateway keeps responses for the calls of their"),
         ({"background": True}, "background: the gateway answers while the agent waits"),
         ({"truncation": "auto"}, "truncation: got 'auto'"),
-        ({"tools": [{"type": "web_search"}]}, "tools: there are only tools that"),
+        ({"tools": [HOSTED]}, "tools: there are only tools that"),
+        ({"tools": [{**SPACE, "tools": [HOSTED]}]}, "tools: there are only tools that"),
+        (
+            {"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": [HOSTED]}},
+            "tool_choice.tools: none of them is a tool in 'tools' that the agent runs",
+        ),
         ({"tools": [{"type": "computer_use_preview"}]}, "tools.0.type: got 'computer_use_preview'"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary: got 'long'"),
         ({"reasoning": {"context": "current_turn"}}, "reasoning.context: got 'current_turn'"),
@@ -263,9 +272,14 @@ def test_tools_that_only_openai_runs_are_left_out_and_marked(choice: object) -> 
     assert exchange.degraded[0].startswith("tools.0: a tool of type 'web_search'")
 
 
+def test_a_namespace_without_tools_is_no_tool_that_openai_runs() -> None:
+    exchange = Responses().read(json.dumps(ask(tools=[{**SPACE, "tools": []}])).encode())
+    assert "tools" not in json.loads(exchange.request)
+
+
 def test_only_allowed_tools_are_offered() -> None:
     allowed = [{"type": "function", "name": "look"}, {"type": "image_generation"}]
-    choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
+    choice = {**ALLOWED, "tools": allowed}
     tools = [TOOL, {**TOOL, "name": "leave"}]
     exchange = Responses().read(json.dumps(ask(tools=tools, tool_choice=choice)).encode())
     request = json.loads(exchange.request)

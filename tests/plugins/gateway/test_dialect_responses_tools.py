@@ -196,6 +196,9 @@ def test_the_result_of_a_shell_may_name_its_item() -> None:
 def test_each_of_them_can_be_chosen(choice: dict, name: str) -> None:
     request = chat("hello", PATCH, SHELL, AGENTS, tool_choice=choice)
     assert request["tool_choice"] == {"type": "function", "function": {"name": name}}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    [tool] = chat("hello", PATCH, SHELL, AGENTS, tool_choice=allowed)["tools"]
+    assert tool["function"]["name"] == name
 
 
 TWICE = {"type": "function", "name": "agents__spawn"}

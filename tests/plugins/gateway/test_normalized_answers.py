@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
+from agl_gateway.answers import assemble
 from agl_gateway.app import DIALECTS
 from agl_gateway.asgi import Reply
 from agl_gateway.errors import RefusedError
@@ -246,6 +247,16 @@ def test_a_function_call_of_the_older_form_is_seen_as_it_is_recorded(agents: Age
     pieces = [{"name": "f", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ":1}"}]
     stream = events(*({"function_call": one} for one in pieces), finish="function_call")
     assert check(agents, "chat/completions", stream) == ("", "", [("", *A[1:])])
+
+
+def test_a_name_and_an_id_that_come_with_each_piece_are_recorded_once() -> None:
+    pieces = [
+        {"function_call": {"name": "f", "arguments": one}, "audio": {"id": "au1", "data": one}}
+        for one in ('{"x"', ":1}")
+    ]
+    answer: Any = assemble(events(*pieces), b"").completion()
+    called, audio = {"name": "f", "arguments": A[2]}, {"id": "au1", "data": A[2]}
+    assert answer["choices"][0]["message"] == {"function_call": called, "audio": audio}
 
 
 @pytest.mark.parametrize(

@@ -318,3 +318,23 @@ async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
         await store.enqueue_rollout(number, metadata={"run": "mine", "step": 2})
     [found] = await ended_rollouts(store, "mine", None, 8)
     assert found.rollout_id == ended.rollout_id
+
+
+async def test_a_rollout_without_a_step_that_ends_while_others_are_read_is_in_the_next_table() -> (
+    None
+):
+    class Slow(agl.InMemoryLightningStore):
+        async def query_rollouts(self, *given: Any, **about: Any) -> Any:
+            found = await super().query_rollouts(*given, **about)
+            if not ended:
+                ended.append(await self.start_rollout("meanwhile"))
+                attempt_id = ended[0].attempt.attempt_id
+                await self.update_attempt(ended[0].rollout_id, attempt_id, status="succeeded")
+            return found
+
+    recorder, algorithm, ended = Recorder(), Learner(), list[Any]()
+    await recorder.on_run_start(algorithm, Slow())
+    for step in (1, 2):
+        recorder.on_step_end(algorithm, step, {})
+    await recorder.on_run_end(algorithm, None)
+    assert [step for step, _ in recorder.all("rollouts")] == [2]

@@ -11,6 +11,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -121,8 +122,7 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
             converted[name] = value
         else:
             explain: Any = getattr(target, "explain_option", None)
-            hint = explain(name) if explain else ""
-            raise _unknown_key(key(where, name), name, known, hint)
+            raise _unknown_key(key(where, name), name, known, explain(name) if explain else "")
     for option in schema.options:
         if option.required and option.name not in values:
             about = f": {option.doc}" if option.doc else ""
@@ -207,8 +207,7 @@ def _convert(annotation: Any, value: Any, address: str) -> Any:
     except (PydanticUserError, SchemaError, NameError, TypeError):
         return value  # pydantic cannot check it, and the constructor decides
     try:
-        # True is 1 to pydantic unless it is strict.
-        strict = True if isinstance(value, bool) else None
+        strict = True if isinstance(value, bool) else None  # else True is 1 to pydantic
         return adapter.validate_python([value], strict=strict, extra="forbid")[0]
     except ValidationError as error:
         raise _explained(error, annotation, value, address) from None
@@ -223,16 +222,17 @@ def _explained(error: "ValidationError", annotation: Any, value: Any, address: s
     at, found, name = address, value, address.rpartition(".")[2]
     # pydantic's location also names the members of unions; only real keys lead on.
     for part in first["loc"][1:]:
-        try:
-            found = found[part]
-        except (KeyError, IndexError, TypeError):
-            continue
-        at, name = key(at, part), str(part)
+        with suppress(KeyError, IndexError, TypeError):
+            found = found["" if part in _fields_in(annotation) and part not in found else part]
+            at, name = key(at, part), str(part)
     if first["type"] in _UNKNOWN:
         return _unknown_key(at, name, sorted(_fields_in(annotation)))
     if first["type"] == "missing":
         return ConfigError(f"{key(at, first['loc'][-1])}: missing")
-    got = HIDDEN if is_secret(name) else repr(found)
+    has_bare = "" in getattr(found, "keys", tuple)()  # beside keys that only a group takes
+    got = HIDDEN if is_secret(name) else repr(found[""] if has_bare else found)
+    if has_bare:
+        return ConfigError(f"{at} is {got} and has no {', '.join(repr(n) for n in found if n)}")
     if at == address and (len(details) > 1 or first["type"].endswith(("_type", "_parsing"))):
         # The members of a union that take such numbers, but not this one, say which they take.
         limits = [d["msg"] for d in details if d["type"].startswith(("greater_than", "less_than"))]

@@ -96,6 +96,8 @@ def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for key, value in delta.items():
         if value is None or key == "tool_calls":
             continue
+        if key in ("name", "id") and value == message.get(key):
+            continue  # it comes with each piece
         if isinstance(value, str) and key != "role":
             message[key] = message.get(key, "") + value
         elif isinstance(value, dict):  # the older form of a tool call, say

@@ -198,11 +198,10 @@ class Tracker(agl.Hook, ABC):
                 self._to_read.popleft()
                 delivery.drop("rollouts were not read, as it had failed")
                 continue
-            begun = time.perf_counter()
+            begun, since, self._read_at = time.perf_counter(), self._read_at, time.time()
             try:
                 about = self._store, run_id, of_step, self.rollouts
-                found = await ended_rollouts(*about, since=self._read_at)
-                self._read_at = time.time()
+                found = await ended_rollouts(*about, since=since)
                 samples = [await sample_of(self._store, one) for one in found]
             except Exception as error:
                 self._to_read.popleft()

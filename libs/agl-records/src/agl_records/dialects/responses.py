@@ -30,12 +30,13 @@ def conversation(
         FieldError: A field is wrong, or cannot be translated.
     """
     messages = [{"role": "system", "content": instructions}] if instructions else []
-    tools = read_tools(offered := list(request.objects("tools")))
+    tools = read_tools(request.objects("tools"))
+    has_hosted = bool(request.degraded)  # nothing else of it is left out so far
     given = _items_of(request)
     before = [request.within(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
     items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
     messages += item_messages([*before, *items], tools)
-    if offered and not tools:
+    if has_hosted and not tools:
         request.refuse("tools", HOSTED_ALONE)
     return messages, tools
 

@@ -172,11 +172,15 @@ def read_tools(offered: Iterable[Fields], found: bool = False) -> list[Tool]:
     return list(tools.values())
 
 
+def is_hosted(tool: Fields) -> bool:
+    """Whether OpenAI's servers would run it."""
+    return str(tool.peek("type")).startswith(HOSTED)
+
+
 def _tools(tool: Fields, found: bool, namespace: str = "") -> list[Tool]:
     allowed = ("function", "custom", *(() if namespace else (SHELL, SEARCH, "namespace")))
-    hosted = tool.peek("type")
-    if str(hosted).startswith(HOSTED) and not tool.is_recorded:
-        tool.degrade(f"a tool of type {hosted!r}", "only OpenAI's servers run it")
+    if is_hosted(tool) and not tool.is_recorded:
+        tool.degrade(f"a tool of type {tool.peek('type')!r}", "only OpenAI's servers run it")
         return []
     kind = tool.one_of("type", allowed, NOT_HERE) or "function"
     if kind not in allowed:

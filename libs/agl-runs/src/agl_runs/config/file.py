@@ -351,7 +351,7 @@ def with_defaults(spec: ComponentSpec, plan: ComponentPlan[Any]) -> dict[str, An
     for option in options:
         as_given: Any = given.get(option.name)
         more = cast("dict[str, Any]", as_given) if isinstance(as_given, dict) else {}
-        is_group = is_dataclass(option.default) or "" in more
+        is_group = is_dataclass(option.default) or (option.default is None and "" in more)
         if is_group and isinstance(chosen.get(option.name), dict):
             more = {name: value for name, value in more.items() if name}
             found[option.name] = {**(defaults[option.name] or {}), **chosen[option.name], **more}

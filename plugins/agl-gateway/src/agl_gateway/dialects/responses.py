@@ -8,7 +8,7 @@ from agl_gateway.errors import error_body
 from agl_gateway.response_history import AttemptHistory
 from agl_records.dialects.fields import Fields, refuse
 from agl_records.dialects.responses import SEND_ALL, conversation
-from agl_records.dialects.responses_tools import HOSTED, SEARCH, SHELL, chat_name
+from agl_records.dialects.responses_tools import SEARCH, SHELL, chat_name, is_hosted
 
 HINTS = {
     "conversation": f"the gateway has no conversations: give 'previous_response_id', or {SEND_ALL}",
@@ -107,17 +107,14 @@ def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
     echo.set("tool_choice", choice)
     if isinstance(choice, dict):
         fields = request.within(choice, "tool_choice")
-        if str(choice.get("type")).startswith(HOSTED):
+        if is_hosted(fields):
             fields.degrade("the choice of a tool", "only OpenAI's servers run it")
             return None
         if choice.get("type") == "allowed_tools":
             return _allowed(fields, chat)
         kinds = ("function", "custom", SHELL, SEARCH)
-        kind = fields.one_of("type", kinds, "choose one of the agent's own tools in 'tools'")
-        if kind in (SHELL, SEARCH):
-            name = kind
-        else:
-            name = chat_name(fields.need("name", str), fields.get("namespace", str))
+        fields.one_of("type", kinds, "choose one of the agent's own tools in 'tools'")
+        name = _function_of(fields, choice.get("type"))
         fields.end()
         return {"type": "function", "function": {"name": name}}
     if choice not in (None, "auto", "none", "required"):
@@ -125,14 +122,25 @@ def _tool_choice(request: Fields, echo: Echo, chat: dict[str, Any]) -> Any:
     return choice
 
 
+def _function_of(chosen: Fields, kind: str | None) -> str:
+    """The function that a tool is to the model."""
+    if kind in (SHELL, SEARCH):
+        return kind
+    return chat_name(chosen.need("name", str), chosen.get("namespace", str))
+
+
 def _allowed(choice: Fields, chat: dict[str, Any]) -> Any:
     """The model sees the allowed tools and no others."""
     choice.pass_over("type")
-    names = {tool.get("name", str) for tool in choice.objects("tools")}
+    allowed = list(choice.objects("tools"))
+    names = {_function_of(tool, tool.peek("type")) for tool in allowed if not is_hosted(tool)}
     tools = [tool for tool in chat["tools"] or () if tool["function"]["name"] in names]
     choice.degrade("tools that are not allowed", "chat completions offer only those that are")
     chat["tools"] = tools or None
-    return choice.one_of("mode", ("auto", "required"), "see 'tool_choice'") if tools else None
+    mode = choice.one_of("mode", ("auto", "required"), "see 'tool_choice'")
+    if not tools and (mode == "required" or any(map(is_hosted, allowed))):
+        choice.refuse("tools", "none of them is a tool in 'tools' that the agent runs; name one")
+    return mode if tools else None
 
 
 def _translate_output(request: Fields, chat: dict[str, Any], echo: Echo) -> None:
