@@ -10,6 +10,7 @@ from agl_learning.rows_by_model import RowsByModel
 from agl_learning.team import Team
 from agl_records.training_data import ModelCall, TrainedModel
 from agl_records.types import Exclusion
+from agl_runs.differences import options_that_shape
 
 agl_adapters = pytest.importorskip("agl_adapters")
 pytestmark = pytest.mark.plugins
@@ -79,6 +80,16 @@ def test_refills_are_refused_where_the_algorithm_of_a_model_compares_no_groups()
     pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="max_refills is 2, and the estimator 'gae'"):
         Team(models={"one": GRPO, "two": {**GRPO, "type": "ppo"}}, max_refills=2)
+
+
+def test_what_is_safe_to_change_of_a_model_s_algorithm_is_safe_of_the_team():
+    pytest.importorskip("torch")
+    one, other = (
+        options_that_shape(Team(models={"one": {**GRPO, "memory": {"check": on}}, "two": GRPO}))
+        for on in (True, False)
+    )
+    assert one == other
+    assert one["models.two.model"] == GRPO["model"]
 
 
 @pytest.fixture

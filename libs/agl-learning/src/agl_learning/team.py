@@ -101,6 +101,11 @@ class Team(OnlineTraining):
             where=where,
         )
 
+    @property
+    def parts(self) -> Mapping[str, OnlineTraining]:
+        """The algorithm of each model, which says what of its options a run may change."""
+        return self._parts
+
     # --- weights
 
     def check_start(self, origin: Origin) -> None:

@@ -56,13 +56,16 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
 
 def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
     """The options of an algorithm on which its results depend; as JSON gives them."""
+    given = flat({"algorithm": options_of(algorithm)}).items()
+    return _that_shape({n.removeprefix("algorithm."): value for n, value in given}, algorithm)
 
+
+def _that_shape(options: Mapping[str, Any], algorithm: Algorithm) -> dict[str, Any]:
     def shapes(name: str) -> bool:
         grows = _is_told(name, algorithm, "growing_options")
         return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
 
-    given = flat({"algorithm": options_of(algorithm)}).items()
-    return {n.removeprefix("algorithm."): value for n, value in given if shapes(n)}
+    return {name: value for name, value in options.items() if shapes(f"algorithm.{name}")}
 
 
 def _is_safe(name: str, algorithm: Algorithm) -> bool:
@@ -71,6 +74,11 @@ def _is_safe(name: str, algorithm: Algorithm) -> bool:
 
 def _is_told(name: str, algorithm: Algorithm, kind: str) -> bool:
     block, _, option = name.partition(".")
+    kind_of, _, of_part = option.partition(".")
+    part, _, option_of_part = of_part.partition(".")
+    parts: Mapping[str, Algorithm] = getattr(algorithm, "parts", {})
+    if (block, kind_of) == ("algorithm", "models") and part in parts:
+        return _is_told(f"{block}.{option_of_part}", parts[part], kind)
     told = {each for one in type(algorithm).__mro__ for each in vars(one).get(kind, ())}
     bare = f"{option}.every"  # as ``evaluation: 5``
     return block == "algorithm" and not told.isdisjoint({option, option.partition(".")[0], bare})
@@ -94,15 +102,19 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
-def shape_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def shape_changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], algorithm: Algorithm
+) -> list[str]:
     """What differs between two starts, for people; nothing of a part that one of them lacks.
 
     Args:
         before: ``options``, of ``options_that_shape``, ``others``, of ``what_shapes``, and
             ``folder`` of the run.
         now: Likewise.
+        algorithm: What it says now of its options counts, whatever it said then.
     """
     found: list[str] = []
+    before = {**before, "options": _that_shape(before.get("options") or {}, algorithm)}
     homes = before.get("folder"), now.get("folder")
     for part in ("options", "others"):
         old, new = (cast("Mapping[str, Any]", one.get(part) or {}) for one in (before, now))

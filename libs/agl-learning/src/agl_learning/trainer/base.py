@@ -252,8 +252,8 @@ class Training(Algorithm):
 
     def changed_options(self, folder: Path) -> list[str]:
         """How options differ from those that the run in a folder had."""
-        before = read_generation(folder)
-        return shape_changes(before.shape, {**self.shape(folder), "others": {}}) if before else []
+        before, now = read_generation(folder), {**self.shape(folder), "others": None}
+        return shape_changes(before.shape, now, self) if before else []
 
     def check_options(self, folder: Path) -> None:
         """Refuse to go on with other options than the run in a folder had, unless that is forced.

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
                 session.collector.reader.model = training.trained_model()
                 # Killed here, the next start must find the same checkpoint, and what changed.
                 set_aside(folder, progress.step)
-                await _go_back(session, before.shape if before else {}, shape)
+                changes = shape_changes(before.shape, shape, training) if before else []
+                await _go_back(session, changes)
                 write_generation(folder, start)
                 with _settled():
                     yield session
@@ -108,7 +109,7 @@ def new_session(
     )
 
 
-async def _go_back(session: Session, before: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+async def _go_back(session: Session, changes: Sequence[str]) -> None:
     """Have nothing count that earlier starts did after the checkpoint."""
     step = session.steps_done
     evaluated, records = session.is_evaluated(step), session.records
@@ -123,7 +124,7 @@ async def _go_back(session: Session, before: Mapping[str, Any], shape: Mapping[s
     await records.read(0 if lacks else step)
     if lacks:
         session.report.go_back(step, evaluated, records.metrics())
-    if changes := shape_changes(before, shape):
+    if changes:
         logger.warning(
             "the run goes on after step %d as what it was not: %s. What came after that step "
             "is drawn anew",
