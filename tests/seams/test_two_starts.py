@@ -24,8 +24,11 @@ platform.node = lambda: options["host"]  # else a process that lives would be se
 
 @agl.algo
 async def algorithm(store):
+    # The runner of a start that was stopped may hold a claim, and is given what comes next.
+    again = agl.RolloutConfig(unresponsive_seconds=2, max_attempts=9,
+                              retry_condition=["unresponsive"])
     for step in range(options["steps"]):
-        rollout = await store.enqueue_rollout(step)
+        rollout = await store.enqueue_rollout(step, config=again)
         await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         await store.add_resources({"prompt": agl.PromptTemplate(template="x", engine="f-string")})
         await put_parts(store, [agl.LedgerPart(rollout_id=rollout.rollout_id, run="both")])
@@ -71,16 +74,16 @@ async def test_a_start_that_another_one_has_replaced_writes_nothing_and_says_so(
         return scene.start(SCRIPT)
 
     older, newer = scenes
-    with start(older, host="a", steps=steps, waits_for="on") as first:
-        while (await written())[-1] < 3:
-            assert first.poll() is None, older.errors.read_text()
-        os.kill(first.pid, signal.SIGSTOP)
-        with start(newer, host="b", steps=2, waits_for="script.py") as second:
-            assert await asyncio.to_thread(second.wait) == 0, newer.errors.read_text()
-        before = await written()
-        (older.folder / "on").touch()
-        os.kill(first.pid, signal.SIGCONT)
-        assert await asyncio.to_thread(first.wait) == 1
+    first = start(older, host="a", steps=steps, waits_for="on")
+    while (await written())[-1] < 3:
+        assert first.poll() is None, older.errors.read_text()
+    os.kill(first.pid, signal.SIGSTOP)
+    second = start(newer, host="b", steps=2, waits_for="script.py")
+    assert await asyncio.to_thread(second.wait) == 0, newer.errors.read_text()
+    before = await written()
+    (older.folder / "on").touch()
+    os.kill(first.pid, signal.SIGCONT)
+    assert await asyncio.to_thread(first.wait) == 1
     said = f"another start has taken over run 'both': start 2, process {second.pid} on b"
     assert said in older.errors.read_text()
     assert await written() == before
