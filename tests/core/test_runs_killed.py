@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("here")
 def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     store = agl.InMemoryLightningStore()
     words = f"in use by process {os.getpid()}"
-    with folders.held(tmp_path / "out"), pytest.raises(ConfigError, match=words):
+    with folders.hold_folder(tmp_path / "out"), pytest.raises(ConfigError, match=words):
         fit(store, run="a", run_dir="out")
     assert runs_of(store) == []
     fit(store, run="a", run_dir="out")
@@ -75,7 +75,7 @@ agl.Trainer(algorithm=die, run="k", strategy="shm").fit(agent)
 HOLDING = """
 from pathlib import Path
 from agl_runs import folders
-with folders.held(Path("held")):
+with folders.hold_folder(Path("held")):
     print("here", flush=True)
     input()
 """

@@ -71,7 +71,7 @@ def known_run(folder: Path) -> tuple[str, int] | None:
 
 
 @contextlib.contextmanager
-def held(folder: Path, lock_name: str = _LOCK) -> Generator[None]:
+def hold_folder(folder: Path, lock_name: str = _LOCK) -> Generator[None]:
     """A block in which no other process uses the run in a folder.
 
     The system ends it when the process dies. A process forked from this one does not hold the run.

@@ -197,7 +197,7 @@ class RunRecorder(Recorder):
         is_named = request.run_id is not None or request.folder is not None
         unknown = [] if now.before is None else _check_ended(now.before)
         is_made = request.makes_folder or now.place.is_dir()
-        with folders.held(now.place) if is_named and is_made else nullcontext():
+        with folders.hold_folder(now.place) if is_named and is_made else nullcontext():
             about = describe_run(agent, algorithm, datasets, request.config)
             _begin(now, request, store, algorithm, about, unknown)
             error: BaseException | None = None

@@ -97,7 +97,7 @@ def add_adapter(model: Any, lora: Lora, base: str | Path, checkpoint: Path | Non
     import torch
     from peft import LoraConfig
 
-    alpha: Any = lora.strength
+    alpha: Any = lora.effective_alpha
     modules = lora.modules or "all-linear"
     config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=modules)
     model.requires_grad_(False)

@@ -106,7 +106,7 @@ class LocalFineTuning(FineTuning):
             TrainingOptions,
             self,
             lora_rank=lora.rank if lora else 0,
-            lora_alpha=lora.strength if lora else 1,
+            lora_alpha=lora.effective_alpha if lora else 1,
             lora_targets=lora.modules if lora else None,
             learning_rate=rate,
             seed=self.seed + number,

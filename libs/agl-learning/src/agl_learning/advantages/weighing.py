@@ -174,7 +174,7 @@ def weigh(
     rows = [row for _, numbered in members for _, row in numbered]
     foreseen = foresee(rows) if foresee is not None and rows else None
     if rows and (foreseen is not None or options.estimator.type != DEFAULT):
-        from agl_learning.advantages.comparisons import estimate
+        from agl_learning.advantages.estimation import estimate
         from agl_learning.advantages.estimators import find_estimator
 
         estimator = find_estimator(options.estimator.type)

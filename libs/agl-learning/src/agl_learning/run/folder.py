@@ -21,7 +21,7 @@ from agl.types import Document
 from agl_records.ledger.documents import LOST, each_part, put_parts
 from agl_records.types import LedgerPart
 from agl_runs.files import write_whole
-from agl_runs.folders import FILE, held
+from agl_runs.folders import FILE, hold_folder
 from agl_runs.rollouts import cancel_leftovers
 from agl_runs.store import RUN_ID
 
@@ -55,8 +55,8 @@ class Generation:
 
 
 def hold_run(folder: str | os.PathLike[str]) -> AbstractContextManager[None]:
-    """A block in which no other process uses the run in a folder; see ``agl_runs.folders.held``."""
-    return held(Path(folder), LOCK)
+    """A block in which no other process uses the run in a folder; see ``hold_folder``."""
+    return hold_folder(Path(folder), LOCK)
 
 
 def read_generation(folder: str | os.PathLike[str]) -> Generation | None:

@@ -92,7 +92,7 @@ class Lora(Group):
     modules: list[str] | None = None
 
     @property
-    def strength(self) -> float:
+    def effective_alpha(self) -> float:
         """Alpha, with its default."""
         return self.alpha or 2 * self.rank
 

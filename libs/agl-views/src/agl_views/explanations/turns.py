@@ -1,6 +1,6 @@
 """Conversations as turns: each message once, however often later calls repeat it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,15 @@ def num_repeated(call: ModelCall, before: ModelCall | None) -> int:
     if before is None:
         return 0
     said = [*before.messages, *answer_of(before)]
-    repeats = list(map(_stated, call.messages[: len(said)])) == list(map(_stated, said))
+    repeats = len(call.messages) >= len(said) and all(map(is_same, said, call.messages))
     return len(said) if repeats else 0
 
 
-def _stated(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without fields that say nothing; servers and clients add different ones."""
-    return {key: value for key, value in message.items() if value not in (None, "", [], ())}
+def is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both messages say the same; thoughts are seldom sent again."""
+    return all(
+        (one.get(k) or None) == (other.get(k) or None) for k in ("role", "content", "tool_calls")
+    )
 
 
 def turns(calls: Sequence[ModelCall]) -> list[Turn]:

@@ -17,6 +17,7 @@ from agl_records.calls.span_tree import ordered
 from agl_records.credit import CreditRule, check_credits
 from agl_records.training_data import ModelCall
 from agl_records.types import ExclusionReason
+from agl_views.explanations.turns import is_same
 
 CANARY = "canary"
 """Key in the metadata of a rollout that was answered in the place of the agent's model."""
@@ -137,7 +138,7 @@ def threads(said: Sequence[Said]) -> list[tuple[list[dict[str, Any]], list[Said]
     found: list[tuple[list[dict[str, Any]], list[Said]]] = []
     for one in said:
         messages = one.chat["messages"]
-        fits = (t for t in found if all(map(_is_same, t[0], messages)))
+        fits = (t for t in found if all(map(is_same, t[0], messages)))
         thread = max(fits, key=lambda t: len(t[0]), default=None)
         if thread is None:
             found.append(thread := ([], []))
@@ -146,13 +147,6 @@ def threads(said: Sequence[Said]) -> list[tuple[list[dict[str, Any]], list[Said]
     for _, calls in found:
         calls.sort(key=lambda one: len(one.prompt))
     return found
-
-
-def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether both messages say the same; thoughts are seldom sent again."""
-    return all(
-        (one.get(k) or None) == (other.get(k) or None) for k in ("role", "content", "tool_calls")
-    )
 
 
 def tools_of(calls: Sequence[Said]) -> list[dict[str, Any]] | None:

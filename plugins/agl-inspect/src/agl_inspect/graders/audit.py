@@ -14,7 +14,8 @@ from agl.errors import ConfigError
 from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate, RolloutConfig
 from agl_inspect.doctor.findings import Finding
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
-from agl_inspect.graders.private_files import fit, readable
+from agl_inspect.graders.private_files import readable
+from agl_inspect.graders.trial import fit
 from agl_records.final_rewards import final_reward
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 

@@ -8,30 +8,15 @@ from typing import Any
 from agl.agent.function import rollout as agent_of
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import AglError
-from agl.plugins.parts import plan_part
-from agl.store.memory import InMemoryLightningStore
-from agl.trainer import Trainer
 from agl.types import LLM, AttemptedRollout, Dataset, private_of, without_private
 from agl_inspect.doctor.findings import Finding
+from agl_inspect.graders.trial import fit
 from agl_runs.config.file import CheckedConfig
 
 NUM_FILES, FILE_BYTES = 5000, 2**24
 """So many files are read in search of what is private, up to so many bytes of each."""
 SHORTEST = 8
 """Characters of a text that is no chance find in a file."""
-
-
-def fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
-    """Run an algorithm with an agent, as the file has it run but for the store and the hooks."""
-    plans = checked.components
-    built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
-    gateway = built.pop("gateway", None)
-    needs_one = "algorithm" in plans and getattr(plans["algorithm"].target, "needs_gateway", False)
-    if gateway is None and needs_one:
-        gateway = plan_part("gateway", None, where="gateway").build()
-    options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
-    trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
-    trainer.fit(agent, None)
 
 
 def readable(checked: CheckedConfig, tasks: Sequence[Any]) -> list[Finding]:

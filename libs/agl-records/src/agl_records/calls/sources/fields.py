@@ -86,7 +86,11 @@ def is_structured(span: Span) -> bool:
 
 
 OF_ANSWER = (
-    *("response", "response_token_ids", "response_logprobs", "finish_reason", "contradiction"),
+    "response",
+    "response_token_ids",
+    "response_logprobs",
+    "finish_reason",
+    "contradiction",
 )
 """What a call has of its answer."""
 
