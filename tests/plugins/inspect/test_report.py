@@ -12,7 +12,7 @@ from agl.errors import AlgorithmError, StoreDiskError, StoreError
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
-from agl_inspect.report.text import summary_text
+from agl_inspect.report.text import summary_text, times_text
 from agl_learning.reports.findings import Finding, write_finding
 from agl_learning.reports.report import Report
 from agl_learning.run.folder import begin_generation
@@ -221,6 +221,14 @@ def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(
         assert served == [f"agl serve {best_at}", f"agl serve {newest}"]
     facts = RunFacts(result=RunResult(), **about, held_out=[HeldOut(0, 1.0, 4)])
     assert "held-out 0.875, less than the 1 before training)" in summary_text(facts, 500)
+
+
+def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns() -> None:
+    seconds = {"step": 100, "rollouts": 80, "sampling": 60, "update": 15}
+    series: dict[str, Any] = {f"time/{name}": [(1, n)] for name, n in seconds.items()}
+    overlapping = {**series, "time/idle": [(1, 5.0)]}
+    assert "75% of the steps" in times_text(RunFacts(result=RunResult(), series=series))
+    assert "%" not in times_text(RunFacts(result=RunResult(), series=overlapping))
 
 
 def test_curve_is_drawn_in_characters() -> None:

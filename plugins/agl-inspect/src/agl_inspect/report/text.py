@@ -166,7 +166,7 @@ def times_text(facts: RunFacts) -> str:
     sampling, steps = facts.total("time/sampling"), facts.total("time/step")
     times = {
         "in rollouts": facts.total("time/rollouts"),
-        "of them sampling": sampling,
+        "of sampling in steps": sampling,
         "in training": training,
     }
     shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
