@@ -9,6 +9,7 @@ import pytest
 import agl
 from agl.store.base import LightningStore, Turn
 from agl.store.forwarding import ForwardingStore
+from agl.tracer import buffer
 
 
 class Watched(ForwardingStore):
@@ -33,9 +34,11 @@ class Watched(ForwardingStore):
 
 
 async def test_spans_end_and_next_claim_are_one_call(
-    run_all: Any, memory_store: agl.LightningStore
+    run_all: Any, memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opentelemetry import trace
+
+    monkeypatch.setattr(buffer, "BATCH_SECONDS", 60.0)  # a held-up loop writes early
 
     @agl.rollout
     def agent(task):
