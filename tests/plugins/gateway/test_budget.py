@@ -3,11 +3,9 @@
 import asyncio
 import json
 import logging
-import socket
 
-import aiohttp
 import pytest
-from tests.waiting import until
+from tests.waiting import free_port, until
 
 import agl
 from agl.errors import ConfigError
@@ -15,31 +13,21 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
+from .conftest import Bench, models, stream_of
+
 # "hello big world" is 6 tokens in and 4 out.
 IN, OUT = 6, 4
 
 
 @pytest.fixture
-async def limited(bench):
+def limited(bench, started):
     """A bench whose proxy has other limits."""
-    proxies = []
 
-    async def make(price: dict | None = None, **budgets: dict):
-        (entry,) = bench.models(bench.llm.url)
-        proxy = LLMProxy(
-            open=True,
-            model_list=[{**entry, "price": price or {}}],
-            store=bench.store,
-            num_retries=1,
-            **budgets,
-        )
-        proxies.append(proxy)
-        await proxy.start()
-        return await bench.other(proxy)
+    async def make(price=None, **budgets):
+        entries = models(bench.llm.url, price=price or {})
+        return await started(model_list=entries, num_retries=1, **budgets)
 
-    yield make
-    for proxy in proxies:
-        await proxy.stop()
+    return make
 
 
 async def statuses(bench, count: int, **fields: object) -> list[int]:
@@ -55,13 +43,10 @@ async def statuses(bench, count: int, **fields: object) -> list[int]:
         ({"cost": 70e-6}, "cost 7.8e-05 of 7e-05"),
     ],
 )
-async def test_over_a_limit_of_the_run_calls_get_429_that_names_it(
-    limited, stream: bool, budget: dict, name: str
-) -> None:
+async def test_over_a_limit_of_the_run_calls_get_429_that_names_it(limited, stream, budget, name):
     bench = await limited({"input": 1.0, "output": 5.0}, run_budget=budget)
     assert await statuses(bench, 4, stream=stream) == [200, 200, 200, 429]
-    _, body = await bench.post(bench.ask())
-    error = json.loads(body)["error"]
+    _, error = await bench.refused(bench.ask())
     assert f"the run has spent its budget: {name}" in error["message"]
     assert error["code"] == "budget_spent"
     assert bench.proxy.spent_budget() == name
@@ -71,25 +56,24 @@ async def test_over_a_limit_of_the_run_calls_get_429_that_names_it(
     assert refused.attributes["http.response.status_code"] == 429
 
 
-async def test_an_attempt_has_a_budget_of_its_own(limited) -> None:
+async def test_an_attempt_has_a_budget_of_its_own(limited):
     bench = await limited(attempt_budget={"calls": 2})
     other = await bench.other(bench.proxy)
     assert await statuses(bench, 3) == [200, 200, 429]
     assert await statuses(other, 3) == [200, 200, 429]
     assert bench.proxy.spent_budget() is None
-    _, body = await bench.post(bench.ask())
-    attempt_id = bench.rollout.attempt.attempt_id
-    assert f"attempt '{attempt_id}' has spent its budget" in json.loads(body)["error"]["message"]
+    _, error = await bench.refused(bench.ask())
+    assert f"attempt '{bench.ids[1]}' has spent its budget" in error["message"]
 
 
-async def test_judge_and_optimiser_draw_on_the_same_budget(limited) -> None:
+async def test_judge_and_optimiser_draw_on_the_same_budget(limited):
     bench = await limited(run_budget={"calls": 2})
     bare = bench.proxy.as_resource().endpoint
     assert [(await bench.post(bench.ask(), bare))[0] for _ in range(2)] == [200, 200]
     assert await statuses(bench, 1) == [429]
 
 
-async def test_a_limit_on_calls_is_exact_under_concurrency(limited) -> None:
+async def test_a_limit_on_calls_is_exact_under_concurrency(limited):
     bench = await limited(run_budget={"calls": 20})
     bench.llm.latency_seconds = 0.05
     answers = await asyncio.gather(*(bench.post(bench.ask()) for _ in range(50)))
@@ -97,7 +81,7 @@ async def test_a_limit_on_calls_is_exact_under_concurrency(limited) -> None:
     assert len(bench.llm.requests) == 20
 
 
-async def test_official_clients_do_not_try_again(limited) -> None:
+async def test_official_clients_do_not_try_again(limited):
     openai = pytest.importorskip("openai")
     bench = await limited(run_budget={"calls": 1})
     async with openai.AsyncOpenAI(base_url=bench.url, api_key="x") as client:
@@ -107,25 +91,22 @@ async def test_official_clients_do_not_try_again(limited) -> None:
     assert len(await bench.spans()) == 2
 
 
-async def test_a_failed_call_costs_a_call_and_no_tokens(limited) -> None:
+async def test_a_failed_call_costs_a_call_and_no_tokens(limited):
     bench = await limited({"input": 1.0}, run_budget={"calls": 9, "tokens": 5, "cost": 1e-6})
     bench.llm.reply = lambda request: RawReply(500, b'{"error":{"message":"no"}}')
     assert await statuses(bench, 3) == [500] * 3
     assert vars(bench.proxy._budgets.run) == {"calls": 3, "tokens": 0, "cost": 0.0}
 
 
-async def test_a_stream_that_the_client_leaves_is_paid_for_as_far_as_it_came(limited) -> None:
+async def test_a_stream_that_the_client_leaves_is_paid_for_as_far_as_it_came(limited):
     bench = await limited(run_budget={"tokens": 10**6})
     bench.llm.latency_seconds = 0.05
-    async with aiohttp.ClientSession() as session:
-        body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
-        async with session.post(f"{bench.url}/chat/completions", json=body) as response:
-            await response.content.readany()
+    await bench.leave()
     await until(lambda: bench.proxy._budgets.run.tokens)
     assert 43 <= bench.proxy._budgets.run.tokens < 80
 
 
-async def test_where_nobody_counts_tokens_they_are_estimated(limited) -> None:
+async def test_where_nobody_counts_tokens_they_are_estimated(limited):
     bench = await limited(run_budget={"tokens": 10**6})
     answer = {"choices": [{"index": 0, "message": {"content": "x" * 400}, "finish_reason": "stop"}]}
     bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
@@ -143,7 +124,7 @@ async def test_where_nobody_counts_tokens_they_are_estimated(limited) -> None:
         ({"max_pause_seconds": 0}, "max_pause_seconds must be above 0; got 0"),
     ],
 )
-def test_a_wrong_limit_is_refused_by_name(arguments: dict, message: str) -> None:
+def test_a_wrong_limit_is_refused_by_name(arguments, message):
     with pytest.raises(ConfigError, match=message):
         LLMProxy(**arguments)
 
@@ -153,34 +134,19 @@ def test_a_wrong_limit_is_refused_by_name(arguments: dict, message: str) -> None
 
 @agl.rollout
 async def agent(task: str, llm: agl.LLM) -> float:
-    body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        await response.read()
+    status, _, _ = await stream_of(f"{llm.endpoint}/chat/completions", Bench.ask(task))
+    assert status == 200
     return 1.0
 
 
 def trainer(echo_llm, algorithm: object, strategy: str = "shm") -> agl.Trainer:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    entry = {
-        "model_name": "echo",
-        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
-    }
-    proxy = LLMProxy(port, [entry], open=True, run_budget={"calls": 3})
-    return agl.Trainer(
-        algorithm=algorithm,
-        llm_proxy=proxy,
-        initial_resources={"llm": proxy.as_resource()},
-        strategy=strategy,
-    )
+    proxy = LLMProxy(free_port(), models(echo_llm.url), open=True, run_budget={"calls": 3})
+    given = {"llm_proxy": proxy, "initial_resources": {"llm": proxy.as_resource()}}
+    return agl.Trainer(algorithm=algorithm, strategy=strategy, **given)
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_baseline_ends_with_what_it_has(echo_llm, strategy: str, caplog) -> None:
+def test_baseline_ends_with_what_it_has(echo_llm, strategy, caplog):
     # The trainer starts the gateway beside its store; under cs the runners are other processes.
     baseline = agl.Baseline(max_queue_length=1)
     with caplog.at_level(logging.INFO, "agl"):
@@ -191,7 +157,7 @@ def test_baseline_ends_with_what_it_has(echo_llm, strategy: str, caplog) -> None
     assert "the budget of the run is spent (calls 3 of 3)" in caplog.text
 
 
-def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(echo_llm, caplog) -> None:
+def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(echo_llm, caplog):
     openai = pytest.importorskip("openai")
 
     class Optimiser(agl.Algorithm):
@@ -201,9 +167,7 @@ def test_an_algorithm_that_fails_on_a_spent_budget_ends_the_run_in_peace(echo_ll
             llm = self.get_llm_proxy().as_resource()
             async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
                 while True:
-                    await client.chat.completions.create(
-                        model="echo", messages=[{"role": "user", "content": "better prompt"}]
-                    )
+                    await client.chat.completions.create(**Bench.ask("better prompt"))
                     self.answers += 1
 
     optimiser = Optimiser()

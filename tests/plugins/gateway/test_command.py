@@ -6,15 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from agl.cli import main
 from agl.semconv import ModelCallAttributes as Key
 from agl_http.tokens import tokens_of
 from agl_server.server import LightningStoreServer
+
+from .conftest import models
 
 
 class Process:
@@ -42,7 +41,7 @@ class Process:
 
 
 @pytest.fixture
-def gateway() -> Iterator:
+def gateway():
     with contextlib.ExitStack() as stack:
 
         def start(*arguments: str) -> Process:
@@ -54,35 +53,28 @@ def gateway() -> Iterator:
         yield start
 
 
-async def test_it_serves_and_writes_every_record_before_it_ends(
-    bench, gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway, monkeypatch):
     monkeypatch.setenv("AGL_MODEL_API_KEY", "key-of-the-models")
     server = LightningStoreServer(bench.store, host="127.0.0.1", port=0)
     await server.start()
     process = gateway("--model", f"echo={bench.llm.url}", "--store", server.endpoint, "--open")
-    rollout_id, attempt_id = bench.rollout.rollout_id, bench.rollout.attempt.attempt_id
     base = process.url.removesuffix("/v1")
-    url = f"{base}/rollout/{rollout_id}/attempt/{attempt_id}/v1"
+    url = f"{base}/rollout/{bench.ids[0]}/attempt/{bench.ids[1]}/v1"
     for number in range(5):
         assert (await bench.post(bench.ask(str(number)), url))[0] == 200
     code, output = process.end()
-    spans = await bench.store.query_spans(rollout_id)
+    spans = await bench.store.query_spans(bench.ids[0])
     await server.stop()
     assert code == 0, output
-    assert [json.loads(s.attributes[Key.INPUT_MESSAGES])[0]["content"] for s in spans] == [
-        str(number) for number in range(5)
-    ]
-    assert {one["authorization"] for one in bench.llm.request_headers} == {
-        "Bearer key-of-the-models"
-    }
+    said = [json.loads(span.attributes[Key.INPUT_MESSAGES])[0]["content"] for span in spans]
+    assert said == list("01234")
+    keys = {one["authorization"] for one in bench.llm.request_headers}
+    assert keys == {"Bearer key-of-the-models"}
     assert "Traceback" not in output
     assert tokens_of(server).admin not in output
 
 
-async def test_a_recording_is_replayed_and_ends_at_the_first_difference(
-    bench, gateway, tmp_path
-) -> None:
+async def test_a_recording_is_replayed_and_ends_at_the_first_difference(bench, gateway, tmp_path):
     folder = str(tmp_path / "recording")
     process = gateway("--model", f"echo={bench.llm.url}", "--record", folder, "--open")
     before = [await bench.post(bench.ask(text), process.url) for text in ("one", "two")]
@@ -98,27 +90,16 @@ async def test_a_recording_is_replayed_and_ends_at_the_first_difference(
     assert len(bench.llm.requests) == 2
 
 
-async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path) -> None:
+async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path):
     config = tmp_path / "gateway.yaml"
-    entry = {**bench.models(bench.llm.url)[0], "price": {"input": 1.0, "output": 5.0}}
-    config.write_text(json.dumps({"model_list": [entry], "callbacks": [], "num_retries": 2}))
-    process = gateway(
-        "--config",
-        str(config),
-        "--token",
-        "secret",
-        "--run-budget",
-        "calls=9",
-        "--run-budget",
-        "cost=0.00005",
-    )
+    entries = models(bench.llm.url, price={"input": 1.0, "output": 5.0})
+    config.write_text(json.dumps({"model_list": entries, "callbacks": [], "num_retries": 2}))
+    budget = ("--run-budget", "calls=9", "--run-budget", "cost=0.00005")
+    process = gateway("--config", str(config), "--token", "secret", *budget)
     assert (await bench.post(bench.ask(), process.url))[0] == 401
     key = {"authorization": "Bearer secret"}
-    assert [(await bench.post(bench.ask(), process.url, **key))[0] for _ in range(3)] == [
-        200,
-        200,
-        429,
-    ]
+    statuses = [(await bench.post(bench.ask(), process.url, **key))[0] for _ in range(3)]
+    assert statuses == [200, 200, 429]
     assert bench.llm.requests == [bench.ask()] * 2
     code, output = process.end()
     assert code == 0
@@ -142,19 +123,11 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path) -> No
         (["--model", "m=http://a/v1", "--store", "nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_request_ends_with_2_and_a_sentence(
-    tmp_path: Path, monkeypatch, capsys, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.yaml").write_text("[1]")
-    (tmp_path / "wrong.yaml").write_text("num_retries: 1\nretries: 1")
-    (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(SystemExit) as ended:
-        main(["gateway", *arguments])
-    assert ended.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "broken.yaml",
-        "list.yaml",
-        "wrong.yaml",
-    ]
+def test_a_wrong_request_ends_with_2_and_a_sentence(here, agl, arguments, message):
+    (here / "list.yaml").write_text("[1]")
+    (here / "wrong.yaml").write_text("num_retries: 1\nretries: 1")
+    (here / "broken.yaml").write_text("a: [")
+    code, _, err = agl("gateway", *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert {file.name for file in here.iterdir()} == {"broken.yaml", "list.yaml", "wrong.yaml"}

@@ -12,6 +12,8 @@ from agl_gateway.dialects.messages import Messages
 from agl_gateway.errors import RefusedError
 from agl_testing.echo_llm import EchoLLM, RawReply
 
+from .conftest import Bench
+
 anthropic = pytest.importorskip("anthropic")
 
 SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
@@ -22,21 +24,17 @@ CHAT_TOOL = {
 }
 KEEP_THINKING = "clear_thinking_20251015"
 PIXEL = "iVBORw0KGgo="
-SAME = (
-    Key.INPUT_MESSAGES,
-    Key.OUTPUT_MESSAGES,
-    Key.PROMPT_TOKEN_IDS,
-    Key.RESPONSE_TOKEN_IDS,
-    Key.RESPONSE_LOGPROBS,
-    Key.FINISH_REASONS,
-    Key.INPUT_TOKENS,
-    Key.OUTPUT_TOKENS,
-)
+SAME = (Key.INPUT_MESSAGES, Key.OUTPUT_MESSAGES, Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS)
+SAME += (Key.RESPONSE_LOGPROBS, Key.FINISH_REASONS, Key.INPUT_TOKENS, Key.OUTPUT_TOKENS)
 
 
 def ask(content: object = "hello big world", **fields: object) -> dict:
-    messages = [{"role": "user", "content": content}]
-    return {"model": "echo", "max_tokens": 50, "messages": messages, **fields}
+    return Bench.ask(content, **{"max_tokens": 50, **fields})
+
+
+def chat_of(**fields: object) -> dict:
+    """The chat that a message is translated to."""
+    return json.loads(Messages().read(json.dumps(ask(**fields)).encode()).request)
 
 
 def comparable(value: object) -> object:
@@ -49,19 +47,12 @@ def think_and_look(request: dict) -> dict:
     if request["messages"][-1]["role"] == "tool":
         return {"role": "assistant", "content": "both are empty"}
     calls = [
-        {
-            "id": f"call_{room}",
-            "type": "function",
-            "function": {"name": "look", "arguments": json.dumps({"room": room})},
-        }
+        {"id": f"call_{room}", "type": "function", "function": {"name": "look", "arguments": given}}
         for room in ("kitchen", "hall")
+        if (given := json.dumps({"room": room}))
     ]
-    return {
-        "role": "assistant",
-        "content": "let me look",
-        "reasoning_content": "which rooms are there",
-        "tool_calls": calls,
-    }
+    said = {"content": "let me look", "reasoning_content": "which rooms are there"}
+    return {"role": "assistant", **said, "tool_calls": calls}
 
 
 @pytest.fixture
@@ -71,7 +62,7 @@ async def client(bench):
         yield client
 
 
-async def test_a_message_is_answered_and_recorded_like_a_chat(bench, client) -> None:
+async def test_a_message_is_answered_and_recorded_like_a_chat(bench, client):
     message = await client.messages.create(**ask(system="be brief"))
     assert [block.text for block in message.content] == ["hello big world"]
     assert (message.stop_reason, message.model, message.role) == ("end_turn", "echo", "assistant")
@@ -85,9 +76,7 @@ async def test_a_message_is_answered_and_recorded_like_a_chat(bench, client) -> 
     assert translated[Key.RESPONSE_ID] == message.id
 
 
-async def test_a_stream_has_anthropics_events_and_amounts_to_the_whole_message(
-    bench, client
-) -> None:
+async def test_a_stream_has_anthropics_events_and_amounts_to_the_whole_message(bench, client):
     bench.llm.reply = think_and_look
     whole = await client.messages.create(**ask(tools=[TOOL]))
     events = [
@@ -110,25 +99,19 @@ async def test_a_stream_has_anthropics_events_and_amounts_to_the_whole_message(
     assert json.loads(first[Key.TOOL_DEFINITIONS]) == [CHAT_TOOL]
 
 
-async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client) -> None:
+async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client):
     bench.llm.reply = think_and_look
     answer = await client.messages.create(**ask(tools=[TOOL]))
-    results = [
-        {
-            "type": "tool_result",
-            "tool_use_id": block.id,
-            "content": [{"type": "text", "text": "no"}],
-        }
-        for block in answer.content
-        if block.type == "tool_use"
-    ]
+    said = [block.model_dump() for block in answer.content]
+    no = {"type": "tool_result", "content": [{"type": "text", "text": "no"}]}
+    results = [{**no, "tool_use_id": one["id"]} for one in said if one["type"] == "tool_use"]
     messages = [
         {"role": "user", "content": "hello big world"},
-        {"role": "assistant", "content": [block.model_dump() for block in answer.content]},
+        {"role": "assistant", "content": said},
         {"role": "user", "content": [*results, {"type": "text", "text": "and now?"}]},
     ]
     bench.llm.reply = lambda request: "both are empty"
-    last = await client.messages.create(**{**ask(tools=[TOOL]), "messages": messages})
+    last = await client.messages.create(**ask(tools=[TOOL], messages=messages))
     assert last.content[0].text == "both are empty"
     sent = bench.llm.requests[1]["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "user"]
@@ -139,67 +122,56 @@ async def test_results_of_tools_continue_the_prompt_token_by_token(bench, client
     assert second[Key.PROMPT_TOKEN_IDS][: len(before)] == before
 
 
+LOOK = {"type": "function", "function": {"name": "look"}}
+ANSWER_FORM = {"type": "json_schema", "schema": SCHEMA}
+CHAT_FORM = {"name": "answer", "schema": SCHEMA, "strict": True}
+CHAT_CONFIG = {
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_schema", "json_schema": CHAT_FORM},
+}
+CHAT_CONFIG = {
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_schema", "json_schema": CHAT_FORM},
+}
+AUTO_ONE = {"type": "auto", "disable_parallel_tool_use": True}
+CACHED = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"stop_sequences": ["END"]}, {"stop": ["END"]}),
-        (
-            {"temperature": 1, "top_p": 0.5, "top_k": 3},
-            {"temperature": 1.0, "top_p": 0.5, "top_k": 3},
-        ),
+        ({"temperature": 1, "top_p": 0.5}, {"temperature": 1.0, "top_p": 0.5}),
+        ({"top_k": 3}, {"top_k": 3}),
         ({"metadata": {"user_id": "u"}}, {"user": "u"}),
         ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
-        (
-            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-            {"tool_choice": "auto", "parallel_tool_calls": False},
-        ),
-        (
-            {"tool_choice": {"type": "tool", "name": "look"}},
-            {"tool_choice": {"type": "function", "function": {"name": "look"}}},
-        ),
+        ({"tool_choice": AUTO_ONE}, {"tool_choice": "auto", "parallel_tool_calls": False}),
+        ({"tool_choice": {"type": "tool", "name": "look"}}, {"tool_choice": LOOK}),
         ({"thinking": {"type": "enabled", "budget_tokens": 5000}}, {"reasoning_effort": "medium"}),
         ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
         ({"thinking": {"type": "adaptive"}}, {}),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, {}),
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, {}),
         ({"context_management": {"edits": [{"type": KEEP_THINKING, "keep": "all"}]}}, {}),
-        (
-            {
-                "output_config": {
-                    "effort": "low",
-                    "format": {"type": "json_schema", "schema": SCHEMA},
-                }
-            },
-            {
-                "reasoning_effort": "low",
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
-                },
-            },
-        ),
-        ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}, {}),
+        ({"output_config": {"effort": "low", "format": ANSWER_FORM}}, CHAT_CONFIG),
+        ({"system": [CACHED]}, {}),
     ],
 )
-def test_fields_are_translated(fields: dict, expected: dict) -> None:
-    request = json.loads(Messages().read(json.dumps(ask(**fields)).encode()).request)
+def test_fields_are_translated(fields, expected):
+    request = chat_of(**fields)
     for key in ("model", "messages"):
         del request[key]
     assert request == {"max_completion_tokens": 50, **expected}
 
 
-def chat_of(**fields: object) -> dict:
-    return json.loads(Messages().read(json.dumps(ask(**fields)).encode()).request)
-
-
-def test_what_claude_code_tells_anthropics_accounts_reaches_no_model() -> None:
+def test_what_claude_code_tells_anthropics_accounts_reaches_no_model():
     billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329.0f8;"}
     own = {"type": "text", "text": "be brief"}
     assert chat_of(system=[billing, own])["messages"][0]["content"] == "be brief"
     assert [each["role"] for each in chat_of(system=[billing])["messages"]] == ["user"]
 
 
-def test_a_deferred_tool_is_offered_when_a_search_has_found_it() -> None:
+def test_a_deferred_tool_is_offered_when_a_search_has_found_it():
     search = {"name": "ToolSearch", "input_schema": {"type": "object"}}
     tools = [search, {**TOOL, "defer_loading": True}]
     before = chat_of(tools=tools)
@@ -218,7 +190,7 @@ def test_a_deferred_tool_is_offered_when_a_search_has_found_it() -> None:
     assert after["messages"][-1]["content"] == "look can be called now."
 
 
-async def test_an_image_is_a_part_of_the_chat_message(bench, client) -> None:
+async def test_an_image_is_a_part_of_the_chat_message(bench, client):
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     content = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
     await client.messages.create(**ask(content))
@@ -228,18 +200,16 @@ async def test_an_image_is_a_part_of_the_chat_message(bench, client) -> None:
     ]
 
 
-async def test_a_begun_answer_is_continued(bench, client) -> None:
+async def test_a_begun_answer_is_continued(bench, client):
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The sun is"}]
-    await client.messages.create(**{**ask(), "messages": messages})
+    await client.messages.create(**ask(messages=messages))
     request = bench.llm.requests[0]
     assert request["messages"] == messages
     assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
 
 
 @pytest.mark.parametrize("given", ['{"room": ', "[" * 5000], ids=["cut off", "many brackets"])
-async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(
-    bench, client, given
-) -> None:
+async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(bench, client, given):
     function = {"name": "look", "arguments": given}
     call = {"id": "c", "type": "function", "function": function}
     bench.llm.reply = lambda request: {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -252,7 +222,7 @@ async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(
         {"role": "assistant", "content": [block.model_dump(exclude_none=True)]},
         {"role": "user", "content": [result]},
     ]
-    await client.messages.create(**{**ask(tools=[TOOL]), "messages": messages})
+    await client.messages.create(**ask(tools=[TOOL], messages=messages))
     assert bench.llm.requests[1]["messages"][1]["tool_calls"] == [call]
 
 
@@ -266,12 +236,16 @@ async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(
         ({"finish_reason": "stop", "matched_stop": "END"}, ("stop_sequence", "END")),
     ],
 )
-async def test_why_it_stopped_is_translated(bench, client, choice: dict, expected: tuple) -> None:
+async def test_why_it_stopped_is_translated(bench, client, choice, expected):
     answer = {"id": "c", "model": "echo", "choices": [{"index": 0, **choice}]}
     answer["choices"][0]["message"] = {"role": "assistant", "content": "a"}
     bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
     message = await client.messages.create(**ask())
     assert (message.stop_reason, message.stop_sequence) == expected
+
+
+def edits(**one: str) -> dict:
+    return {"context_management": {"edits": [one]}}
 
 
 @pytest.mark.parametrize(
@@ -285,21 +259,15 @@ async def test_why_it_stopped_is_translated(bench, client, choice: dict, expecte
         ({"temprature": 1}, "temprature: unknown; did you mean 'temperature'?"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "adaptive", "display": "blinking"}}, "thinking.display"),
-        (
-            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
-            "context_management.edits.0.type: got 'clear_tool_uses_20250919'",
-        ),
-        (
-            {"context_management": {"edits": [{"type": KEEP_THINKING, "keep": "none"}]}},
-            "context_management.edits.0.keep",
-        ),
+        (edits(type="clear_tool_uses_20250919"), "edits.0.type: got 'clear_tool_uses_20250919'"),
+        (edits(type=KEEP_THINKING, keep="none"), "context_management.edits.0.keep"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"output_config": {"format": {"type": "json"}}}, "output_config.format.type"),
     ],
 )
-def test_what_cannot_be_translated_is_refused_by_name(fields: dict, named: str) -> None:
+def test_what_cannot_be_translated_is_refused_by_name(fields, named):
     with pytest.raises(RefusedError) as refused:
-        Messages().read(json.dumps(ask(**fields)).encode())
+        chat_of(**fields)
     assert named in refused.value.message
     assert refused.value.status == 400
 
@@ -318,18 +286,16 @@ ODD_BLOCKS = [
 
 
 @pytest.mark.parametrize(("role", "block", "text"), ODD_BLOCKS)
-async def test_history_that_no_server_takes_is_replaced_and_marked(
-    bench, role: str, block: dict, text: str
-) -> None:
-    asked = {**ask(), "messages": [{"role": role, "content": [block]}, *ask()["messages"]]}
+async def test_history_that_no_server_takes_is_replaced_and_marked(bench, role, block, text):
+    asked = ask(messages=[{"role": role, "content": [block]}, *ask()["messages"]])
     assert (await bench.post(asked, path="messages"))[0] == 200
     assert text in json.dumps(bench.llm.requests[0]["messages"][0])
-    (mark,) = (await bench.span()).attributes[Key.OVERRIDDEN]
+    (mark,) = (await bench.attributes())[Key.OVERRIDDEN]
     assert mark.startswith("messages.0.content.0")
-    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
-    status, body = await bench.post(asked, path="messages")
+    bench.serve(strict=True)
+    status, error = await bench.refused(asked, path="messages")
     assert status == 400
-    assert mark in json.loads(body)["error"]["message"]
+    assert mark in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -341,21 +307,18 @@ async def test_history_that_no_server_takes_is_replaced_and_marked(
         ("refuse", None),
     ],
 )
-async def test_system_messages_in_the_middle_are_what_the_model_wants(
-    bench, how: str, expected: list[str] | None
-) -> None:
-    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "system_messages": how}])
+async def test_system_messages_in_the_middle_are_what_the_model_wants(bench, how, expected):
+    bench.serve(system_messages=how)
     said = [("user", "b"), ("system", [{"type": "text", "text": "c"}])]
     messages = [{"role": role, "content": content} for role, content in said]
-    status, _ = await bench.post({**ask(system="a"), "messages": messages}, path="messages")
+    status, _ = await bench.post(ask(system="a", messages=messages), path="messages")
     assert status == (200 if expected else 400)
-    sent = (
-        [f"{one['role']}: {one['content']}" for one in bench.llm.requests[0]["messages"]]
-        if (expected)
-        else None
-    )
-    assert sent == expected
-    assert (Key.OVERRIDDEN in (await bench.span()).attributes) == (how in ("merge", "as_user"))
+    sent = [
+        [f"{one['role']}: {one['content']}" for one in request["messages"]]
+        for request in bench.llm.requests
+    ]
+    assert sent == ([expected] if expected else [])
+    assert (Key.OVERRIDDEN in await bench.attributes()) == (how in ("merge", "as_user"))
 
 
 SEARCH = [
@@ -373,16 +336,16 @@ SEARCH = [
     ],
 )
 async def test_tools_that_only_their_provider_runs_are_left_out_and_marked(
-    bench, choice: dict, offered: list, expected: tuple
-) -> None:
+    bench, choice, offered, expected
+):
     asked = ask(tools=[*SEARCH, *offered], tool_choice=choice)
     assert (await bench.post(asked, path="messages"))[0] == 200
     (request,) = bench.llm.requests
     names = [tool["function"]["name"] for tool in request.get("tools", ())] or None
     chosen = request.get("tool_choice")
     assert (names, chosen["function"] if isinstance(chosen, dict) else chosen) == expected
-    assert "web_search_20250305" in (await bench.span()).attributes[Key.OVERRIDDEN][0]
-    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
+    assert "web_search_20250305" in (await bench.attributes())[Key.OVERRIDDEN][0]
+    bench.serve(strict=True)
     assert (await bench.post(asked, path="messages"))[0] == 400
 
 
@@ -400,25 +363,23 @@ class Tokenizing(EchoLLM):
         await send({"type": "http.response.body", "body": body})
 
 
-async def test_tokens_are_counted_by_the_server_or_estimated(bench, client) -> None:
+async def test_tokens_are_counted_by_the_server_or_estimated(bench, client):
     asked = {"model": "echo", "system": "be kind", "tools": [TOOL], "messages": ask()["messages"]}
     estimate = await client.messages.count_tokens(**asked)
     assert estimate.is_estimate
     with Tokenizing() as llm:
-        bench.proxy.update_model_list(bench.models(llm.url))
+        bench.serve(llm.url)
         counted = await client.messages.count_tokens(**asked)
         answer = await client.messages.create(**ask(system="be kind", tools=[TOOL]))
     assert counted.to_dict() == {"input_tokens": answer.usage.input_tokens}
     assert 0 < estimate.input_tokens < 9 * counted.input_tokens
-    bench.proxy.update_model_list([{**bench.models(bench.llm.url)[0], "strict": True}])
+    bench.serve(strict=True)
     with pytest.raises(anthropic.NotFoundError, match=r"tokenize answered 404"):
         await client.messages.count_tokens(**asked)
     assert len(await bench.spans()) == 1
 
 
-async def test_who_leaves_while_it_asks_for_a_count_is_no_error_of_ours(
-    client: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_leaves_while_it_asks_for_a_count_is_no_error_of_ours(client, caplog):
     caplog.set_level("INFO", "agl.gateway")
     url = client.base_url
     _, writer = await asyncio.open_connection(url.host, url.port)
@@ -441,61 +402,24 @@ def calling(*calls: dict[str, Any]) -> RawReply:
 
 
 @pytest.mark.parametrize(
-    ("reply", "status", "kind", "message"),
+    ("reply", "message"),
     [
-        (
-            RawReply(400, b'{"error":{"message":"too long"}}'),
-            400,
-            "invalid_request_error",
-            "too long",
-        ),
-        (RawReply(429, b'{"error":{"message":"slow"}}'), 429, "rate_limit_error", "slow"),
-        (RawReply(503, b"<html>", "text/html"), 503, "overloaded_error", "<html>"),
-        (RawReply(200, b"<html>login", "text/html"), 502, "api_error", "login"),
-        (RawReply(200, b""), 502, "api_error", "no answer to this call"),
-        (RawReply(200, b'{"choices":[]}'), 502, "api_error", "no list of choices"),
-        (RawReply(200, b'{"choices":[{"message":"a"}]}'), 502, "api_error", "a wrong form"),
-        (calling({"id": "c"}), 502, "api_error", "tool call 0 has no name"),
-        (calling({"id": "c", "function": CALLED}, {}), 502, "api_error", "tool call 1 has no"),
+        (RawReply(200, b'{"choices":[]}'), "no list of choices"),
+        (RawReply(200, b'{"choices":[{"message":"a"}]}'), "a wrong form"),
+        (calling({"id": "c"}), "tool call 0 has no name"),
+        (calling({"id": "c", "function": CALLED}, {}), "tool call 1 has no"),
     ],
-    ids=[
-        *("400", "429", "HTML 503", "HTML 200", "nothing", "no choices", "no message"),
-        *("a call without name", "a second one"),
-    ],
+    ids=["no choices", "no message", "a call without name", "a second one"],
 )
-async def test_a_failing_backend_has_anthropics_error_and_a_record(
-    bench, reply: RawReply, status: int, kind: str, message: str
-) -> None:
+async def test_an_answer_that_cannot_be_translated_is_an_error_of_the_backend(
+    bench, reply, message
+):
     bench.llm.reply = lambda request: reply
     got, body = await bench.post(ask(), path="messages")
     error = json.loads(body)
-    assert (got, error["type"], error["error"]["type"]) == (status, "error", kind)
+    assert (got, error["type"], error["error"]["type"]) == (502, "error", "api_error")
     assert message in error["error"]["message"]
-    assert message in (await bench.span()).attributes[Key.ERROR]
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "kind", "message"),
-    [
-        (b'{"model": ', 400, "invalid_request_error", "not valid JSON"),
-        (
-            json.dumps(ask(mcp_servers=[{"name": "x"}])).encode(),
-            400,
-            "invalid_request_error",
-            "mcp_servers: offer the tools",
-        ),
-        (b"[]", 400, "invalid_request_error", "expected an object"),
-        (json.dumps(ask(model="gpt")).encode(), 404, "not_found_error", "served models: echo"),
-    ],
-)
-async def test_a_wrong_request_has_anthropics_error_and_a_record(
-    bench, body: bytes, status: int, kind: str, message: str
-) -> None:
-    got, answer = await bench.post(body, path="messages")
-    assert (got, json.loads(answer)["error"]["type"]) == (status, kind)
-    assert message in json.loads(answer)["error"]["message"]
-    assert message in (await bench.span()).attributes[Key.ERROR]
-    assert bench.llm.requests == []
+    assert message in (await bench.attributes())[Key.ERROR]
 
 
 @pytest.mark.parametrize(
@@ -507,18 +431,16 @@ async def test_a_wrong_request_has_anthropics_error_and_a_record(
         (b"data: [DONE]\n\n", "ended before the answer was complete"),
     ],
 )
-async def test_a_stream_that_breaks_ends_with_anthropics_error(
-    bench, client, rest: bytes, message: str
-) -> None:
+async def test_a_stream_that_breaks_ends_with_anthropics_error(bench, client, rest, message):
     chunk = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
     bench.llm.reply = lambda request: RawReply(200, chunk + rest, "text/event-stream")
     with pytest.raises(anthropic.APIStatusError, match=message):
         async for _ in await client.messages.create(**ask(), stream=True):
             pass
-    assert message in (await bench.span()).attributes[Key.ERROR]
+    assert message in (await bench.attributes())[Key.ERROR]
 
 
-async def test_events_arrive_while_the_backend_is_still_answering(bench, client) -> None:
+async def test_events_arrive_while_the_backend_is_still_answering(bench, client):
     bench.llm.latency_seconds = 0.1
     clock = asyncio.get_running_loop().time
     stream = await client.messages.create(**ask(), stream=True)
@@ -527,10 +449,9 @@ async def test_events_arrive_while_the_backend_is_still_answering(bench, client)
     assert times[-1] - times[0] > 0.15
 
 
-async def test_ids_in_headers_say_whose_call_it_is(bench) -> None:
-    rollout = bench.rollout
-    ids = {"x-rollout-id": rollout.rollout_id, "x-attempt-id": rollout.attempt.attempt_id}
+async def test_ids_in_headers_say_whose_call_it_is(bench):
+    ids = dict(zip(("x-rollout-id", "x-attempt-id"), bench.ids, strict=True))
     url = f"{bench.proxy.address.url()}/v1"
     status, _ = await bench.post(ask(), url, "messages", **ids)
     assert status == 200
-    assert (await bench.span()).attributes[Key.FINISH_REASONS] == ["stop"]
+    assert (await bench.attributes())[Key.FINISH_REASONS] == ["stop"]

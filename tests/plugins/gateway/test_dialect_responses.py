@@ -24,6 +24,7 @@ CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHE
 
 HOSTED = {"type": "web_search"}
 ALLOWED = {"type": "allowed_tools", "mode": "required"}
+JSON_FORM = {"type": "json_object"}
 SPACE = {"type": "namespace", "name": "s"}
 
 
@@ -31,7 +32,16 @@ def ask(given: object = "hello big world", **fields: object) -> dict:
     return {"model": "echo", "input": given, **fields}
 
 
-async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client) -> None:
+def read(**fields: object):
+    """The exchange that a request becomes."""
+    return Responses().read(json.dumps(ask(**fields)).encode())
+
+
+async def events_of(client, **asked: object) -> list:
+    return [event async for event in await client.responses.create(**asked, stream=True)]
+
+
+async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client):
     response = await client.responses.create(**ask(instructions="be brief"))
     assert response.output_text == "hello big world"
     assert (response.status, response.error, response.store) == ("completed", None, True)
@@ -47,45 +57,34 @@ async def test_a_response_is_answered_and_recorded_like_a_chat(bench, client) ->
     assert translated[Key.RESPONSE_ID] == response.id
 
 
-async def test_a_stream_has_the_events_of_the_api_and_amounts_to_the_whole_response(
-    bench, client
-) -> None:
+async def test_a_stream_has_the_events_of_the_api_and_amounts_to_the_whole_response(bench, client):
     bench.llm.reply = think_and_look
     whole = await client.responses.create(**ask(tools=[TOOL]))
-    events = [
-        event async for event in await client.responses.create(**ask(tools=[TOOL]), stream=True)
-    ]
-    assert [item.type for item in whole.output] == [
-        "reasoning",
-        "message",
-        "function_call",
-        "function_call",
-    ]
+    events = await events_of(client, **ask(tools=[TOOL]))
+    kinds = ["reasoning", "message", "function_call", "function_call"]
+    assert [item.type for item in whole.output] == kinds
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert [event.type for event in events[:3]] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-    ]
+    begin = ["response.created", "response.in_progress", "response.output_item.added"]
+    assert [event.type for event in events[:3]] == begin
     streamed = events[-1].response
     assert events[-1].type == "response.completed"
     unlike = {"id", "created_at"}
-    assert streamed.model_dump(exclude={*unlike, "output"}) == whole.model_dump(
-        exclude={*unlike, "output"}
+    outer, items = (
+        [one.model_dump(exclude={*unlike, "output"}) for one in (streamed, whole)],
+        [[item.model_dump(exclude=unlike) for item in one.output] for one in (streamed, whole)],
     )
-    assert [item.model_dump(exclude=unlike) for item in streamed.output] == [
-        item.model_dump(exclude=unlike) for item in whole.output
-    ]
+    assert outer[0] == outer[1]
+    assert items[0] == items[1]
     async with client.responses.stream(**ask(tools=[TOOL])) as stream:
         gathered = await stream.get_final_response()
-    assert [item.type for item in gathered.output] == [item.type for item in whole.output]
+    assert [item.type for item in gathered.output] == kinds
     assert gathered.output_text == "let me look"
     first, second, _ = (span.attributes for span in await bench.spans())
     assert json.loads(first[Key.TOOL_DEFINITIONS]) == [CHAT_TOOL]
     assert second[Key.RESPONSE_TOKEN_IDS] == first[Key.RESPONSE_TOKEN_IDS]
 
 
-async def test_outputs_of_functions_continue_the_prompt_token_by_token(bench, client) -> None:
+async def test_outputs_of_functions_continue_the_prompt_token_by_token(bench, client):
     bench.llm.reply = think_and_look
     response = await client.responses.create(**ask(tools=[TOOL]))
     items = [
@@ -104,7 +103,7 @@ async def test_outputs_of_functions_continue_the_prompt_token_by_token(bench, cl
     assert second[Key.PROMPT_TOKEN_IDS][: len(before)] == before
 
 
-async def test_a_structured_answer_is_asked_for_and_parsed(bench, client) -> None:
+async def test_a_structured_answer_is_asked_for_and_parsed(bench, client):
     from pydantic import BaseModel
 
     class Room(BaseModel):
@@ -115,17 +114,14 @@ async def test_a_structured_answer_is_asked_for_and_parsed(bench, client) -> Non
     assert response.output_parsed == Room(room="hall")
     wanted = bench.llm.requests[0]["response_format"]
     assert wanted["type"] == "json_schema"
-    assert wanted["json_schema"]["name"] == "Room"
-    assert wanted["json_schema"]["strict"] is True
+    assert {"name": "Room", "strict": True}.items() <= wanted["json_schema"].items()
 
 
-async def test_logprobs_are_given_when_they_are_asked_for(bench, client) -> None:
+async def test_logprobs_are_given_when_they_are_asked_for(bench, client):
     include = ["message.output_text.logprobs"]
     plain = await client.responses.create(**ask())
     response = await client.responses.create(**ask(include=include))
-    events = [
-        event async for event in await client.responses.create(**ask(include=include), stream=True)
-    ]
+    events = await events_of(client, **ask(include=include))
     assert plain.output[0].content[0].logprobs == []
     tokens = response.output[0].content[0].logprobs
     ids = bench.llm.vocabulary.encode(["hello", "big", "world"])
@@ -134,17 +130,14 @@ async def test_logprobs_are_given_when_they_are_asked_for(bench, client) -> None
     assert [event.logprobs[0].token for event in streamed] == ["hello ", "big ", "world"]
 
 
-async def test_an_answer_that_is_cut_off_is_incomplete(bench, client) -> None:
+async def test_an_answer_that_is_cut_off_is_incomplete(bench, client):
     message = {"role": "assistant", "content": "a"}
     choice = {"index": 0, "message": message, "finish_reason": "length"}
     answer = {"id": "c", "model": "echo", "choices": [choice]}
     bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
     response = await client.responses.create(**ask())
-    assert (response.status, response.incomplete_details.reason) == (
-        "incomplete",
-        "max_output_tokens",
-    )
-    assert response.output[0].status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.status == response.output[0].status == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -156,10 +149,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(bench, client) -> None:
         ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
         ({"text": {"verbosity": "low"}}, {"verbosity": "low"}),
         ({"text": {"format": {"type": "text"}}}, {}),
-        (
-            {"text": {"format": {"type": "json_object"}}},
-            {"response_format": {"type": "json_object"}},
-        ),
+        ({"text": {"format": JSON_FORM}}, {"response_format": JSON_FORM}),
         ({"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": True}),
         (
             {"tool_choice": {"type": "function", "name": "look"}},
@@ -175,35 +165,26 @@ async def test_an_answer_that_is_cut_off_is_incomplete(bench, client) -> None:
         ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
     ],
 )
-def test_fields_are_translated(fields: dict, expected: dict) -> None:
-    request = json.loads(Responses().read(json.dumps(ask(**fields)).encode()).request)
+def test_fields_are_translated(fields, expected):
+    request = json.loads(read(**fields).request)
     for key in ("model", "messages"):
         del request[key]
     assert request == expected
 
 
-def test_items_of_every_kind_are_translated() -> None:
-    image = {
-        "type": "input_image",
-        "image_url": "data:image/png;base64,iVBORw0KGgo=",
-        "detail": "low",
-    }
+def test_items_of_every_kind_are_translated():
+    url = "data:image/png;base64,iVBORw0KGgo="
+    image = {"type": "input_image", "image_url": url, "detail": "low"}
     items = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "input_text", "text": "look"}, image]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         {"role": "user", "content": [{"type": "input_text", "text": "please"}]},
     ]
-    request = json.loads(Responses().read(json.dumps(ask(items)).encode()).request)
-    assert request["messages"] == [
+    shown = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+    assert json.loads(read(given=items).request)["messages"] == [
         {"role": "system", "content": "be brief"},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "look"},
-                {"type": "image_url", "image_url": {"url": image["image_url"], "detail": "low"}},
-            ],
-        },
+        {"role": "user", "content": [{"type": "text", "text": "look"}, shown]},
         {"role": "assistant", "content": "no"},
         {"role": "user", "content": "please"},
     ]
@@ -234,13 +215,14 @@ def test_items_of_every_kind_are_translated() -> None:
         ({"tool_choice": "any"}, "tool_choice: got 'any'"),
     ],
 )
-def test_what_cannot_be_translated_is_refused_by_name(fields: dict, named: str) -> None:
+def test_what_cannot_be_translated_is_refused_by_name(fields, named):
     with pytest.raises(RefusedError) as refused:
-        Responses().read(json.dumps(ask(**fields)).encode())
+        read(**fields)
     assert named in refused.value.message
     assert refused.value.status == 400
 
 
+BEGUN = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 SUMMARY = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
 CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_citation"}]}
 
@@ -255,93 +237,45 @@ CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_cita
         ({"role": "assistant", "content": [CITED]}, '"content": "so"'),
     ],
 )
-def test_history_that_no_server_takes_is_replaced_and_marked(item: dict, text: str) -> None:
-    body = json.dumps(ask([item, {"role": "user", "content": "and now?"}])).encode()
-    exchange = Responses().read(body)
+def test_history_that_no_server_takes_is_replaced_and_marked(item, text):
+    exchange = read(given=[item, {"role": "user", "content": "and now?"}])
     assert text in json.dumps(json.loads(exchange.request)["messages"][0])
     assert exchange.degraded[0].startswith("input.0")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search"}, None])
-def test_tools_that_only_openai_runs_are_left_out_and_marked(choice: object) -> None:
-    asked = ask(tools=[{"type": "web_search"}, TOOL], tool_choice=choice)
-    exchange = Responses().read(json.dumps(asked).encode())
+def test_tools_that_only_openai_runs_are_left_out_and_marked(choice):
+    exchange = read(tools=[HOSTED, TOOL], tool_choice=choice)
     request = json.loads(exchange.request)
     assert request["tools"] == [CHAT_TOOL]
     assert request.get("tool_choice") == ("required" if choice == "required" else None)
     assert exchange.degraded[0].startswith("tools.0: a tool of type 'web_search'")
 
 
-def test_a_namespace_without_tools_is_no_tool_that_openai_runs() -> None:
-    exchange = Responses().read(json.dumps(ask(tools=[{**SPACE, "tools": []}])).encode())
-    assert "tools" not in json.loads(exchange.request)
+def test_a_namespace_without_tools_is_no_tool_that_openai_runs():
+    assert "tools" not in json.loads(read(tools=[{**SPACE, "tools": []}]).request)
 
 
-def test_only_allowed_tools_are_offered() -> None:
+def test_only_allowed_tools_are_offered():
     allowed = [{"type": "function", "name": "look"}, {"type": "image_generation"}]
-    choice = {**ALLOWED, "tools": allowed}
     tools = [TOOL, {**TOOL, "name": "leave"}]
-    exchange = Responses().read(json.dumps(ask(tools=tools, tool_choice=choice)).encode())
+    exchange = read(tools=tools, tool_choice={**ALLOWED, "tools": allowed})
     request = json.loads(exchange.request)
     assert (request["tools"], request["tool_choice"]) == ([CHAT_TOOL], "required")
     assert exchange.degraded
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        (b'{"model": ', 400, "not valid JSON"),
-        (json.dumps(ask(previous_response_id="resp_1")).encode(), 400, "previous_response_id"),
-        (json.dumps(ask(model="gpt")).encode(), 404, "served models: echo"),
-    ],
-)
-async def test_a_wrong_request_has_openais_error_and_a_record(
-    bench, body: bytes, status: int, message: str
-) -> None:
-    got, answer = await bench.post(body, path="responses")
-    error = json.loads(answer)["error"]
-    assert (got, error["type"]) == (status, "invalid_request_error")
-    assert message in error["message"]
-    assert message in (await bench.span()).attributes[Key.ERROR]
-    assert bench.llm.requests == []
-
-
-@pytest.mark.parametrize(
-    ("reply", "status", "message"),
-    [
-        (RawReply(400, b'{"error":{"message":"too long"}}'), 400, "too long"),
-        (RawReply(503, b"<html>", "text/html"), 503, "<html>"),
-        (RawReply(200, b""), 502, "no answer to this call"),
-    ],
-    ids=["400", "HTML 503", "nothing"],
-)
-async def test_a_failing_backend_has_openais_error_and_a_record(
-    bench, reply: RawReply, status: int, message: str
-) -> None:
-    bench.llm.reply = lambda request: reply
-    got, body = await bench.post(ask(), path="responses")
-    assert got == status
-    assert message in json.loads(body)["error"]["message"]
-    assert message in (await bench.span()).attributes[Key.ERROR]
-
-
-@pytest.mark.parametrize(
     ("stream", "last", "message"),
     [
-        (
-            b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
-            "response.failed",
-            "ended before the answer was complete",
-        ),
+        (BEGUN, "response.failed", "ended before the answer was complete"),
         (b'data: {"error":{"message":"worker died"}}\n\n', "error", "worker died"),
     ],
 )
-async def test_a_stream_that_breaks_says_so_in_its_last_event(
-    bench, stream: bytes, last: str, message: str
-) -> None:
+async def test_a_stream_that_breaks_says_so_in_its_last_event(bench, stream, last, message):
     bench.llm.reply = lambda request: RawReply(200, stream, "text/event-stream")
     _, body = await bench.post(ask(stream=True), path="responses")
     event = json.loads(body.strip().split(b"data: ")[-1])
     assert event["type"] == last
     assert message in (event.get("message") or event["response"]["error"]["message"])
-    assert message in (await bench.span()).attributes[Key.ERROR]
+    assert message in (await bench.attributes())[Key.ERROR]

@@ -1,6 +1,5 @@
 """Tools of the Responses API that chat completions do not know, there and back."""
 
-import itertools
 import json
 
 import pytest
@@ -9,6 +8,8 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import RefusedError
 
+from .test_dialect_responses import events_of
+
 openai = pytest.importorskip("openai")
 
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
@@ -16,12 +17,8 @@ PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "form
 SHELL = {"type": "local_shell"}
 SPAWN = {"type": "function", "name": "spawn", "description": "Starts one.", "parameters": {}}
 WAIT = {"type": "function", "name": "wait", "parameters": {}}
-AGENTS = {
-    "type": "namespace",
-    "name": "agents",
-    "description": "Of helpers.",
-    "tools": [SPAWN, WAIT],
-}
+OF_HELPERS = {"name": "agents", "description": "Of helpers."}
+AGENTS = {"type": "namespace", **OF_HELPERS, "tools": [SPAWN, WAIT]}
 SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 ASKED = {"role": "user", "content": "hello"}
 
@@ -40,61 +37,42 @@ def chat(items: object, *tools: dict, **fields: object) -> dict:
     return json.loads(Responses().read(json.dumps(ask(items, *tools, **fields)).encode()).request)
 
 
+def names_of(request: dict) -> list[str]:
+    return [tool["function"]["name"] for tool in request["tools"]]
+
+
+LINES = 'a "naïve"\nline'
+LIST = {"command": ["ls", "-l"], "timeout_ms": 9}
+SPAWNED = {"type": "function_call", "name": "spawn", "namespace": "agents"}
+PATCHED = {"type": "custom_tool_call", "name": "apply_patch"}
+
+
 @pytest.mark.parametrize(
-    ("tool", "name", "arguments", "item", "result"),
+    ("tool", "name", "arguments", "item"),
     [
-        (
-            PATCH,
-            "apply_patch",
-            {"input": 'a "naïve"\nline'},
-            {"type": "custom_tool_call", "name": "apply_patch", "input": 'a "naïve"\nline'},
-            "custom_tool_call_output",
-        ),
+        (PATCH, "apply_patch", {"input": LINES}, {**PATCHED, "input": LINES}),
         (
             SHELL,
             "local_shell",
-            {"command": ["ls", "-l"], "timeout_ms": 9},
-            {
-                "type": "local_shell_call",
-                "action": {"type": "exec", "command": ["ls", "-l"], "env": {}, "timeout_ms": 9},
-            },
-            "local_shell_call_output",
+            LIST,
+            {"type": "local_shell_call", "action": {"type": "exec", "env": {}, **LIST}},
         ),
-        (
-            AGENTS,
-            "agents__spawn",
-            {"task": "look"},
-            {
-                "type": "function_call",
-                "name": "spawn",
-                "namespace": "agents",
-                "arguments": '{"task": "look"}',
-            },
-            "function_call_output",
-        ),
+        (AGENTS, "agents__spawn", {"task": "look"}, {**SPAWNED, "arguments": '{"task": "look"}'}),
         (
             {**AGENTS, "tools": [PATCH]},
             "agents__apply_patch",
             {"input": "x"},
-            {
-                "type": "custom_tool_call",
-                "name": "apply_patch",
-                "namespace": "agents",
-                "input": "x",
-            },
-            "custom_tool_call_output",
+            {**PATCHED, "namespace": "agents", "input": "x"},
         ),
     ],
     ids=["free text", "shell", "namespace", "free text in a namespace"],
 )
 async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
-    bench, client, tool: dict, name: str, arguments: dict, item: dict, result: str
-) -> None:
+    bench, client, tool, name, arguments, item
+):
     bench.llm.reply = lambda request: calling(name, arguments)
     whole = await client.responses.create(**ask([ASKED], tool))
-    events = [
-        event async for event in await client.responses.create(**ask([ASKED], tool), stream=True)
-    ]
+    events = await events_of(client, **ask([ASKED], tool))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     (called,) = (each.model_dump(exclude_none=True) for each in whole.output)
     (streamed,) = (each.model_dump(exclude_none=True) for each in events[-1].response.output)
@@ -107,7 +85,7 @@ async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
         assert "".join(deltas) == item["input"]
 
     bench.llm.reply = lambda request: "done"
-    output = {"type": result, "call_id": "call_1", "output": "six"}
+    output = {"type": f"{item['type']}_output", "call_id": "call_1", "output": "six"}
     await client.responses.create(**ask([ASKED, called, output], tool))
     sent = bench.llm.requests[-1]["messages"]
     assert sent[1:] == [
@@ -131,8 +109,8 @@ async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
     ],
 )
 async def test_what_does_not_fit_a_tool_reaches_the_agent_as_the_model_wrote_it(
-    bench, tool: dict, name: str, arguments: str, item: dict
-) -> None:
+    bench, tool, name, arguments, item
+):
     bench.llm.reply = lambda request: calling(name, arguments)
     _, body = await bench.post(ask("hello", tool), path="responses")
     (called,) = json.loads(body)["output"]
@@ -141,7 +119,7 @@ async def test_what_does_not_fit_a_tool_reaches_the_agent_as_the_model_wrote_it(
     assert given == arguments or json.dumps(given) == arguments
 
 
-def test_the_model_is_told_of_grammars_and_of_namespaces() -> None:
+def test_the_model_is_told_of_grammars_and_of_namespaces():
     patch, spawn, wait = (tool["function"] for tool in chat("hello", PATCH, AGENTS)["tools"])
     assert patch["description"].startswith("Edits.\n\nThe input has to match this lark grammar:")
     assert patch["description"].endswith("start: /.+/")
@@ -151,15 +129,12 @@ def test_the_model_is_told_of_grammars_and_of_namespaces() -> None:
     assert "description" not in wait
 
 
-def test_tools_that_a_search_has_found_are_offered_from_then_on() -> None:
+def test_tools_that_a_search_has_found_are_offered_from_then_on():
     search = {"type": "tool_search_call", "call_id": "c", "arguments": {"q": "é"}}
     found = {**AGENTS, "tools": [{**SPAWN, "defer_loading": True}]}
     output = {"type": "tool_search_output", "call_id": "c", "execution": "client"}
     request = chat([ASKED, search, {**output, "tools": [found]}], SEARCH)
-    assert [tool["function"]["name"] for tool in request["tools"]] == [
-        "tool_search",
-        "agents__spawn",
-    ]
+    assert names_of(request) == ["tool_search", "agents__spawn"]
     called, result = request["messages"][1:]
     assert called["tool_calls"][0]["function"]["arguments"] == '{"q": "é"}'
     assert result["content"] == "agents__spawn can be called now."
@@ -167,16 +142,14 @@ def test_tools_that_a_search_has_found_are_offered_from_then_on() -> None:
     assert nothing["messages"][-1]["content"] == "Nothing found."
 
 
-def test_tools_may_stand_among_the_items() -> None:
+def test_tools_may_stand_among_the_items():
     more = {"type": "additional_tools", "role": "developer", "tools": [AGENTS, PATCH]}
     request = chat([more, ASKED])
-    assert [tool["function"]["name"] for tool in request["tools"]] == [
-        *("agents__spawn", "agents__wait", "apply_patch")
-    ]
+    assert names_of(request) == ["agents__spawn", "agents__wait", "apply_patch"]
     assert [message["role"] for message in request["messages"]] == ["user"]
 
 
-def test_the_result_of_a_shell_may_name_its_item() -> None:
+def test_the_result_of_a_shell_may_name_its_item():
     action = {"type": "exec", "command": ["ls"], "working_directory": None, "env": {}}
     call = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": action}
     output = {"type": "local_shell_call_output", "id": "lsh_1", "output": "{}"}
@@ -193,7 +166,7 @@ def test_the_result_of_a_shell_may_name_its_item() -> None:
         ({"type": "function", "namespace": "agents", "name": "spawn"}, "agents__spawn"),
     ],
 )
-def test_each_of_them_can_be_chosen(choice: dict, name: str) -> None:
+def test_each_of_them_can_be_chosen(choice, name):
     request = chat("hello", PATCH, SHELL, AGENTS, tool_choice=choice)
     assert request["tool_choice"] == {"type": "function", "function": {"name": name}}
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
@@ -201,6 +174,7 @@ def test_each_of_them_can_be_chosen(choice: dict, name: str) -> None:
     assert tool["function"]["name"] == name
 
 
+SHELL_CALL = {"type": "local_shell_call", "call_id": "c"}
 TWICE = {"type": "function", "name": "agents__spawn"}
 
 
@@ -213,33 +187,21 @@ TWICE = {"type": "function", "name": "agents__spawn"}
         ("hello", [{**AGENTS, "tools": [SHELL]}], "tools.0.tools.0.type: got 'local_shell'"),
         ("hello", [{**SPAWN, "defer_loading": True}], "tools.0.defer_loading"),
         ("hello", [AGENTS, TWICE], "tools.1.name: the model would see two tools 'agents__spawn'"),
-        (
-            [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec"}}],
-            [],
-            "input.0.action.command: is missing",
-        ),
+        ([{**SHELL_CALL, "action": {"type": "exec"}}], [], "input.0.action.command: is missing"),
     ],
 )
-def test_what_somebody_else_would_have_to_run_is_refused(
-    items: object, tools: list[dict], named: str
-) -> None:
+def test_what_somebody_else_would_have_to_run_is_refused(items, tools, named):
     with pytest.raises(RefusedError) as refused:
         chat(items, *tools)
     assert named in refused.value.message
     assert refused.value.status == 400
 
 
-async def test_pieces_of_free_text_come_as_one_whatever_their_size(bench) -> None:
+async def test_pieces_of_free_text_come_as_one_whatever_their_size(bench):
     bench.llm.reply = lambda request: calling("apply_patch", {"input": "one two three"})
     _, body = await bench.post(ask("hello", PATCH, stream=True), path="responses")
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
-    kinds = [event["type"] for event in events]
-    assert kinds[2:7] == [
-        "response.output_item.added",
-        "response.custom_tool_call_input.delta",
-        "response.custom_tool_call_input.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    of_text = [f"custom_tool_call_input.{end}" for end in ("delta", "done")]
+    assert kinds[2:7] == ["output_item.added", *of_text, "output_item.done", "completed"]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    assert all(a["sequence_number"] < b["sequence_number"] for a, b in itertools.pairwise(events))

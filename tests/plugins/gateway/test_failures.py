@@ -14,72 +14,93 @@ from agl.types import ProxyLLM
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
+from .conftest import models
+
 
 def raw(status: int, body: bytes, content_type: str = "application/json"):
     return lambda request: RawReply(status, body, content_type)
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
 @pytest.mark.parametrize(
-    ("reply", "status", "message"),
+    ("reply", "status", "kind", "message"),
     [
-        (raw(400, b'{"error":{"message":"too long"}}'), 400, "too long"),
-        (raw(500, b'{"error":{"message":"out of memory"}}'), 500, "out of memory"),
-        (raw(503, b"<html>Bad gateway</html>", "text/html"), 503, "Bad gateway"),
-        (raw(200, b"<html>login</html>", "text/html"), 502, "login"),
-        (raw(200, b'{"choices": [', "application/json"), 502, "no answer to this call"),
-        (raw(200, b'{"choices": null}', "application/json"), 502, "no answer to this call"),
+        (raw(400, b'{"error":{"message":"too long"}}'), 400, "invalid_request_error", "too long"),
+        (raw(429, b'{"error":{"message":"slow"}}'), 429, "rate_limit_error", "slow"),
+        (raw(500, b'{"error":{"message":"out of memory"}}'), 500, "api_error", "out of memory"),
+        (
+            raw(503, b"<html>Bad gateway</html>", "text/html"),
+            503,
+            "overloaded_error",
+            "Bad gateway",
+        ),
+        (raw(200, b"<html>login</html>", "text/html"), 502, "api_error", "login"),
+        (raw(200, b""), 502, "api_error", "no answer to this call"),
+        (raw(200, b'{"choices": ['), 502, "api_error", "no answer to this call"),
+        (raw(200, b'{"choices": null}'), 502, "api_error", "no answer to this call"),
     ],
-    ids=["400", "500", "HTML 503", "HTML 200", "broken JSON", "no choices"],
+    ids=["400", "429", "500", "HTML 503", "HTML 200", "nothing", "broken JSON", "no choices"],
 )
 async def test_a_failing_backend_is_passed_on_and_recorded(
-    bench, reply: object, status: int, message: str
-) -> None:
+    bench, path, reply, status, kind, message
+):
     bench.llm.reply = reply
-    got, body = await bench.post(bench.ask())
+    asked = {"model": "echo", "input": "hello"} if path == "responses" else bench.ask(max_tokens=9)
+    got, error = await bench.refused(asked, path=path)
     assert got == status
-    assert message in json.loads(body)["error"]["message"]
+    assert message in error["message"]
+    assert path != "messages" or error["type"] == kind
     span = await bench.span()
     assert message in span.attributes[Key.ERROR]
     assert span.status.status_code == "ERROR"
     assert span.attributes["http.response.status_code"] == status
-    assert json.loads(span.attributes[Key.INPUT_MESSAGES]) == bench.ask()["messages"]
+    said = json.loads(span.attributes[Key.INPUT_MESSAGES])
+    assert [one["role"] for one in said] == ["user"]
+    assert path != "chat/completions" or said == asked["messages"]
 
 
-async def test_the_key_that_a_backend_repeats_is_not_recorded(bench) -> None:
+async def test_the_key_that_a_backend_repeats_is_not_recorded(bench, started):
     key = "pk-8f3a6c1e5b7d"
-    (entry,) = bench.models(bench.llm.url)
+    (entry,) = models(bench.llm.url)
     entry["litellm_params"]["api_key"] = key
-    proxy = LLMProxy(open=True, model_list=[entry], store=bench.store)
-    await proxy.start()
-    other = await bench.other(proxy)
+    other = await started(model_list=[entry])
     other.llm.reply = raw(401, b'{"error":{"message":"no such key: pk-8f3a6c1e5b7d"}}')
-    got, _ = await other.post(other.ask())
+    assert (await other.post(other.ask()))[0] == 401
     span = await other.span()
-    assert got == 401
     assert '"no such key: ***"' in span.attributes[Key.ERROR]
     assert key not in span.model_dump_json()
-    await proxy.stop()
+
+
+OF_MCP = b'{"model": "echo", "messages": [], "max_tokens": 1, "mcp_servers": [{"name": "x"}]}'
+BROKEN = b'{"model": "echo",'
+GPT = b'{"model": "gpt", "messages": [], "max_tokens": 1, "input": "hello"}'
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "message"),
+    ("path", "body", "status", "message"),
     [
-        (b'{"model": "echo",', 400, "not valid JSON"),
-        (b"[1]", 400, "expected a JSON object"),
-        (b'{"model": "echo"}', 400, "no 'messages'"),
-        (b'{"messages": []}', 400, "no 'model'; served models: echo"),
-        (b'{"model": "gpt", "messages": []}', 404, "unknown model 'gpt'; served models: echo"),
+        ("chat/completions", BROKEN, 400, "not valid JSON"),
+        ("chat/completions", b"[1]", 400, "expected a JSON object"),
+        ("chat/completions", b'{"model": "echo"}', 400, "no 'messages'"),
+        ("chat/completions", b'{"messages": []}', 400, "no 'model'; served models: echo"),
+        ("chat/completions", GPT, 404, "unknown model 'gpt'; served models: echo"),
+        ("completions", b'{"model": "echo"}', 400, "no 'prompt'"),
+        ("messages", BROKEN, 400, "not valid JSON"),
+        ("messages", b"[]", 400, "expected an object"),
+        ("messages", OF_MCP, 400, "mcp_servers: offer the tools"),
+        ("messages", GPT.replace(b', "input": "hello"', b""), 404, "served models: echo"),
+        ("responses", BROKEN, 400, "not valid JSON"),
+        ("responses", b'{"previous_response_id": "resp_1"}', 400, "previous_response_id"),
+        ("responses", b'{"model": "gpt", "input": "hello"}', 404, "served models: echo"),
     ],
 )
-async def test_a_wrong_request_is_refused_by_name_and_recorded(
-    bench, body: bytes, status: int, message: str
-) -> None:
-    got, answer = await bench.post(body)
+async def test_a_wrong_request_is_refused_by_name_and_recorded(bench, path, body, status, message):
+    got, error = await bench.refused(body, path=path)
     assert got == status
-    error = json.loads(answer)["error"]
     assert message in error["message"]
-    assert error["type"] == "invalid_request_error"
-    assert message in (await bench.span()).attributes[Key.ERROR]
+    is_404_of_anthropic = path == "messages" and status == 404
+    assert error["type"] == ("not_found_error" if is_404_of_anthropic else "invalid_request_error")
+    assert message in (await bench.attributes())[Key.ERROR]
     assert bench.llm.requests == []
 
 
@@ -95,14 +116,11 @@ DEEP = b"[" * 100_000
         (b'{"model": "echo", "prompt": "hello", "messages": [], "temperature": 1e999}', ""),
     ],
 )
-async def test_what_cannot_be_read_is_the_fault_of_who_sent_it(
-    bench, path: str, body: bytes, message: str
-) -> None:
-    (entry,) = bench.models(bench.llm.url)
-    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"temperature": 1.0}}}])
-    status, answer = await bench.post(body, path=path)
+async def test_what_cannot_be_read_is_the_fault_of_who_sent_it(bench, path, body, message):
+    bench.serve(forced_parameters={"all": {"temperature": 1.0}})
+    status, error = await bench.refused(body, path=path)
     assert status == 400
-    assert message in json.loads(answer)["error"]["message"]
+    assert message in error["message"]
     assert (await bench.span()).attributes["http.response.status_code"] == 400
     assert bench.llm.requests == []
 
@@ -117,9 +135,7 @@ async def test_what_cannot_be_read_is_the_fault_of_who_sent_it(
     ],
     ids=["whole", "stream", "error"],
 )
-async def test_very_many_brackets_of_a_backend_are_no_answer(
-    bench, path: str, reply: object, status: int
-) -> None:
+async def test_very_many_brackets_of_a_backend_are_no_answer(bench, path, reply, status):
     bench.llm.reply = reply
     asked = {**bench.ask(stream=status == 200), "max_tokens": 3}
     got, answer = await bench.post(asked, path=path)
@@ -129,65 +145,40 @@ async def test_very_many_brackets_of_a_backend_are_no_answer(
     assert (await bench.span()).attributes[Key.ERROR]
 
 
-async def test_a_body_over_the_limit_is_refused(bench) -> None:
-    proxy = LLMProxy(
-        open=True, model_list=bench.models(bench.llm.url), store=bench.store, max_body_bytes=100
-    )
-    await proxy.start()
-    status, body = await bench.post(bench.ask("x" * 100), f"{proxy.address.url()}/v1")
-    await proxy.stop()
+async def test_a_body_over_the_limit_is_refused(started):
+    bench = await started(max_body_bytes=100)
+    status, error = await bench.refused(bench.ask("x" * 100))
     assert status == 413
-    assert "larger than 100 bytes" in json.loads(body)["error"]["message"]
+    assert "larger than 100 bytes" in error["message"]
 
 
-async def test_a_backend_that_is_down_is_502_after_the_retries(bench) -> None:
-    proxy = LLMProxy(
-        open=True,
-        model_list=bench.models(f"http://127.0.0.1:{free_port()}/v1"),
-        store=bench.store,
-        num_retries=2,
-    )
-    await proxy.start()
-    url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
-    status, body = await bench.post(bench.ask(), url)
-    await proxy.stop()
+async def test_a_backend_that_is_down_is_502_after_the_retries(started):
+    bench = await started(model_list=models(f"http://127.0.0.1:{free_port()}/v1"), num_retries=2)
+    status, error = await bench.refused(bench.ask())
     assert status == 502
-    assert "cannot be reached after 3 tries" in json.loads(body)["error"]["message"]
-    span = await bench.span()
-    assert "cannot be reached after 3 tries" in span.attributes[Key.ERROR]
+    assert "cannot be reached after 3 tries" in error["message"]
+    assert "cannot be reached after 3 tries" in (await bench.attributes())[Key.ERROR]
 
 
-async def test_an_overloaded_backend_is_tried_again_within_one_record(bench) -> None:
-    proxy = LLMProxy(
-        open=True, model_list=bench.models(bench.llm.url), store=bench.store, num_retries=1
-    )
-    await proxy.start()
-    url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
-    bench.llm.reply = lambda request: (
-        "fine" if len(bench.llm.requests) > 1 else RawReply(503, b"{}")
-    )
-    status, _ = await bench.post(bench.ask(), url)
-    await proxy.stop()
-    assert status == 200
+async def test_an_overloaded_backend_is_tried_again_within_one_record(started):
+    bench = await started(num_retries=1)
+    replies = iter([RawReply(503, b"{}"), "fine"])
+    bench.llm.reply = lambda request: next(replies)
+    assert (await bench.post(bench.ask()))[0] == 200
     assert len(bench.llm.requests) == 2
-    assert Key.ERROR not in (await bench.span()).attributes
+    assert Key.ERROR not in await bench.attributes()
 
 
-async def test_a_client_that_hangs_up_mid_stream_is_recorded_with_what_had_come(
-    bench,
-) -> None:
+async def test_a_client_that_hangs_up_mid_stream_is_recorded_with_what_had_come(bench):
     bench.llm.latency_seconds = 0.05
-    async with aiohttp.ClientSession() as session:
-        body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
-        async with session.post(f"{bench.url}/chat/completions", json=body) as response:
-            await response.content.readany()
-    span = await bench.span()
-    assert "client closed the connection" in span.attributes[Key.ERROR]
-    assert len(span.attributes.get(Key.RESPONSE_TOKEN_IDS, [])) < 40
-    assert span.attributes[Key.RESPONSE_ID] == "chatcmpl-1"
+    await bench.leave()
+    attributes = await bench.attributes()
+    assert "client closed the connection" in attributes[Key.ERROR]
+    assert len(attributes.get(Key.RESPONSE_TOKEN_IDS, [])) < 40
+    assert attributes[Key.RESPONSE_ID] == "chatcmpl-1"
 
 
-async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench, held) -> None:
+async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench, held):
     bench.llm.reply = held
     call = asyncio.create_task(bench.post(bench.ask()))
     await held.asked()
@@ -203,9 +194,7 @@ async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench, held)
         (b"data: {broken\n\n", "not JSON"),
     ],
 )
-async def test_a_stream_that_breaks_tells_the_agent_and_the_record(
-    bench, stream: bytes, error: str
-) -> None:
+async def test_a_stream_that_breaks_tells_the_agent_and_the_record(bench, stream, error):
     bench.llm.reply = raw(200, stream, "text/event-stream")
     status, body = await bench.post(bench.ask(stream=True))
     assert status == 200
@@ -234,9 +223,7 @@ def mistyped(**choice: object) -> bytes:
         mistyped(token_ids=5),
     ],
 )
-async def test_a_stream_of_wrong_types_ends_as_one_that_breaks(
-    bench, stream: bytes, path: str
-) -> None:
+async def test_a_stream_of_wrong_types_ends_as_one_that_breaks(bench, stream, path):
     bench.llm.reply = raw(200, stream, "text/event-stream")
     asked = {"model": "echo", "input": "hello", "stream": True}
     if path != "responses":
@@ -250,12 +237,9 @@ async def test_a_stream_of_wrong_types_ends_as_one_that_breaks(
 
 
 @pytest.mark.parametrize("status", [204, 205, 304])
-async def test_an_answer_that_can_have_no_body_is_an_error_of_the_backend(
-    bench, status: int
-) -> None:
-    bench.llm.reply = lambda request: (
-        "fine" if len(bench.llm.requests) > 1 else RawReply(status, b"")
-    )
+async def test_an_answer_that_can_have_no_body_is_an_error_of_the_backend(bench, status):
+    replies = iter([RawReply(status, b""), "fine"])
+    bench.llm.reply = lambda request: next(replies)
     async with aiohttp.ClientSession() as session:
         for expected in (502, 200):  # on one connection
             url = f"{bench.url}/chat/completions"
@@ -264,13 +248,13 @@ async def test_an_answer_that_can_have_no_body_is_an_error_of_the_backend(
                 await response.json()
 
 
-async def test_an_answer_without_a_choice_is_recorded_as_an_error(bench) -> None:
+async def test_an_answer_without_a_choice_is_recorded_as_an_error(bench):
     bench.llm.reply = raw(200, b'{"id": "c", "choices": []}')
     assert (await bench.post(bench.ask()))[0] == 200
     assert (await bench.span()).attributes[Key.ERROR] == "the backend's answer has no choice"
 
 
-async def test_less_than_no_tokens_count_as_none_told(bench) -> None:
+async def test_less_than_no_tokens_count_as_none_told(bench):
     message = {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}
     usage = {"prompt_tokens": -5, "completion_tokens": -7}
     usage |= {"prompt_tokens_details": {"cached_tokens": -1}}
@@ -282,14 +266,14 @@ async def test_less_than_no_tokens_count_as_none_told(bench) -> None:
     assert not {Key.INPUT_TOKENS, Key.CACHED_INPUT_TOKENS} & attributes.keys()
 
 
-async def test_half_an_attribution_is_refused(bench) -> None:
+async def test_half_an_attribution_is_refused(bench):
     url = bench.proxy.as_resource().get_base_url()
-    status, body = await bench.post(bench.ask(), url, **{"x-rollout-id": "ro-1"})
+    status, error = await bench.refused(bench.ask(), url, **{"x-rollout-id": "ro-1"})
     assert status == 400
-    assert "x-attempt-id" in json.loads(body)["error"]["message"]
+    assert "x-attempt-id" in error["message"]
 
 
-async def test_an_unknown_address_and_a_wrong_method_are_named(bench) -> None:
+async def test_an_unknown_address_and_a_wrong_method_are_named(bench):
     base = bench.url.removesuffix("/v1")
     async with aiohttp.ClientSession() as session:
         async with session.post(f"{base}/v1/embeddings", json={}) as response:
@@ -299,7 +283,7 @@ async def test_an_unknown_address_and_a_wrong_method_are_named(bench) -> None:
             assert response.status == 405
 
 
-async def test_a_call_of_an_unknown_attempt_is_refused_and_costs_no_other_record(bench) -> None:
+async def test_a_call_of_an_unknown_attempt_is_refused_and_costs_no_other_record(bench):
     llm = ProxyLLM(endpoint=f"{bench.proxy.address.url()}/v1", model="echo")
     (unknown, body), (known, _) = await asyncio.gather(
         bench.post(bench.ask("lost"), llm.get_base_url("ro-x", "at-x")),
@@ -310,16 +294,12 @@ async def test_a_call_of_an_unknown_attempt_is_refused_and_costs_no_other_record
     assert json.loads((await bench.span()).attributes[Key.INPUT_MESSAGES])[0]["content"] == "kept"
 
 
-def test_run_whose_gateway_fails_to_stop_has_its_on_run_end_all_the_same(echo_llm) -> None:
+def test_run_whose_gateway_fails_to_stop_has_its_on_run_end_all_the_same(echo_llm):
     class FailsToStop(LLMProxy):
         async def stop(self) -> None:
             await super().stop()
             raise OSError("no space left")
 
-    entry = {
-        "model_name": "echo",
-        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
-    }
     told = []
 
     class Watch:
@@ -329,7 +309,7 @@ def test_run_whose_gateway_fails_to_stop_has_its_on_run_end_all_the_same(echo_ll
         def on_run_end(self, error) -> None:
             told.append(error)
 
-    gateway = FailsToStop(free_port(), [entry])
+    gateway = FailsToStop(free_port(), models(echo_llm.url))
     trainer = agl.Trainer(algorithm="baseline", strategy="shm", llm_proxy=gateway, hooks=[Watch()])
     with pytest.raises(AlgorithmError, match="no space left"):
         trainer.fit(agl.rollout(lambda task: 1.0), ["task"])

@@ -1,10 +1,10 @@
 """The end of an attempt: its calls are stored before its status is, and it makes no more."""
 
 import asyncio
-import json
+from unittest import mock
 
-import aiohttp
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.errors import GatewayError
@@ -13,13 +13,8 @@ from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
 from agl.types import ProxyLLM, Rollout
 from agl_gateway import LLMProxy
-from agl_sqlite import SqliteLightningStore
-from agl_testing.echo_llm import EchoLLM
 
-
-def models(url: str) -> list[dict]:
-    params = {"model": "hosted_vllm/echo", "api_base": url}
-    return [{"model_name": "echo", "litellm_params": params}]
+from .conftest import Bench, models, stream_of
 
 
 class OrderOfWrites(InMemoryLightningStore):
@@ -37,20 +32,11 @@ class OrderOfWrites(InMemoryLightningStore):
         return done
 
 
-async def post(url: str, **fields: object) -> tuple[int, dict]:
-    body = {"model": "echo", "messages": [{"role": "user", "content": "hello you"}], **fields}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{url}/chat/completions", json=body) as response,
-    ):
-        return response.status, json.loads(await response.read())
-
-
 @agl.rollout
 async def two_calls(task: str, llm: ProxyLLM, rollout: Rollout) -> float:
     url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
     for _ in range(2):
-        assert (await post(url))[0] == 200
+        assert (await stream_of(f"{url}/chat/completions", Bench.ask()))[0] == 200
     return 1.0
 
 
@@ -60,43 +46,31 @@ async def run_agent(agent, store, proxy: LLMProxy) -> Rollout:
         return await runner.step("task", resources={"main_llm": proxy.as_resource()})
 
 
-async def test_calls_are_in_a_slow_store_before_the_attempt_has_its_final_status(
-    echo_llm: EchoLLM,
-) -> None:
+async def test_calls_are_in_a_slow_store_before_the_attempt_has_its_final_status(started):
     store = OrderOfWrites()
-    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=store)
-    await proxy.start()
-    rollout = await run_agent(two_calls, store, proxy)
-    await proxy.stop()
+    bench = await started(store=store)
+    rollout = await run_agent(two_calls, store, bench.proxy)
     assert rollout.status == "succeeded"
-    assert [name for name in store.order if name in ("openai.chat.completion", "end")] == [
-        "openai.chat.completion",
-        "openai.chat.completion",
-        "end",
-    ]
-    await store.close()
+    call = "openai.chat.completion"
+    assert [name for name in store.order if name in (call, "end")] == [call, call, "end"]
 
 
-async def test_calls_are_in_an_sqlite_file_when_the_rollout_has_ended(
-    echo_llm: EchoLLM, tmp_path
-) -> None:
-    store = SqliteLightningStore(tmp_path / "store.db")
-    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=store)
-    await proxy.start()
-    rollout = await run_agent(two_calls, store, proxy)
-    spans = await store.query_spans(rollout.rollout_id, name="openai.chat.completion")
+async def test_calls_are_in_an_sqlite_file_when_the_rollout_has_ended(started, tmp_path):
+    async with opened(tmp_path / "store.db") as store:
+        bench = await started(store=store)
+        rollout = await run_agent(two_calls, store, bench.proxy)
+        spans = await store.query_spans(rollout.rollout_id, name="openai.chat.completion")
+        await bench.proxy.stop()
     assert len(list(spans)) == 2
-    await proxy.stop()
-    await store.close()
 
 
-async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held) -> None:
+async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held):
     bench.llm.reply = held
 
     @agl.rollout
     async def impatient(task: str, llm: ProxyLLM, rollout: Rollout) -> float:
         url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        left_over.append(asyncio.create_task(post(url)))
+        left_over.append(asyncio.create_task(bench.refused(bench.ask(), url)))
         await held.asked()
         return 1.0
 
@@ -105,14 +79,14 @@ async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held)
     spans = await bench.store.query_spans(rollout.rollout_id, name="openai.chat.completion")
     (span,) = spans
     assert "takes no more calls" in span.attributes[Key.ERROR]
-    (status, body) = await left_over[0]
+    (status, error) = await left_over[0]
     assert status == 410
-    assert body["error"]["code"] == "attempt_ended"
+    assert error["code"] == "attempt_ended"
 
 
 async def test_a_gateway_that_is_gone_fails_the_attempt_and_does_not_hold_its_end(
-    bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bench, monkeypatch
+):
     monkeypatch.setattr("agl_gateway.client.RETRY_SECONDS", (0.01,))
 
     @agl.rollout
@@ -127,100 +101,65 @@ async def test_a_gateway_that_is_gone_fails_the_attempt_and_does_not_hold_its_en
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
-async def test_an_attempt_that_the_store_has_ended_takes_no_calls(bench, status: str) -> None:
-    attempt = bench.rollout.attempt
-    await bench.store.update_attempt(attempt.rollout_id, attempt.attempt_id, status=status)
-    got, body = await bench.post(bench.ask())
+async def test_an_attempt_that_the_store_has_ended_takes_no_calls(bench, status):
+    await bench.store.update_attempt(*bench.ids, status=status)
+    got, error = await bench.refused(bench.ask())
     assert got == 410
-    assert f"its status is '{status}'" in json.loads(body)["error"]["message"]
+    assert f"its status is '{status}'" in error["message"]
     assert bench.llm.requests == []
 
 
-async def test_an_attempt_that_ends_between_calls_is_noticed_soon(
-    bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_attempt_that_ends_between_calls_is_noticed_soon(bench, monkeypatch):
     monkeypatch.setattr("agl_gateway.attempts.LOOK_AGAIN_SECONDS", 0.05)
-    attempt = bench.rollout.attempt
     assert (await bench.post(bench.ask()))[0] == 200
-    await bench.store.update_attempt(attempt.rollout_id, attempt.attempt_id, status="failed")
+    await bench.store.update_attempt(*bench.ids, status="failed")
     await asyncio.sleep(0.1)
-    assert (await bench.post(bench.ask()))[0] == 410
-    assert (await bench.post(bench.ask()))[0] == 410
+    assert [(await bench.post(bench.ask()))[0] for _ in range(2)] == [410, 410]
 
 
-async def test_many_calls_of_an_attempt_look_it_up_once(bench) -> None:
-    lookups = 0
-    query = bench.store.query_attempts
-
-    async def counted(*args, **options):
-        nonlocal lookups
-        lookups += 1
-        return await query(*args, **options)
-
-    bench.store.query_attempts = counted
+async def test_many_calls_of_an_attempt_look_it_up_once(bench):
+    bench.store.query_attempts = mock.AsyncMock(wraps=bench.store.query_attempts)
     for _ in range(5):
         assert (await bench.post(bench.ask()))[0] == 200
-    assert lookups == 1
+    assert bench.store.query_attempts.await_count == 1
 
 
-async def public(bench) -> LLMProxy:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, host="0.0.0.0")
-    await proxy.start()
-    return proxy
-
-
-async def test_the_address_of_an_attempt_opens_that_attempt_only(bench) -> None:
-    proxy = await public(bench)
-    own = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id)
-    other = await bench.store.start_rollout(input="task")
-    base = f"http://127.0.0.1:{proxy.port}"
+async def test_the_address_of_an_attempt_opens_that_attempt_only(started):
+    bench = await started(host="0.0.0.0", open=False)
+    own = bench.proxy.as_resource(*bench.ids)
+    other = await bench.other(bench.proxy)
+    base = f"http://127.0.0.1:{bench.proxy.port}"
     path = own.endpoint.split("/", 3)[3]
-    assert own.api_key not in (None, proxy.api_key)
+    assert own.api_key not in (None, bench.proxy.api_key)
     assert (await bench.post(bench.ask(), f"{base}/{path}"))[0] == 200
     # The same token at another attempt's address, in the address and as the key:
-    stolen = path.replace(bench.rollout.rollout_id, other.rollout_id).replace(
-        bench.rollout.attempt.attempt_id, other.attempt.attempt_id
-    )
-    status, body = await bench.post(bench.ask(), f"{base}/{stolen}")
-    assert (status, json.loads(body)["error"]["code"]) == (401, "invalid_token")
-    plain = f"{base}/rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}/v1"
+    stolen = path.replace(bench.ids[0], other.ids[0]).replace(bench.ids[1], other.ids[1])
+    status, error = await bench.refused(bench.ask(), f"{base}/{stolen}")
+    assert (status, error["code"]) == (401, "invalid_token")
     key = {"authorization": f"Bearer {own.api_key}"}
-    assert (await bench.post(bench.ask(), plain, **key))[0] == 401
-    assert (await bench.post(bench.ask(), f"{base}/v1", **key))[0] == 401
-    mine = f"{base}/rollout/{bench.rollout.rollout_id}/attempt"
-    mine = f"{mine}/{bench.rollout.attempt.attempt_id}/v1"
+    mine, theirs = (f"{base}/rollout/{a}/attempt/{b}/v1" for a, b in (bench.ids, other.ids))
+    for url in (theirs, f"{base}/v1"):
+        assert (await bench.post(bench.ask(), url, **key))[0] == 401
     assert (await bench.post(bench.ask(), mine, **key))[0] == 200
     assert (await bench.post(bench.ask(), mine))[0] == 401
-    await proxy.stop()
 
 
-async def test_a_proxy_with_the_same_key_takes_the_old_addresses(bench) -> None:
-    addresses = set()
-    for _ in range(2):
-        proxy = LLMProxy(port=4000, store=bench.store, api_key="key-of-two-proxies-5817")
-        proxy.update_model_list(bench.models(bench.llm.url))
-        addresses.add(proxy.as_resource().get_base_url("ro-1", "at-1"))
-    assert len(addresses) == 1
+async def test_a_proxy_with_the_same_key_takes_the_old_addresses(bench):
+    given = {"model_list": models(bench.llm.url), "store": bench.store, "api_key": "key-of-two-581"}
+    proxies = [LLMProxy(port=4000, **given) for _ in range(2)]
+    assert len({one.as_resource().get_base_url("ro-1", "at-1") for one in proxies}) == 1
 
 
-async def test_calls_are_recorded_in_a_store_behind_a_server(echo_llm: EchoLLM) -> None:
-    store = InMemoryLightningStore()
-    server = agl.LightningStoreServer(store, "127.0.0.1", 0)
+async def test_calls_are_recorded_in_a_store_behind_a_server(bench, started):
+    server = agl.LightningStoreServer(bench.store, "127.0.0.1", 0)
     await server.start()
     client = agl.LightningStoreClient(server.endpoint)
-    proxy = LLMProxy(open=True, model_list=models(echo_llm.url), store=client)
-    await proxy.start()
-    rollout = await store.start_rollout(input="task")
-    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
-    url = proxy.as_resource(*ids).endpoint
+    other = await started(store=client)
     for _ in range(2):
-        assert (await post(url))[0] == 200
-    await proxy.flush()
-    spans = list(await store.query_spans(rollout.rollout_id))
-    await proxy.stop()
+        assert (await other.post(bench.ask()))[0] == 200
+    first, second = await other.spans()
+    await other.proxy.stop()
     await client.close()
-    await server.close()
-    assert [span.sequence_id for span in spans] == [1, 2]
-    assert (
-        spans[0].attributes[Key.RESPONSE_TOKEN_IDS] == spans[1].attributes[Key.RESPONSE_TOKEN_IDS]
-    )
+    await server.stop()
+    assert (first.sequence_id, second.sequence_id) == (1, 2)
+    assert first.attributes[Key.RESPONSE_TOKEN_IDS] == second.attributes[Key.RESPONSE_TOKEN_IDS]

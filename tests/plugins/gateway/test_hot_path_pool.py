@@ -61,7 +61,7 @@ async def body_of(pool: Pool, url: str) -> bytes:
         answer.release()
 
 
-async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept() -> None:
+async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
     seen: list[bytes] = []
     connections = 0
 
@@ -98,7 +98,7 @@ async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept() -> 
     ],
     ids=["chunked", "until closed", "HTTP 1.0", "100 first", "not kept", "byte by byte"],
 )
-async def test_answers_in_every_form_are_read_to_their_end(handler: Handler) -> None:
+async def test_answers_in_every_form_are_read_to_their_end(handler):
     async with serving(handler) as (pool, url):
         for _ in range(2):
             assert await body_of(pool, url) == b"ok"
@@ -107,7 +107,7 @@ async def test_answers_in_every_form_are_read_to_their_end(handler: Handler) -> 
             answer.release()
 
 
-async def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> None:
+async def test_a_connection_that_the_server_closed_while_idle_is_replaced():
     async with serving(answering(OK, then_close=True)) as (pool, url):
         for pause in (0, 0, 0.02, 0.02):
             assert await body_of(pool, url) == b"ok"
@@ -125,7 +125,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> N
     ],
     ids=["short", "short chunk", "half a head", "nothing", "no HTTP"],
 )
-async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler: Handler) -> None:
+async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler):
     requests = 0
 
     async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +140,7 @@ async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler:
         await until(lambda: not pool.open)
 
 
-async def test_what_a_server_sends_unasked_is_no_answer_to_the_next_call() -> None:
+async def test_what_a_server_sends_unasked_is_no_answer_to_the_next_call():
     read, sent = asyncio.Event(), asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,7 +160,7 @@ async def test_what_a_server_sends_unasked_is_no_answer_to_the_next_call() -> No
             sent.clear()
 
 
-async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
+async def test_an_answer_that_is_let_go_closes_its_connection():
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -183,7 +183,7 @@ async def test_an_answer_that_is_let_go_closes_its_connection() -> None:
         await gone.wait()
 
 
-async def test_a_stream_that_nobody_reads_makes_the_server_wait() -> None:
+async def test_a_stream_that_nobody_reads_makes_the_server_wait():
     sent = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,21 +209,19 @@ async def test_a_stream_that_nobody_reads_makes_the_server_wait() -> None:
         answer.release()
 
 
-async def test_a_header_with_a_line_break_is_refused() -> None:
+async def test_a_header_with_a_line_break_is_refused():
     with pytest.raises(ValueError, match="line break"):
         await Pool().post("http://127.0.0.1:9/", b"{}", {"authorization": "a\r\nb: c"})
 
 
-async def test_nobody_there_is_an_os_error() -> None:
+async def test_nobody_there_is_an_os_error():
     async with serving(answering(OK)) as (pool, url):
         pass
     with pytest.raises(OSError):  # noqa: PT011
         await pool.post(url, b"{}", {})
 
 
-def test_a_call_that_is_given_up_as_it_connects_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_is_given_up_as_it_connects_is_not_waited_for(monkeypatch):
     async def main() -> None:
         async with serving(answering(OK)) as (pool, url):
             call = asyncio.create_task(pool.post(url, b"{}", {}))

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -22,9 +21,15 @@ from agl_http.server import ServerThread
 
 # LiteLLM's types and clients warn on their own account.
 pytestmark = pytest.mark.filterwarnings("default")
-needs_litellm = pytest.mark.skipif(
-    importlib.util.find_spec("litellm") is None, reason="nox -s litellm installs it"
-)
+IS_HERE = importlib.util.find_spec("litellm") is not None
+
+
+def needs_litellm(test):
+    """Of a test that calls LiteLLM, whose first call imports it."""
+    wanted = pytest.mark.skipif(not IS_HERE, reason="nox -s litellm installs it")
+    return wanted(pytest.mark.timeout(240)(test))
+
+
 SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 TEXT = {"type": "text", "text": "hello big world"}
@@ -102,16 +107,12 @@ def dumps(value: object) -> bytes:
 
 
 def claude(**parameters: object) -> list[Any]:
-    return [
-        {
-            "model_name": "echo",
-            "litellm_params": {"model": "anthropic/claude-sonnet-4-5", **parameters},
-        }
-    ]
+    params = {"model": "anthropic/claude-sonnet-4-5", **parameters}
+    return [{"model_name": "echo", "litellm_params": params}]
 
 
 @pytest.fixture
-def anthropic_api() -> Iterator[tuple[AnthropicMock, str]]:
+def anthropic_api():
     mock = AnthropicMock()
     server = ServerThread(mock, drain_seconds=1.0)
     server.start()
@@ -129,9 +130,8 @@ async def provider(bench, anthropic_api):
 
 
 @needs_litellm
-@pytest.mark.timeout(240)  # the first call imports LiteLLM
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream: bool) -> None:
+async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream):
     status, body = await provider.post(provider.ask(stream=stream, max_tokens=50))
     assert status == 200, body
     if stream:
@@ -143,7 +143,7 @@ async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream:
     assert text == "hello big world"
     assert provider.mock.requests[0]["model"] == "claude-sonnet-4-5"
     assert provider.mock.headers[0]["x-api-key"] == "secret"
-    attributes = (await provider.span()).attributes
+    attributes = await provider.attributes()
     assert json.loads(attributes[Key.OUTPUT_MESSAGES])[0]["content"] == "hello big world"
     assert attributes[Key.FINISH_REASONS] == ["stop"]
     assert attributes[Key.PROVIDER] == "anthropic"
@@ -151,9 +151,8 @@ async def test_a_chat_with_a_provider_is_answered_and_recorded(provider, stream:
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, stream) -> None:
+async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, stream):
     tool = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
     body = {"model": "echo", "input": "look", "tools": [tool], "stream": stream}
     status, answer = await provider.post(body, path="responses")
@@ -167,71 +166,59 @@ async def test_tools_of_a_provider_reach_an_agent_of_another_dialect(provider, s
     assert (call["call_id"], call["name"]) == ("tu_1", "look")
     assert json.loads(call["arguments"]) == {"room": "kitchen"}
     assert response["usage"]["input_tokens"] == 7
-    (message,) = json.loads((await provider.span()).attributes[Key.OUTPUT_MESSAGES])
+    (message,) = json.loads((await provider.attributes())[Key.OUTPUT_MESSAGES])
     assert message["tool_calls"][0]["function"]["name"] == "look"
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (529, "overloaded")])
-async def test_an_error_of_a_provider_is_passed_on_and_recorded(provider, status, kind) -> None:
+async def test_an_error_of_a_provider_is_passed_on_and_recorded(provider, status, kind):
     provider.mock.error = (status, kind)
-    got, body = await provider.post(provider.ask(max_tokens=50))
+    got, error = await provider.refused(provider.ask(max_tokens=50))
     assert got >= 400
-    assert kind in json.loads(body)["error"]["message"]
+    assert kind in error["message"]
     assert len(provider.mock.requests) == 1
-    assert kind in (await provider.span()).attributes[Key.ERROR]
+    assert kind in (await provider.attributes())[Key.ERROR]
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
-async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provider) -> None:
-    status, body = await provider.post(provider.ask(api_base="http://127.0.0.1:9"))
+async def test_an_agent_cannot_redirect_a_call_with_litellms_own_arguments(provider):
+    status, error = await provider.refused(provider.ask(api_base="http://127.0.0.1:9"))
     assert status == 400
-    assert "api_base" in json.loads(body)["error"]["message"]
+    assert "api_base" in error["message"]
     assert provider.mock.requests == []
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
-async def test_an_agent_that_hangs_up_ends_the_call_of_the_provider(provider) -> None:
+async def test_an_agent_that_hangs_up_ends_the_call_of_the_provider(provider):
     provider.mock.stalls = True
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(
-            f"{provider.url}/chat/completions", json=provider.ask(stream=True)
-        ) as response,
-    ):
+    url, asked = f"{provider.url}/chat/completions", provider.ask(stream=True)
+    async with aiohttp.ClientSession() as session, session.post(url, json=asked) as response:
         assert b"hello" in await response.content.readany()
         response.close()
         assert await asyncio.to_thread(provider.mock.was_left.wait, 10)
-    for _ in range(100):
-        if spans := await provider.spans():
-            break
-        await asyncio.sleep(0.02)
-    assert "client closed the connection" in spans[0].attributes[Key.ERROR]
+    assert "client closed the connection" in (await provider.attributes())[Key.ERROR]
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
-async def test_a_provider_has_no_completions(provider) -> None:
-    status, body = await provider.post({"model": "echo", "prompt": "a"}, path="completions")
+async def test_a_provider_has_no_completions(provider):
+    status, error = await provider.refused({"model": "echo", "prompt": "a"}, path="completions")
     assert status == 400
-    assert "use /v1/chat/completions" in json.loads(body)["error"]["message"]
+    assert "use /v1/chat/completions" in error["message"]
 
 
-def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch) -> None:
+def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(ConfigError, match=re.escape(install_line("agl-gateway[litellm]"))):
         LLMProxy(open=True, model_list=claude(api_key="secret"))
 
 
-def test_a_parameter_that_is_unknown_is_refused() -> None:
+def test_a_parameter_that_is_unknown_is_refused():
     with pytest.raises(ConfigError, match="unknown key 'api_bass'"):
         LLMProxy(open=True, model_list=claude(api_bass="http://127.0.0.1:1"))
 
 
-def test_litellm_is_not_imported_for_other_models() -> None:
+def test_litellm_is_not_imported_for_other_models():
     code = (
         "import sys; from agl_gateway import LLMProxy; import agl_gateway.app; "
         "LLMProxy(model_list=[{'model_name': 'm', 'litellm_params': {'model': 'hosted_vllm/m', "
@@ -241,8 +228,7 @@ def test_litellm_is_not_imported_for_other_models() -> None:
 
 
 @needs_litellm
-@pytest.mark.timeout(240)
-def test_our_list_of_providers_is_litellms() -> None:
+def test_our_list_of_providers_is_litellms():
     litellm = _import_litellm()
     known = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}
     assert set(PROVIDERS) <= known

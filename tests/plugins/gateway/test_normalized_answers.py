@@ -138,7 +138,7 @@ class Agents:
 
 
 @pytest.fixture(scope="module")
-def agents() -> Agents:
+def agents():
     return Agents()
 
 
@@ -237,19 +237,19 @@ SHAPES = {
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_odd_streams_are_seen_as_they_are_recorded(agents: Agents, path: str, shape: str) -> None:
+def test_odd_streams_are_seen_as_they_are_recorded(agents, path, shape):
     chunks, expected = SHAPES[shape]
     found = check(agents, path, chunks)
     assert found == expected or (isinstance(expected, str) and expected in found)
 
 
-def test_a_function_call_of_the_older_form_is_seen_as_it_is_recorded(agents: Agents) -> None:
+def test_a_function_call_of_the_older_form_is_seen_as_it_is_recorded(agents):
     pieces = [{"name": "f", "arguments": ""}, {"arguments": '{"x"'}, {"arguments": ":1}"}]
     stream = events(*({"function_call": one} for one in pieces), finish="function_call")
     assert check(agents, "chat/completions", stream) == ("", "", [("", *A[1:])])
 
 
-def test_a_name_and_an_id_that_come_with_each_piece_are_recorded_once() -> None:
+def test_a_name_and_an_id_that_come_with_each_piece_are_recorded_once():
     pieces = [
         {"function_call": {"name": "f", "arguments": one}, "audio": {"id": "au1", "data": one}}
         for one in ('{"x"', ":1}")
@@ -267,7 +267,7 @@ def test_a_name_and_an_id_that_come_with_each_piece_are_recorded_once() -> None:
         ("responses", '"reason":"max_output_tokens"'),
     ],
 )
-def test_an_answer_ends_once(path: str, end: str) -> None:
+def test_an_answer_ends_once(path, end):
     last = [{"index": 0, "delta": {}, "finish_reason": "length"}]
     sent, record = relayed(path, events({"content": "a"}, last, finish="stop"), STREAM)
     assert end in sent.decode().replace(": ", ":")
@@ -276,7 +276,7 @@ def test_an_answer_ends_once(path: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_a_call_needs_no_collector_to_be_freed(path: str) -> None:
+def test_a_call_needs_no_collector_to_be_freed(path):
     exchange = DIALECTS[path].read(json.dumps(ASKED[path]).encode())
     exchange.body_for("m", ("return_token_ids",))
     known = weakref.ref(exchange)
@@ -284,14 +284,14 @@ def test_a_call_needs_no_collector_to_be_freed(path: str) -> None:
     assert known() is None
 
 
-def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer() -> None:
+def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer():
     sent, record = relayed("chat/completions", events([{"index": 2, "delta": {}}]), STREAM, n=2)
     assert b"choice 2 of 2" in sent
     assert "choice 2 of 2" in str(recorded(record)[0])
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_a_failed_answer_is_the_fault_of_the_server_and_keeps_its_text(path: str) -> None:
+def test_a_failed_answer_is_the_fault_of_the_server_and_keeps_its_text(path):
     choice = {"message": {"content": "Hal"}, "finish_reason": "abort"}
     whole = json.dumps({"id": "c", "choices": [choice]}).encode()
     for pieces, kind in ((SHAPES["error"][0], STREAM), ([whole], "application/json")):
@@ -350,7 +350,7 @@ NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 @pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=NIGHTLY)])
 @pytest.mark.parametrize("path", ASKED)
-def test_any_stream_is_seen_as_it_is_recorded(agents: Agents, path: str, examples: int) -> None:
+def test_any_stream_is_seen_as_it_is_recorded(agents, path, examples):
     @hypothesis.settings(max_examples=examples, database=None, deadline=None)
     @hypothesis.given(SOUP, FINISH, st.lists(st.integers(0, 5000), max_size=9), whole_calls())
     def compare(soup: Any, finish: Any, places: list[int], drawn: Any) -> None:
@@ -362,7 +362,7 @@ def test_any_stream_is_seen_as_it_is_recorded(agents: Agents, path: str, example
     compare()
 
 
-def test_a_stream_of_the_documented_form_is_passed_on_as_it_is() -> None:
+def test_a_stream_of_the_documented_form_is_passed_on_as_it_is():
     pieces = (piece(0, "a", "f", ""), piece(0, arguments='{"x":1}'), piece(1, *B))
     stream = b"".join(events({"content": "a"}, *pieces, finish="tool_calls"))
     assert relayed("chat/completions", cut(stream, [99, 300]), STREAM)[0] == stream
@@ -380,7 +380,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("shape", WHOLE)
-def test_odd_whole_answers_are_seen_as_they_are_recorded(path: str, shape: str) -> None:
+def test_odd_whole_answers_are_seen_as_they_are_recorded(path, shape):
     message, expected = WHOLE[shape]
     choices = [{"index": 0, "message": message, "finish_reason": "MODEL_LENGTH"}]
     answer = json.dumps({"id": "c", "choices": choices}).encode()
@@ -393,7 +393,7 @@ def test_odd_whole_answers_are_seen_as_they_are_recorded(path: str, shape: str) 
         assert text in json.dumps(given)
 
 
-def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too() -> None:
+def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too():
     message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
     answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
     (choice,) = json.loads(read_whole(json.dumps(answer).encode()))["choices"]

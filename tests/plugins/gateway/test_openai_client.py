@@ -6,16 +6,14 @@ import json
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl_gateway import LLMProxy
 from agl_testing.echo_llm import EchoLLM, logprob
 
-openai = pytest.importorskip("openai")
+from .conftest import Bench, models
+
+pytest.importorskip("openai")
 
 
-def ask(content: str = "hello big world", **fields: object) -> dict:
-    return {"model": "echo", "messages": [{"role": "user", "content": content}], **fields}
-
-
+ask = Bench.ask
 TOOL = {
     "type": "function",
     "function": {
@@ -48,7 +46,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("tools", [False, True])
-async def test_answers_have_the_bytes_that_the_backend_would_have_sent(bench, tools: bool) -> None:
+async def test_answers_have_the_bytes_that_the_backend_would_have_sent(bench, tools):
     bench.llm.reply = call_the_tool if tools else bench.llm.reply
     with EchoLLM(call_the_tool if tools else None) as direct:
         for request in REQUESTS:
@@ -57,13 +55,9 @@ async def test_answers_have_the_bytes_that_the_backend_would_have_sent(bench, to
     assert len(await bench.spans()) == len(REQUESTS)
 
 
-async def test_a_chat_is_recorded_with_ids_and_logprobs_which_the_agent_does_not_see(
-    bench,
-) -> None:
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none") as client:
-        answer = await client.chat.completions.create(
-            **ask(temperature=0.5), extra_headers={"x-agl-agent": "writer"}
-        )
+async def test_a_chat_is_recorded_with_ids_and_logprobs_which_the_agent_does_not_see(bench, client):
+    given = {**ask(temperature=0.5), "extra_headers": {"x-agl-agent": "writer"}}
+    answer = await client.chat.completions.create(**given)
     assert answer.choices[0].message.content == "hello big world"
     assert answer.choices[0].logprobs is None
     assert not hasattr(answer, "prompt_token_ids")
@@ -88,23 +82,22 @@ async def test_a_chat_is_recorded_with_ids_and_logprobs_which_the_agent_does_not
     assert span.start_time < span.end_time
 
 
-async def test_chunks_arrive_while_the_backend_is_still_answering(bench) -> None:
+async def test_chunks_arrive_while_the_backend_is_still_answering(bench, client):
     bench.llm.latency_seconds = 0.1
     clock = asyncio.get_running_loop().time
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none") as client:
-        stream = await client.chat.completions.create(**ask(stream=True))
-        times = [clock() async for _ in stream]
+    stream = await client.chat.completions.create(**ask(stream=True))
+    times = [clock() async for _ in stream]
     assert len(times) == 5
     assert times[-1] - times[0] > 0.3
 
 
-async def test_tool_calls_are_recorded_whole_and_streamed(bench) -> None:
+async def test_tool_calls_are_recorded_whole_and_streamed(bench, client):
     bench.llm.reply = call_the_tool
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none") as client:
-        answer = await client.chat.completions.create(**ask(tools=[TOOL]))
-        await (await client.chat.completions.create(**ask(tools=[TOOL], stream=True))).close()
-        async for _ in await client.chat.completions.create(**ask(tools=[TOOL], stream=True)):
-            pass
+    create, streamed = client.chat.completions.create, ask(tools=[TOOL], stream=True)
+    answer = await create(**ask(tools=[TOOL]))
+    await (await create(**streamed)).close()
+    async for _ in await create(**streamed):
+        pass
     assert answer.choices[0].message.tool_calls[0].function.arguments == '{"room": "kitchen"}'
     spans = await bench.spans()
     whole, streamed = spans[0].attributes, spans[-1].attributes
@@ -116,25 +109,16 @@ async def test_tool_calls_are_recorded_whole_and_streamed(bench) -> None:
     assert streamed[Key.RESPONSE_TOKEN_IDS] == whole[Key.RESPONSE_TOKEN_IDS]
 
 
-async def test_the_weights_that_answered_are_recorded_when_asked_for(bench) -> None:
-    proxy = LLMProxy(
-        open=True,
-        model_list=bench.models(bench.llm.url),
-        store=bench.store,
-        callbacks=("return_token_ids", "logprobs", "weight_versions"),
-    )
+async def test_the_weights_that_answered_are_recorded_when_asked_for(started):
+    bench = await started(callbacks=("return_token_ids", "logprobs", "weight_versions"))
     bench.llm.model_version = "step-7"
-    await proxy.start()
-    url = proxy.as_resource(bench.rollout.rollout_id, bench.rollout.attempt.attempt_id).endpoint
     for stream in (False, True):
-        _, body = await bench.post(ask(stream=stream), url)
+        _, body = await bench.post(ask(stream=stream))
         assert b"weight_versions" not in body
-    await proxy.stop()
     spans = await bench.spans()
     assert [span.attributes[Key.MODEL_VERSION] for span in spans] == ["step-7", "step-7"]
 
 
-async def test_models_are_listed(bench) -> None:
-    bench.proxy.update_model_list(bench.models(bench.llm.url, "a", "b"))
-    async with openai.AsyncOpenAI(base_url=bench.url, api_key="none") as client:
-        assert [model.id async for model in client.models.list()] == ["a", "b"]
+async def test_models_are_listed(bench, client):
+    bench.proxy.update_model_list(models(bench.llm.url, "a", "b"))
+    assert [model.id async for model in client.models.list()] == ["a", "b"]

@@ -19,14 +19,15 @@ from agl_gateway import LLMProxy
 from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
 
+from .conftest import models
 
-async def test_a_port_in_use_is_refused(bench) -> None:
-    other = LLMProxy(open=True, port=bench.proxy.port, store=bench.store)
+
+async def test_a_port_in_use_is_refused(bench, started):
     with pytest.raises(ConfigError, match=f"port {bench.proxy.port} .*is in use"):
-        await other.start()
+        await started(port=bench.proxy.port)
 
 
-async def test_it_does_not_start_without_a_store() -> None:
+async def test_it_does_not_start_without_a_store():
     with pytest.raises(ConfigError, match="no store"):
         await LLMProxy().start()
 
@@ -51,97 +52,79 @@ async def test_it_does_not_start_without_a_store() -> None:
         ),
     ],
 )
-def test_what_it_does_not_take_is_refused_by_name(arguments: dict, message: str) -> None:
+def test_what_it_does_not_take_is_refused_by_name(arguments, message):
     with pytest.raises(ConfigError, match=message):
         LLMProxy(**arguments)
 
 
-async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(
-    bench, held
-) -> None:
+async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(bench, held):
     bench.llm.reply = held
     with EchoLLM(lambda request: "from the other") as other:
         first = asyncio.create_task(bench.post(bench.ask("from the first")))
         await held.asked()
-        bench.proxy.update_model_list(bench.models(other.url))
+        bench.serve(other.url)
         assert b"from the other" in (await bench.post(bench.ask()))[1]
         held.let_go()
         assert b"late" in (await first)[1]
 
 
-async def test_replicas_share_the_attempts_and_keep_each(
-    bench,
-) -> None:
+async def test_replicas_share_the_attempts_and_keep_each(bench, started):
     with EchoLLM() as one, EchoLLM() as other:
-        replicas = bench.models(one.url) + bench.models(other.url)
-        proxy = LLMProxy(open=True, model_list=replicas, store=bench.store)
-        await proxy.start()
+        first = await started(model_list=models(one.url) + models(other.url))
         for _ in range(24):  # all at one of them once in 8 million times
-            attempt = await bench.other(proxy)
+            attempt = await bench.other(first.proxy)
             before = len(one.requests)
             for _ in range(3):
                 await attempt.post(bench.ask())
             assert len(one.requests) - before in (0, 3)
-        await proxy.stop()
+        await first.proxy.stop()
         assert one.requests
         assert other.requests
 
 
-async def test_the_backend_gets_its_key_and_its_name_of_the_model(bench) -> None:
-    entry = bench.models(bench.llm.url, "policy")[0]
+async def test_the_backend_gets_its_key_and_its_name_of_the_model(bench):
+    (entry,) = models(bench.llm.url, "policy")
     entry["litellm_params"] |= {"model": "openai/org/model", "api_key": "secret"}
     bench.proxy.update_model_list([entry])
     await bench.post({**bench.ask(), "model": "policy"}, authorization="Bearer of-the-agent")
-    assert bench.llm.requests[0]["model"] == "org/model"
+    about = {"model": "org/model", "return_token_ids": True, "logprobs": True}
+    assert about.items() <= bench.llm.requests[0].items()
     assert bench.llm.request_headers[0]["authorization"] == "Bearer secret"
-    assert bench.llm.requests[0]["return_token_ids"] is True
-    assert bench.llm.requests[0]["logprobs"] is True
 
 
-async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench) -> None:
+async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench):
     other = await bench.other(bench.proxy)
     for one in (bench, other, bench):
         await one.post(one.ask())
     sessions = [headers["x-session-id"] for headers in bench.llm.request_headers]
-    ids = [one.rollout.attempt.attempt_id for one in (bench, other, bench)]
-    assert sessions == ids
-    assert ids[0] != ids[1]
+    assert sessions == [bench.ids[1], other.ids[1], bench.ids[1]]
+    assert sessions[0] != sessions[1]
 
 
-async def test_without_callbacks_the_request_goes_out_as_it_came(bench) -> None:
-    proxy = LLMProxy(
-        open=True, model_list=bench.models(bench.llm.url), store=bench.store, callbacks=()
-    )
-    await proxy.start()
-    await bench.post(bench.ask(), f"{proxy.address.url()}/v1")
-    await proxy.stop()
+async def test_without_callbacks_the_request_goes_out_as_it_came(started):
+    bench = await started(callbacks=())
+    await bench.post(bench.ask(), f"{bench.proxy.address.url()}/v1")
     assert bench.llm.requests == [bench.ask()]
 
 
-async def test_headers_attribute_a_call_and_a_bare_one_is_not_recorded(bench) -> None:
+async def test_headers_attribute_a_call_and_a_bare_one_is_not_recorded(bench):
     bare = bench.proxy.as_resource().get_base_url()
+    ids = dict(zip(("x-rollout-id", "x-attempt-id"), bench.ids, strict=True))
     assert (await bench.post(bench.ask("bare"), bare))[0] == 200
-    ids = {
-        "x-rollout-id": bench.rollout.rollout_id,
-        "x-attempt-id": bench.rollout.attempt.attempt_id,
-    }
     assert (await bench.post(bench.ask("ours"), bare, **ids))[0] == 200
     assert (await bench.post(bench.ask("short"), bench.url.removesuffix("/v1")))[0] == 200
-    asked = [
-        json.loads(span.attributes[Key.INPUT_MESSAGES])[0]["content"]
-        for span in await bench.spans()
-    ]
-    assert asked == ["ours", "short"]
+    asked = [json.loads(one.attributes[Key.INPUT_MESSAGES]) for one in await bench.spans()]
+    assert [messages[0]["content"] for messages in asked] == ["ours", "short"]
 
 
-async def test_a_traceparent_makes_the_record_a_child_of_the_agents_span(bench) -> None:
+async def test_a_traceparent_makes_the_record_a_child_of_the_agents_span(bench):
     trace_id, span_id = "ab" * 16, "cd" * 8
     await bench.post(bench.ask(), traceparent=f"00-{trace_id}-{span_id}-01")
     span = await bench.span()
     assert (span.trace_id, span.parent_id) == (trace_id, span_id)
 
 
-async def test_the_resource_names_model_and_address(bench) -> None:
+async def test_the_resource_names_model_and_address(bench):
     proxy = bench.proxy
     resource = proxy.as_resource(sampling_parameters={"temperature": 0.7})
     assert isinstance(resource, ProxyLLM)
@@ -155,13 +138,13 @@ async def test_the_resource_names_model_and_address(bench) -> None:
         proxy.as_resource("ro-1")
     with pytest.raises(ConfigError, match="model 'x' is not served; served models: echo"):
         proxy.as_resource(model="x")
-    proxy.update_model_list(bench.models(bench.llm.url, "a", "b"))
+    proxy.update_model_list(models(bench.llm.url, "a", "b"))
     with pytest.raises(ConfigError, match="no model was named; served models: a, b"):
         proxy.as_resource()
 
 
-async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench) -> None:
-    proxy = LLMProxy(open=True, model_list=bench.models(bench.llm.url), store=bench.store)
+async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench):
+    proxy = LLMProxy(open=True, model_list=models(bench.llm.url), store=bench.store)
     endpoint = proxy.as_resource().endpoint
     await proxy.start()
     status, _ = await bench.post(bench.ask(), endpoint)
@@ -169,19 +152,21 @@ async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench)
     await proxy.stop()
 
 
-async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(
-    bench,
-) -> None:
-    proxy = LLMProxy(model_list=bench.models(bench.llm.url), store=bench.store, host="0.0.0.0")
-    await proxy.start()
-    resource = proxy.as_resource()
-    assert resource.api_key
-    url = f"http://127.0.0.1:{proxy.port}/v1"
-    refused, body = await bench.post(bench.ask(), url)
-    allowed, _ = await bench.post(bench.ask(), url, authorization=f"Bearer {resource.api_key}")
-    await proxy.stop()
+async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(started):
+    bench = await started(host="0.0.0.0", open=False)
+    key = bench.proxy.as_resource().api_key
+    assert key
+    url = f"http://127.0.0.1:{bench.proxy.port}/v1"
+    refused, error = await bench.refused(bench.ask(), url)
+    allowed, _ = await bench.post(bench.ask(), url, authorization=f"Bearer {key}")
     assert (refused, allowed) == (401, 200)
-    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+    assert error["code"] == "invalid_api_key"
+
+
+async def behind(bench, store) -> None:
+    """From now on the bench has this store."""
+    bench.proxy.set_store(store)
+    bench.store, bench.rollout = store, await store.start_rollout(input="task")
 
 
 class ShakyStore(InMemoryLightningStore):
@@ -196,14 +181,11 @@ class ShakyStore(InMemoryLightningStore):
         return await super().turn(*args, **options)
 
 
-async def test_a_store_that_comes_back_gets_every_record(bench) -> None:
-    store = ShakyStore()
-    bench.proxy.set_store(store)
-    bench.store, bench.rollout = store, await store.start_rollout(input="task")
+async def test_a_store_that_comes_back_gets_every_record(bench):
+    await behind(bench, ShakyStore())
     for number in range(3):
         assert (await bench.post(bench.ask(str(number))))[0] == 200
     assert len(await bench.spans()) == 3
-    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -219,9 +201,7 @@ async def test_a_store_that_comes_back_gets_every_record(bench) -> None:
         ("span call", 60, 1, True, 0),
     ],
 )
-async def test_calls_after_a_span_wait_for_it(
-    bench, events: str, slack: float, before: int, in_order: bool, stored: int
-) -> None:
+async def test_calls_after_a_span_wait_for_it(bench, events, slack, before, in_order, stored):
     ended = []
     for event in events.split():
         if event == "call":
@@ -237,13 +217,11 @@ async def test_calls_after_a_span_wait_for_it(
     assert len(await bench.spans()) == events.count("call")
 
 
-async def test_a_question_about_spans_that_is_no_json_is_refused(bench) -> None:
+async def test_a_question_about_spans_that_is_no_json_is_refused(bench):
     assert (await bench.post(b'{"ended": ["now"]}', path="flush"))[0] == 400
 
 
-async def test_calls_wait_while_the_store_is_too_far_behind(
-    bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_calls_wait_while_the_store_is_too_far_behind(bench, monkeypatch):
     class Slow(InMemoryLightningStore):
         may_write = threading.Event()
 
@@ -252,9 +230,7 @@ async def test_calls_wait_while_the_store_is_too_far_behind(
             return await super().turn(*args, **options)
 
     monkeypatch.setattr("agl_gateway.recorder.MAX_PENDING_BYTES", 4000)
-    store = Slow()
-    bench.proxy.set_store(store)
-    bench.store, bench.rollout = store, await store.start_rollout(input="task")
+    await behind(bench, store := Slow())
     assert (await bench.post(bench.ask("x" * 1000)))[0] == 200
     assert (await bench.post(bench.ask("x" * 3000)))[0] == 200
     third = asyncio.create_task(bench.post(bench.ask("third")))
@@ -263,8 +239,6 @@ async def test_calls_wait_while_the_store_is_too_far_behind(
     store.may_write.set()
     assert (await third)[0] == 200
     assert len(await bench.spans()) == 3
-    await bench.proxy.stop()
-    await store.close()
 
 
 async def in_flight(bench, held, monkeypatch: pytest.MonkeyPatch, **options: float) -> asyncio.Task:
@@ -278,9 +252,7 @@ async def in_flight(bench, held, monkeypatch: pytest.MonkeyPatch, **options: flo
     return call
 
 
-async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
-    bench, held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(bench, held, monkeypatch):
     call = await in_flight(bench, held, monkeypatch, drain_seconds=60)
     stopping = asyncio.create_task(bench.proxy.stop())
     await asyncio.sleep(0.1)
@@ -288,25 +260,19 @@ async def test_a_call_in_flight_when_the_proxy_stops_is_recorded(
     held.let_go()
     await stopping
     assert (await call)[0] == 200
-    assert Key.ERROR not in (await bench.span()).attributes
+    assert Key.ERROR not in await bench.attributes()
 
 
-async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(
-    bench, held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(bench, held, monkeypatch):
     call = await in_flight(bench, held, monkeypatch, drain_seconds=0.1)
     await bench.proxy.stop()
     await asyncio.gather(call, return_exceptions=True)
-    assert "the gateway stopped" in (await bench.span()).attributes[Key.ERROR]
+    assert "the gateway stopped" in (await bench.attributes())[Key.ERROR]
 
 
-def test_a_configuration_file_can_describe_it() -> None:
-    params = {"model": "hosted_vllm/qwen", "api_base": "http://127.0.0.1:8000/v1"}
-    config = {
-        "type": "proxy",
-        "port": 4000,
-        "model_list": [{"model_name": "qwen", "litellm_params": params}],
-    }
+def test_a_configuration_file_can_describe_it():
+    served = models("http://127.0.0.1:8000/v1", "qwen")
+    config = {"type": "proxy", "port": 4000, "model_list": served}
     proxy = build_component(config, group="agl.gateways", expected_type=Gateway)
     assert isinstance(proxy, LLMProxy)
     assert proxy.as_resource().model == "qwen"
@@ -314,7 +280,7 @@ def test_a_configuration_file_can_describe_it() -> None:
         build_component({**config, "ports": 1}, group="agl.gateways", expected_type=Gateway)
 
 
-async def test_it_runs_beside_another_event_loop(bench) -> None:
+async def test_it_runs_beside_another_event_loop(bench):
     # flush() and stop() are called from loops other than the one that started the proxy.
     await bench.post(bench.ask())
     await asyncio.to_thread(asyncio.run, bench.proxy.flush())
@@ -322,7 +288,7 @@ async def test_it_runs_beside_another_event_loop(bench) -> None:
     await asyncio.to_thread(asyncio.run, bench.proxy.stop())
 
 
-async def test_health_needs_no_key(bench) -> None:
+async def test_health_needs_no_key(bench):
     url = f"http://127.0.0.1:{bench.proxy.port}/health"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200

@@ -10,7 +10,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_records.calls.reader import model_calls
 
 
-async def test_times_versions_and_usage_are_in_the_record(bench) -> None:
+async def test_times_versions_and_usage_are_in_the_record(bench):
     bench.llm.latency_seconds = 0.05
     await bench.post(bench.ask(stream=True, stream_options={"include_usage": True}))
     await bench.post(bench.ask())
@@ -22,7 +22,7 @@ async def test_times_versions_and_usage_are_in_the_record(bench) -> None:
     assert streamed[Key.OUTPUT_TOKENS] == whole[Key.OUTPUT_TOKENS] == 4
 
 
-async def test_a_form_that_holds_an_answer_is_in_its_record(bench) -> None:
+async def test_a_form_that_holds_an_answer_is_in_its_record(bench):
     free = ({}, {"response_format": {"type": "text"}}, {"tool_choice": "auto"})
     held = ({"response_format": {"type": "json_object"}}, {"tool_choice": "required"})
     for asked in (*free, *held, {"guided_regex": "a"}):
@@ -95,7 +95,7 @@ SAID_BY = {
 
 
 @pytest.mark.parametrize("path", paths(ANSWER), ids=str)
-def test_an_odd_value_costs_its_own_field_and_no_other(path: tuple) -> None:
+def test_an_odd_value_costs_its_own_field_and_no_other(path):
     whole = attributes_of(ANSWER)
     field = next(one for one in (path[2:3] + path[:1]) if one in SAID_BY)
     concerned = SAID_BY[field] if len(path) > 2 or path[0] != "choices" else None
@@ -120,7 +120,7 @@ def test_an_odd_value_costs_its_own_field_and_no_other(path: tuple) -> None:
         assert call.messages
 
 
-async def test_the_other_choices_have_token_ids_of_their_own(bench) -> None:
+async def test_the_other_choices_have_token_ids_of_their_own(bench):
     for stream in (False, True):
         await bench.post(bench.ask(n=3, stream=stream))
     for span in await bench.spans():
@@ -132,7 +132,7 @@ async def test_the_other_choices_have_token_ids_of_their_own(bench) -> None:
         assert f"{Key.CHOICE}.3.token_ids" not in attributes
 
 
-async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench) -> None:
+async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench):
     from agl_gateway.asgi import Reply
     from agl_gateway.dialect import Exchange
     from agl_gateway.forward import relay

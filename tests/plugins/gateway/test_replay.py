@@ -2,10 +2,10 @@
 
 import json
 import random
-import socket
 
 import aiohttp
 import pytest
+from tests.waiting import free_port
 
 import agl
 from agl.errors import ConfigError
@@ -13,34 +13,20 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import EchoLLM, RawReply
 
-
-@pytest.fixture
-async def proxies(bench):
-    """Starts proxies that record or replay, and stops them."""
-    started = []
-
-    async def start(**options: object):
-        proxy = LLMProxy(open=True, store=bench.store, **options)
-        await proxy.start()
-        started.append(proxy)
-        return await bench.other(proxy)
-
-    yield start
-    for proxy in started:
-        await proxy.stop()
+from .conftest import models, stream_of
 
 
 @pytest.fixture
-async def recorded(bench, proxies, tmp_path):
+def recorded(bench, started, tmp_path):
     """Records what a function does, stops the backend, and opens the replay."""
 
-    async def record(work):
+    async def record(work, **options):
         folder = tmp_path / "recording"
-        first = await proxies(model_list=bench.models(bench.llm.url), record=str(folder))
+        first = await started(record=str(folder), **options)
         before = await work(first)
         await first.proxy.stop()
         count = len(bench.llm.requests)
-        second = await proxies(replay=str(folder))
+        second = await started(replay=str(folder))
         second.first, second.answers, second.folder = first, before, folder
         second.backend_calls = count
         return second
@@ -48,23 +34,7 @@ async def recorded(bench, proxies, tmp_path):
     return record
 
 
-async def stream(bench, body: dict) -> list[bytes]:
-    """The pieces in which a stream reaches the client."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{bench.url}/chat/completions", json=body) as response,
-    ):
-        # What arrives at once is still told apart by the chunks that the gateway wrote.
-        pieces, piece = [], b""
-        async for data, is_end in response.content.iter_chunks():
-            piece += data
-            if is_end and piece:
-                pieces.append(piece)
-                piece = b""
-        return pieces
-
-
-async def test_a_run_is_replayed_byte_for_byte_without_a_backend(bench, recorded) -> None:
+async def test_a_run_is_replayed_byte_for_byte_without_a_backend(bench, recorded):
     requests = [
         bench.ask("héllo wörld"),
         bench.ask(n=2, temperature=0.5),
@@ -83,7 +53,7 @@ async def test_a_run_is_replayed_byte_for_byte_without_a_backend(bench, recorded
     assert len(bench.llm.requests) == replay.backend_calls == 4
 
 
-async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorded) -> None:
+async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorded):
     async def work(bench):
         return [await bench.post(bench.ask()), await bench.post(bench.ask(stream=True))]
 
@@ -95,42 +65,37 @@ async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorde
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_other_dialects_are_replayed_byte_for_byte(recorded, stream: bool) -> None:
+async def test_other_dialects_are_replayed_byte_for_byte(recorded, stream):
+    said = [{"role": "user", "content": [{"type": "text", "text": "hello you"}]}]
     calls = {
-        "messages": {
-            "max_tokens": 50,
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "hello you"}]}],
-        },
+        "messages": {"max_tokens": 50, "messages": said},
         "responses": {"input": "hello you"},
         "completions": {"prompt": "hello you"},
     }
 
     async def work(bench):
-        answers = []
-        async with aiohttp.ClientSession() as session:
-            for path, body in calls.items():
-                body = {"model": "echo", "stream": stream, **body}
-                async with session.post(f"{bench.url}/{path}", json=body) as response:
-                    answers.append((response.status, await response.read()))
-        return answers
+        about = {"model": "echo", "stream": stream}
+        return [await bench.post({**about, **body}, path=path) for path, body in calls.items()]
 
     replay = await recorded(work)
     assert [status for status, _ in replay.answers] == [200, 200, 200]
     assert await work(replay) == replay.answers
 
 
-async def test_streams_keep_the_pieces_that_they_came_in(bench, recorded) -> None:
+async def test_streams_keep_the_pieces_that_they_came_in(bench, recorded):
     bench.llm.latency_seconds = 0.03
     body = bench.ask("äöü one two three", stream=True)
-    replay = await recorded(lambda bench: stream(bench, body))
-    pieces = await stream(replay, body)
+
+    async def work(bench):
+        return (await stream_of(f"{bench.url}/chat/completions", body))[2]
+
+    replay = await recorded(work)
+    pieces = await work(replay)
     assert len(pieces) >= 5
     assert pieces == replay.answers
 
 
-async def test_equal_requests_get_their_answers_in_the_order_of_the_recording(
-    bench, recorded
-) -> None:
+async def test_equal_requests_get_their_answers_in_the_order_of_the_recording(bench, recorded):
     bench.llm.reply = lambda request: f"answer {len(bench.llm.requests)}"
 
     async def work(bench):
@@ -138,12 +103,12 @@ async def test_equal_requests_get_their_answers_in_the_order_of_the_recording(
 
     replay = await recorded(work)
     assert await work(replay) == replay.answers
-    status, body = await replay.post(replay.ask("again"))
+    status, error = await replay.refused(replay.ask("again"))
     assert status == 409
-    assert "comes more often than in the recording" in json.loads(body)["error"]["message"]
+    assert "comes more often than in the recording" in error["message"]
 
 
-async def test_failures_are_replayed_too(bench, recorded) -> None:
+async def test_failures_are_replayed_too(bench, recorded):
     replies = iter([RawReply(400, b'{"error":{"message":"too long"}}'), RawReply(200, b"<html>")])
     bench.llm.reply = lambda request: next(replies)
 
@@ -155,18 +120,15 @@ async def test_failures_are_replayed_too(bench, recorded) -> None:
     assert await work(replay) == replay.answers
 
 
-async def test_a_backend_that_was_down_is_down_again(bench, proxies, tmp_path) -> None:
+async def test_a_backend_that_was_down_is_down_again(recorded):
     with EchoLLM() as gone:
         url = gone.url
-    first = await proxies(model_list=bench.models(url), record=str(tmp_path / "r"))
-    before = await first.post(first.ask())
-    await first.proxy.stop()
-    second = await proxies(replay=str(tmp_path / "r"))
-    assert before[0] == 502
-    assert await second.post(second.ask()) == before
+    replay = await recorded(lambda bench: bench.post(bench.ask()), model_list=models(url))
+    assert replay.answers[0] == 502
+    assert await replay.post(replay.ask()) == replay.answers
 
 
-async def test_a_broken_stream_breaks_at_the_same_place(bench, recorded) -> None:
+async def test_a_broken_stream_breaks_at_the_same_place(bench, recorded):
     part = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
     bench.llm.reply = lambda request: RawReply(200, part, "text/event-stream")
     body = bench.ask(stream=True)
@@ -175,25 +137,20 @@ async def test_a_broken_stream_breaks_at_the_same_place(bench, recorded) -> None
     assert b"ended before" in replay.answers[1]
 
 
-async def test_a_client_that_left_may_leave_again(bench, recorded) -> None:
+async def test_a_client_that_left_may_leave_again(bench, recorded):
     bench.llm.latency_seconds = 0.05
-    body = bench.ask(" ".join("word" for _ in range(40)), stream=True)
 
     async def leave(bench):
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{bench.url}/chat/completions", json=body) as response,
-        ):
-            piece = await response.content.readany()
+        piece = await bench.leave()
         await bench.span()
         return piece
 
     replay = await recorded(leave)
     assert await leave(replay) == replay.answers
-    assert "client closed the connection" in (await replay.span()).attributes[Key.ERROR]
+    assert "client closed the connection" in (await replay.attributes())[Key.ERROR]
 
 
-async def test_the_first_request_that_differs_stops_it_with_a_diff(bench, recorded, caplog) -> None:
+async def test_the_first_request_that_differs_stops_it_with_a_diff(bench, recorded, caplog):
     async def work(bench):
         await bench.post(bench.ask("what is the weather?", temperature=0.5))
         return await bench.post(bench.ask("something else entirely"))
@@ -210,7 +167,7 @@ async def test_the_first_request_that_differs_stops_it_with_a_diff(bench, record
     assert await replay.post(replay.ask("something else entirely")) == (status, body)
 
 
-async def test_official_clients_do_not_ask_a_stopped_replay_again(recorded) -> None:
+async def test_official_clients_do_not_ask_a_stopped_replay_again(recorded):
     openai = pytest.importorskip("openai")
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     async with openai.AsyncOpenAI(base_url=replay.url, api_key="x") as client:
@@ -219,42 +176,37 @@ async def test_official_clients_do_not_ask_a_stopped_replay_again(recorded) -> N
     assert len(await replay.spans()) == 1
 
 
-async def test_a_call_after_the_last_recorded_one_stops_it(recorded) -> None:
+async def test_a_call_after_the_last_recorded_one_stops_it(recorded):
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     await replay.post(replay.ask())
-    _, body = await replay.post(replay.ask("one more"))
-    assert "every recorded call is answered" in json.loads(body)["error"]["message"]
+    _, error = await replay.refused(replay.ask("one more"))
+    assert "every recorded call is answered" in error["message"]
 
 
-async def test_calls_that_nobody_asked_for_are_counted_at_the_end(recorded, caplog) -> None:
+async def test_calls_that_nobody_asked_for_are_counted_at_the_end(recorded, caplog):
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     await replay.proxy.stop()
     assert "replay: 1 recorded calls were not asked for" in caplog.text
 
 
-async def test_forced_parameters_of_the_recording_need_not_be_given_again(
-    bench, proxies, tmp_path
-) -> None:
-    (entry,) = bench.models(bench.llm.url)
-    forced = {"forced_parameters": {"all": {"temperature": 0.1}}}
-    first = await proxies(model_list=[{**entry, **forced}], record=str(tmp_path / "r"))
-    before = await first.post(first.ask(temperature=0.9))
-    await first.proxy.stop()
-    second = await proxies(replay=str(tmp_path / "r"))
-    assert await second.post(second.ask(temperature=0.9)) == before
+async def test_forced_parameters_of_the_recording_need_not_be_given_again(bench, recorded):
+    forced = models(bench.llm.url, forced_parameters={"all": {"temperature": 0.1}})
+    asked = bench.ask(temperature=0.9)
+    replay = await recorded(lambda bench: bench.post(asked), model_list=forced)
+    assert await replay.post(asked) == replay.answers
 
 
-async def test_a_restarted_proxy_goes_on_with_its_recording(bench, proxies, tmp_path) -> None:
-    first = await proxies(model_list=bench.models(bench.llm.url), record=str(tmp_path / "r"))
-    before = [await first.post(first.ask("one"))]
-    await first.proxy.restart()
-    before.append(await first.post(first.ask("two")))
-    await first.proxy.stop()
-    second = await proxies(replay=str(tmp_path / "r"))
-    assert [await second.post(second.ask(name)) for name in ("one", "two")] == before
+async def test_a_restarted_proxy_goes_on_with_its_recording(recorded):
+    async def work(bench):
+        first = await bench.post(bench.ask("one"))
+        await bench.proxy.restart()
+        return [first, await bench.post(bench.ask("two"))]
+
+    replay = await recorded(work)
+    assert [await replay.post(replay.ask(name)) for name in ("one", "two")] == replay.answers
 
 
-async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog) -> None:
+async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog):
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     with (replay.folder / "calls.jsonl").open("a") as file:
         file.write('{"path":"chat/compl')
@@ -262,7 +214,7 @@ async def test_a_line_that_a_crash_left_unfinished_is_left_out(recorded, caplog)
     assert "line 3 is unfinished" in caplog.text
 
 
-async def test_a_recording_is_not_overwritten(bench, recorded) -> None:
+async def test_a_recording_is_not_overwritten(bench, recorded):
     replay = await recorded(lambda bench: bench.post(bench.ask()))
     proxy = LLMProxy(open=True, store=bench.store, record=str(replay.folder))
     with pytest.raises(ConfigError, match="holds a recording already"):
@@ -279,14 +231,14 @@ async def test_a_recording_is_not_overwritten(bench, recorded) -> None:
         ('{"agl_gateway_recording":1}\n{broken\n', "line 2"),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path, text: str | None, message: str) -> None:
+def test_what_is_no_recording_is_refused(tmp_path, text, message):
     if text is not None:
         (tmp_path / "calls.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=message):
         LLMProxy(replay=str(tmp_path))
 
 
-def test_record_and_replay_exclude_each_other() -> None:
+def test_record_and_replay_exclude_each_other():
     with pytest.raises(ConfigError, match="give one of them"):
         LLMProxy(record="a", replay="b")
 
@@ -296,37 +248,27 @@ async def guesser(task: str, llm: agl.LLM) -> float:
     """Two turns; the second shows what the first answered."""
     messages = [{"role": "user", "content": task}]
     async with aiohttp.ClientSession(raise_for_status=True) as session:
+        url = f"{llm.endpoint}/chat/completions"
         for _ in range(2):
-            body = {"model": llm.model, "messages": messages}
-            async with session.post(f"{llm.endpoint}/chat/completions", json=body) as response:
+            async with session.post(url, json={"model": "echo", "messages": messages}) as response:
                 message = (await response.json())["choices"][0]["message"]
             messages += [message, {"role": "user", "content": "are you sure?"}]
     return float(message["content"])
 
 
 def rewards_of_a_run(n_runners: int, **options: object) -> list[float | None]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    proxy = LLMProxy(port, open=True, **options)
+    proxy = LLMProxy(free_port(), open=True, **options)
+    given = {"llm_proxy": proxy, "initial_resources": {"llm": proxy.as_resource(model="echo")}}
     baseline = agl.Baseline(max_queue_length=n_runners)
-    agl.Trainer(
-        algorithm=baseline,
-        llm_proxy=proxy,
-        initial_resources={"llm": proxy.as_resource(model="echo")},
-        n_runners=n_runners,
-        strategy="shm",
-    ).fit(guesser, [f"task {number // 2}" for number in range(6)])
+    trainer = agl.Trainer(algorithm=baseline, n_runners=n_runners, strategy="shm", **given)
+    trainer.fit(guesser, [f"task {number // 2}" for number in range(6)])
     return sorted(baseline.rewards.values(), key=str)
 
 
-def test_a_run_has_the_same_rewards_again_whoever_comes_first(echo_llm, tmp_path) -> None:
+def test_a_run_has_the_same_rewards_again_whoever_comes_first(echo_llm, tmp_path):
     echo_llm.reply = lambda request: str(random.random())
-    entry = {
-        "model_name": "echo",
-        "litellm_params": {"model": "hosted_vllm/echo", "api_base": echo_llm.url},
-    }
-    before = rewards_of_a_run(1, model_list=[entry], record=str(tmp_path / "run"))
+    about = {"model_list": models(echo_llm.url), "record": str(tmp_path / "run")}
+    before = rewards_of_a_run(1, **about)
     assert len(set(before)) == 6
     assert rewards_of_a_run(4, replay=str(tmp_path / "run")) == before
     assert len(echo_llm.requests) == 12

@@ -1,10 +1,8 @@
 """Replicas, retries, hot replacement, pauses, forced parameters."""
 
 import asyncio
-import json
 import time
 
-import aiohttp
 import pytest
 from tests.waiting import free_port, until
 
@@ -16,20 +14,17 @@ from agl_gateway.routing import Tries
 from agl_models.provider_errors import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
 
+from .conftest import stream_of
 
-def replicas(bench, *urls: str) -> list[dict]:
-    return [entry for url in urls for entry in bench.models(url)]
-
-
+ENTRY = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
 DOWN = f"http://127.0.0.1:{free_port()}/v1"
 
 
 # --- which replica
 
 
-def test_the_least_busy_replica_is_chosen_and_the_attempts_own_while_loads_are_equal() -> None:
-    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
-    backends = Backends([entry, entry, entry])
+def test_the_least_busy_replica_is_chosen_and_the_attempts_own_while_loads_are_equal():
+    backends = Backends([ENTRY] * 3)
     own = backends.choose("m", "at-1")
     assert all(backends.choose("m", "at-1") is own for _ in range(20))
     own.in_flight = 1
@@ -43,33 +38,33 @@ def test_the_least_busy_replica_is_chosen_and_the_attempts_own_while_loads_are_e
     assert len({id(backends.choose("m", f"at-{n}")) for n in range(50)}) >= 2
 
 
-async def test_concurrent_calls_spread_over_the_replicas(bench) -> None:
+async def test_concurrent_calls_spread_over_the_replicas(bench):
     with EchoLLM(latency_seconds=0.2) as other:
         bench.llm.latency_seconds = 0.2
-        bench.proxy.update_model_list(replicas(bench, bench.llm.url, other.url))
+        bench.serve(bench.llm.url, other.url)
         await asyncio.gather(*(bench.post(bench.ask(str(n))) for n in range(20)))
         assert abs(len(bench.llm.requests) - len(other.requests)) <= 4
     assert [backend.in_flight for backend in bench.proxy._models.backends.all()] == [0, 0]
 
 
-async def test_a_replica_that_is_down_is_left_for_another_without_a_retry(bench) -> None:
+async def test_a_replica_that_is_down_is_left_for_another_without_a_retry(bench):
     for urls in ((DOWN, bench.llm.url), (bench.llm.url, DOWN)):
-        bench.proxy.update_model_list(replicas(bench, *urls))
+        bench.serve(*urls)
         statuses = [(await bench.post(bench.ask()))[0] for _ in range(5)]
         assert statuses == [200] * 5
     assert len(await bench.spans()) == 10
 
 
-async def test_an_overloaded_replica_is_left_for_another(bench) -> None:
+async def test_an_overloaded_replica_is_left_for_another(bench):
     with EchoLLM(lambda request: RawReply(429, b"{}")) as busy:
-        bench.proxy.update_model_list(replicas(bench, busy.url, bench.llm.url))
+        bench.serve(busy.url, bench.llm.url)
         assert [(await bench.post(bench.ask()))[0] for _ in range(10)] == [200] * 10
         assert len(bench.llm.requests) == 10
 
 
-async def test_a_replica_that_has_recovered_is_used_again(bench) -> None:
+async def test_a_replica_that_has_recovered_is_used_again(bench):
     with EchoLLM(lambda request: RawReply(503, b"{}")) as other:
-        bench.proxy.update_model_list(replicas(bench, other.url, bench.llm.url))
+        bench.serve(other.url, bench.llm.url)
         while not other.requests:
             assert (await bench.post(bench.ask(), bench.proxy.as_resource().endpoint))[0] == 200
         backend = bench.proxy._models.backends.all()[0]
@@ -109,48 +104,44 @@ class SlowDown(EchoLLM):
         await super().__call__(scope, receive, send)
 
 
-async def test_retry_after_is_honoured(retrying) -> None:
+async def test_retry_after_is_honoured(retrying):
     with SlowDown(1, "0.4") as llm:
-        retrying.proxy.update_model_list(retrying.models(llm.url))
+        retrying.serve(llm.url)
         assert (await retrying.post(retrying.ask()))[0] == 200
         first, second = llm.arrivals
         assert second - first >= 0.4
 
 
 @pytest.mark.parametrize("after", ["61", "1000000000", "Wed, 21 Oct 2099 07:28:00 GMT"])
-async def test_a_rest_of_more_than_a_minute_is_left_to_the_agent(retrying, after: str) -> None:
+async def test_a_rest_of_more_than_a_minute_is_left_to_the_agent(retrying, after):
     with SlowDown(9, after) as llm:
-        retrying.proxy.update_model_list(retrying.models(llm.url))
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{retrying.url}/chat/completions", json=retrying.ask()) as response,
-        ):
-            assert (response.status, response.headers["retry-after"]) == (429, after)
+        retrying.serve(llm.url)
+        url = f"{retrying.url}/chat/completions"
+        status, headers, _ = await stream_of(url, retrying.ask())
+        assert (status, headers["retry-after"]) == (429, after)
         assert len(llm.arrivals) == 1
 
 
-async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying) -> None:
+async def test_a_wait_beyond_the_clients_deadline_is_not_begun(retrying):
     with SlowDown(9, "30") as llm:
-        retrying.proxy.update_model_list(retrying.models(llm.url))
-        headers = {"x-stainless-read-timeout": "5"}
-        status, _ = await retrying.post(retrying.ask(), **headers)
+        retrying.serve(llm.url)
+        status, _ = await retrying.post(retrying.ask(), **{"x-stainless-read-timeout": "5"})
         assert (status, len(llm.arrivals)) == (429, 1)
         openai = pytest.importorskip("openai")
-        async with openai.AsyncOpenAI(
-            base_url=retrying.url, api_key="x", timeout=5, max_retries=0
-        ) as client:
+        given = {"base_url": retrying.url, "api_key": "x", "timeout": 5, "max_retries": 0}
+        async with openai.AsyncOpenAI(**given) as client:
             with pytest.raises(openai.RateLimitError):
                 await client.chat.completions.create(**retrying.ask())
 
 
-async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
+async def test_a_client_that_hangs_up_ends_the_retries(retrying):
     with SlowDown(9, "30") as llm:
-        retrying.proxy.update_model_list(retrying.models(llm.url))
+        retrying.serve(llm.url)
         call = asyncio.create_task(retrying.post(retrying.ask()))
         await until(lambda: llm.arrivals)
         call.cancel()
         # The end of the call is that of its retries.
-        assert "client closed the connection" in (await retrying.span()).attributes[Key.ERROR]
+        assert "client closed the connection" in (await retrying.attributes())[Key.ERROR]
         assert len(llm.arrivals) == 1
         assert retrying.proxy._models.backends.all()[0].in_flight == 0
 
@@ -163,16 +154,15 @@ async def test_a_client_that_hangs_up_ends_the_retries(retrying) -> None:
         (f"Wed, {10**20} Oct 2015 07:28:00 GMT", None),
     ],
 )
-def test_retry_after_is_read_in_both_forms(value: str, expected: float | None) -> None:
+def test_retry_after_is_read_in_both_forms(value, expected):
     assert retry_after({"retry-after": value}) == expected
     assert retry_after({}) is None
 
 
-def test_a_replica_that_stays_down_rests_longer_each_time(monkeypatch) -> None:
+def test_a_replica_that_stays_down_rests_longer_each_time(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
-    backends = Backends([entry, entry])
+    backends = Backends([ENTRY] * 2)
     down, up = backends.of("m")
     rests = []
     for _ in range(4):
@@ -189,7 +179,7 @@ def test_a_replica_that_stays_down_rests_longer_each_time(monkeypatch) -> None:
 # --- hot replacement
 
 
-async def test_backends_are_replaced_under_load_without_an_error(bench) -> None:
+async def test_backends_are_replaced_under_load_without_an_error(bench):
     with EchoLLM(latency_seconds=0.02) as other:
         bench.llm.latency_seconds = 0.02
         done = False
@@ -198,7 +188,7 @@ async def test_backends_are_replaced_under_load_without_an_error(bench) -> None:
             number = 0
             while not done:
                 url = (bench.llm.url, other.url)[number % 2]
-                bench.proxy.update_model_list(bench.models(url))
+                bench.serve(url)
                 number += 1
                 await asyncio.sleep(0.01)
 
@@ -217,34 +207,30 @@ async def test_backends_are_replaced_under_load_without_an_error(bench) -> None:
 # --- pause, resume, drain
 
 
-async def test_a_refusing_pause_says_when_to_come_back_and_the_client_does(bench) -> None:
+async def test_a_refusing_pause_says_when_to_come_back_and_the_client_does(bench):
     openai = pytest.importorskip("openai")
     await bench.proxy.pause(refuse=True)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{bench.url}/chat/completions", json=bench.ask()) as response,
-    ):
-        assert response.status == 503
-        assert response.headers["retry-after"] == "1"
-        assert "'echo' takes no calls now" in (await response.json())["error"]["message"]
+    status, headers, said = await stream_of(f"{bench.url}/chat/completions", bench.ask())
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert b"'echo' takes no calls now" in b"".join(said)
     asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(bench.proxy.resume()))
     async with openai.AsyncOpenAI(base_url=bench.url, api_key="x") as client:
         answer = await client.chat.completions.create(**bench.ask())
     assert answer.choices[0].message.content == "hello big world"
 
 
-async def test_a_pause_that_lasts_too_long_ends_in_503(bench) -> None:
+async def test_a_pause_that_lasts_too_long_ends_in_503(bench):
     bench.proxy._max_pause_seconds = 0.1
     await bench.proxy.restart()
     await bench.proxy.pause()
-    status, body = await bench.post(bench.ask())
+    status, error = await bench.refused(bench.ask())
     assert status == 503
-    assert "paused for more than 0.1 seconds" in json.loads(body)["error"]["message"]
+    assert "paused for more than 0.1 seconds" in error["message"]
     await bench.proxy.resume()
     assert (await bench.post(bench.ask()))[0] == 200
 
 
-async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(bench) -> None:
+async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(bench):
     await bench.proxy.pause()
     pause_control, entered = bench.proxy._call_limits.pause_control, asyncio.Event()
     loop, wait = asyncio.get_running_loop(), pause_control._wait_for_resume
@@ -257,13 +243,13 @@ async def test_a_client_that_hangs_up_while_it_waits_costs_the_backend_nothing(b
     call = asyncio.create_task(bench.post(bench.ask()))
     await entered.wait()
     call.cancel()
-    assert "client closed the connection" in (await bench.span()).attributes[Key.ERROR]
+    assert "client closed the connection" in (await bench.attributes())[Key.ERROR]
     await bench.proxy.drain()
     await bench.proxy.resume()
     assert bench.llm.requests == []
 
 
-async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench) -> None:
+async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench):
     with pytest.raises(ConfigError, match="model 'x' is not served; served models: echo"):
         await bench.proxy.pause("x")
     with pytest.raises(ConfigError, match="does not run"):
@@ -273,10 +259,9 @@ async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench) -> No
 # --- forced parameters
 
 
-async def test_parameters_are_forced_by_mode_and_recorded(bench) -> None:
-    (entry,) = bench.models(bench.llm.url)
+async def test_parameters_are_forced_by_mode_and_recorded(bench):
     forced = {"all": {"top_p": 0.5}, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
-    bench.proxy.update_model_list([{**entry, "forced_parameters": forced}])
+    bench.serve(forced_parameters=forced)
     for mode, temperature in (("train", 1.0), ("val", 0.0), ("test", 0.7)):
         bench.rollout = await bench.store.start_rollout(input="task", mode=mode)
         await bench.post(bench.ask(temperature=0.7, top_p=0.9))
@@ -287,9 +272,8 @@ async def test_parameters_are_forced_by_mode_and_recorded(bench) -> None:
         assert span.attributes["gen_ai.request.top_p"] == 0.5
 
 
-async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog) -> None:
-    (entry,) = bench.models(bench.llm.url)
-    bench.proxy.update_model_list([{**entry, "forced_parameters": {"all": {"temperature": 1.0}}}])
+async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog):
+    bench.serve(forced_parameters={"all": {"temperature": 1.0}})
     await bench.post(bench.ask(temperature="hot" * 10_000))
     (told,) = [record.getMessage() for record in caplog.records if "forced" in record.msg]
     assert "temperature='hothot" in told
@@ -305,10 +289,9 @@ async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog) -> No
         ({"max_tokens": 5}, {"max_completion_tokens": 900}, (0, 900)),
     ],
 )
-async def test_answers_have_one_limit(bench, limits, asked, sent) -> None:
+async def test_answers_have_one_limit(bench, limits, asked, sent):
     """The forced one, or the agent's, or that of the model."""
-    (entry,) = bench.models(bench.llm.url)
-    bench.proxy.update_model_list([{**entry, **limits}])
+    bench.serve(**limits)
     await bench.post({**bench.ask(), **asked}, bench.proxy.as_resource().endpoint)
     names = ("max_tokens", "max_completion_tokens")
     assert tuple(bench.llm.requests[0].get(name, 0) for name in names) == sent
@@ -327,13 +310,11 @@ async def test_answers_have_one_limit(bench, limits, asked, sent) -> None:
         ({"max_tokens": 0}, "max_tokens is 0; expected a number of at least 1"),
     ],
 )
-def test_a_wrong_entry_is_refused_by_name(extra: dict, message: str) -> None:
-    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+def test_a_wrong_entry_is_refused_by_name(extra, message):
     with pytest.raises(ConfigError, match=message):
-        LLMProxy(open=True, model_list=[{**entry, **extra}])
+        LLMProxy(open=True, model_list=[{**ENTRY, **extra}])
 
 
-def test_replicas_must_agree() -> None:
-    entry = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+def test_replicas_must_agree():
     with pytest.raises(ConfigError, match=r"model_list\[1\].*replicas must agree"):
-        LLMProxy(open=True, model_list=[entry, {**entry, "price": {"input": 1.0}}])
+        LLMProxy(open=True, model_list=[ENTRY, {**ENTRY, "price": {"input": 1.0}}])

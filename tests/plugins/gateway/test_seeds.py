@@ -10,7 +10,7 @@ from agl.errors import ConfigError
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
-from .conftest import Bench
+from .conftest import Bench, models
 
 
 class Agent:
@@ -35,15 +35,13 @@ class Agent:
 
 
 @pytest.fixture
-def ask(bench: Bench) -> Agent:
-    (entry,) = bench.models(bench.llm.url)
-    bench.proxy.update_model_list([ModelConfig(**{**entry, "send_seed": True})])
+def ask(bench):
+    (entry,) = models(bench.llm.url, send_seed=True)
+    bench.proxy.update_model_list([ModelConfig(**entry)])
     return Agent(bench)
 
 
-async def test_a_rollout_gets_the_same_seeds_again_and_another_gets_others(
-    ask: Agent,
-) -> None:
+async def test_a_rollout_gets_the_same_seeds_again_and_another_gets_others(ask):
     seeds: list[Any] = []
     for of_rollout in (7, 7, 8):
         await ask.attempt(of_rollout)
@@ -52,7 +50,7 @@ async def test_a_rollout_gets_the_same_seeds_again_and_another_gets_others(
     assert len({*seeds[0], *seeds[2]}) == 6
 
 
-async def test_what_the_model_answered_changes_no_seed(ask: Agent) -> None:
+async def test_what_the_model_answered_changes_no_seed(ask):
     seeds: list[Any] = []
     for said in ("one", "another"):
         await ask.attempt(7)
@@ -60,7 +58,7 @@ async def test_what_the_model_answered_changes_no_seed(ask: Agent) -> None:
     assert seeds[0] == seeds[1]
 
 
-async def test_conversations_side_by_side_have_seeds_whoever_comes_first(ask: Agent) -> None:
+async def test_conversations_side_by_side_have_seeds_whoever_comes_first(ask):
     async def conversations(*names: str) -> dict[tuple[str, int], int | None]:
         await ask.attempt(7)
         return {(name, turn): await ask(name) for turn in range(2) for name in names}
@@ -68,7 +66,7 @@ async def test_conversations_side_by_side_have_seeds_whoever_comes_first(ask: Ag
     assert await conversations("a", "b") == await conversations("b", "a")
 
 
-async def test_the_record_has_the_seed_and_an_agents_own_stays(ask: Agent) -> None:
+async def test_the_record_has_the_seed_and_an_agents_own_stays(ask):
     await ask.attempt(7)
     seed = await ask()
     span = await ask.bench.span()
@@ -78,9 +76,7 @@ async def test_the_record_has_the_seed_and_an_agents_own_stays(ask: Agent) -> No
     assert await ask(seed=None) == seed
 
 
-async def test_who_asks_again_after_a_failure_gets_the_seed_that_failed(
-    ask: Agent,
-) -> None:
+async def test_who_asks_again_after_a_failure_gets_the_seed_that_failed(ask):
     await ask.attempt(7)
     ask.bench.llm.reply = lambda request: RawReply(500, b"{}")
     failed = [await ask(), await ask()]
@@ -90,21 +86,20 @@ async def test_who_asks_again_after_a_failure_gets_the_seed_that_failed(
     assert seeds[0] != seeds[1]
 
 
-async def test_calls_in_flight_together_have_different_seeds(ask: Agent) -> None:
+async def test_calls_in_flight_together_have_different_seeds(ask):
     await ask.attempt(7)
     await asyncio.gather(*(ask() for _ in range(4)))
     assert len({request["seed"] for request in ask.bench.llm.requests}) == 4
 
 
-async def test_a_rollout_without_a_seed_and_a_model_that_wants_none_get_none(ask: Agent) -> None:
+async def test_a_rollout_without_a_seed_and_a_model_that_wants_none_get_none(ask):
     await ask.attempt()
     assert await ask() is None
-    ask.bench.proxy.update_model_list(ask.bench.models(ask.bench.llm.url))
+    ask.bench.serve()
     await ask.attempt(7)
     assert await ask() is None
 
 
-def test_a_wrong_flag_is_refused() -> None:
-    entry: Any = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+def test_a_wrong_flag_is_refused():
     with pytest.raises(ConfigError, match="send_seed is 'yes'; expected true or false"):
-        LLMProxy(open=True, model_list=[{**entry, "send_seed": "yes"}])
+        LLMProxy(open=True, model_list=models("http://a/v1", send_seed="yes"))

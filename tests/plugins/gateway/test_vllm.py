@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,7 +17,7 @@ AGL = [sys.executable, "-c", "from agl.cli import main; main()", "vllm"]
 
 
 @pytest.fixture
-def vllm(tmp_path: Path) -> dict[str, str]:
+def vllm(tmp_path):
     """An environment with a vLLM that only says what it was asked."""
     module = tmp_path / "vllm/entrypoints/cli/main.py"
     module.parent.mkdir(parents=True)
@@ -41,20 +40,20 @@ def vllm(tmp_path: Path) -> dict[str, str]:
         (["--help"], ["--help"]),
     ],
 )
-def test_vllm_gets_what_was_given_and_its_server_the_middleware(given, passed, vllm) -> None:
+def test_vllm_gets_what_was_given_and_its_server_the_middleware(given, passed, vllm):
     done = subprocess.run([*AGL, *given], capture_output=True, text=True, env=vllm)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["vllm", *passed]
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is here")
-def test_without_vllm_it_says_what_to_install() -> None:
+def test_without_vllm_it_says_what_to_install():
     done = subprocess.run([*AGL, "serve", "m"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "'vllm' needs vLLM, which is not installed. Run: pip install vllm" in done.stderr
 
 
-async def test_answers_have_token_ids_without_being_asked() -> None:
+async def test_answers_have_token_ids_without_being_asked():
     """Streams too; nox -s vllm has the middleware in vLLM's own server."""
     llm = EchoLLM()
     server = ServerThread(ReturnTokenIds(llm), "127.0.0.1")

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -67,7 +66,7 @@ class Collecting:
 
 
 @pytest.fixture
-def collecting(tmp_path: Path) -> Iterator:
+def collecting(tmp_path):
     started: list[Collecting] = []
 
     def start() -> Collecting:
@@ -99,7 +98,7 @@ def work(provider: TracerProvider, question: str, fails: bool = False) -> None:
             session.set_status(Status(StatusCode.ERROR, "it broke"))
 
 
-async def test_each_trace_is_a_rollout_with_its_task_and_its_end(collecting, tmp_path) -> None:
+async def test_each_trace_is_a_rollout_with_its_task_and_its_end(collecting, tmp_path):
     collector = collecting()
     provider = collector.tracer()
     work(provider, "is it?")
@@ -121,9 +120,7 @@ async def test_each_trace_is_a_rollout_with_its_task_and_its_end(collecting, tmp
     assert failed.error.message == "it broke"
 
 
-async def test_what_was_collected_is_exported_and_gets_rewards(
-    collecting, tmp_path, monkeypatch
-) -> None:
+async def test_what_was_collected_is_exported_and_gets_rewards(collecting, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     collector = collecting()
     provider = collector.tracer()
@@ -152,7 +149,7 @@ async def test_what_was_collected_is_exported_and_gets_rewards(
 
 async def test_a_trace_without_an_end_fails_with_the_collector_and_keeps_its_spans(
     collecting, tmp_path
-) -> None:
+):
     collector = collecting()
     provider = collector.tracer()
     tracer = provider.get_tracer("agentops")
@@ -171,7 +168,7 @@ async def test_a_trace_without_an_end_fails_with_the_collector_and_keeps_its_spa
     assert "stopped before the trace ended" in attempt.error.message
 
 
-async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path) -> None:
+async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path):
     first = collecting()
     provider = first.tracer()
     tracer = provider.get_tracer("agentops")
@@ -197,7 +194,7 @@ async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path) -> None:
     assert [span.name for span in spans] == ["step", "run.session"]
 
 
-def test_a_wrong_key_and_a_wrong_token_are_refused(collecting, caplog) -> None:
+def test_a_wrong_key_and_a_wrong_token_are_refused(collecting, caplog):
     collector = collecting()
     with pytest.raises(HTTPError) as error:
         collector.post("/v3/auth/token", api_key="wrong")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ async def one(store: Any, answers: list[str], reward: float, task: Any = TASK) -
 
 
 @pytest.fixture
-def ids(tmp_path: Path) -> list[str]:
+def ids(tmp_path):
     async def make() -> list[str]:
         async with opened(tmp_path / "store.db") as store:
             return [
@@ -73,12 +72,12 @@ def ids(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(name="run")
-def call_diff(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+def call_diff(tmp_path, request):
     command = request.getfixturevalue("agl")  # the name stands for the package here
     return lambda *given: command("diff", *given, "--path", str(tmp_path / "store.db"))
 
 
-def test_two_rollouts_are_shown_to_where_they_part(ids: list[str], run: Any) -> None:
+def test_two_rollouts_are_shown_to_where_they_part(ids, run):
     code, out, _ = run(ids[0][:-2], ids[1])
     assert code == 0
     assert "the first 3 messages are the same; then they part" in out
@@ -90,13 +89,13 @@ def test_two_rollouts_are_shown_to_where_they_part(ids: list[str], run: Any) -> 
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_same_conversations_are_said_to_be_the_same(ids: list[str], run: Any) -> None:
+def test_same_conversations_are_said_to_be_the_same(ids, run):
     code, out, _ = run(ids[0], ids[2])
     assert code == 0
     assert "all 4 messages are the same" in out
 
 
-def test_programs_get_both_sides(ids: list[str], run: Any) -> None:
+def test_programs_get_both_sides(ids, run):
     code, out, _ = run(ids[0], ids[1], "--json")
     told = json.loads(out)
     assert code == 0
@@ -108,9 +107,7 @@ def test_programs_get_both_sides(ids: list[str], run: Any) -> None:
     assert [(side["trained"], side["credit"]) for side in told["rollouts"]] == [(None, None)] * 2
 
 
-def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(
-    ids: list[str], run: Any
-) -> None:
+def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, run):
     code, _, err = run(ids[0], ids[0])
     assert (code, "give two" in err) == (2, True)
     code, _, err = run(ids[0], ids[3])
@@ -122,9 +119,7 @@ def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(
     assert "the first 1 messages are the same" in out
 
 
-def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(
-    tmp_path: Path, run: Any
-) -> None:
+def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(tmp_path, run):
     async def fill() -> list[str]:
         store = agl.SqliteLightningStore(tmp_path / "store.db")
         about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])

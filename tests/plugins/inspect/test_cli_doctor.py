@@ -3,8 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -206,7 +205,7 @@ async def flat(task, llm: agl.LLM) -> float:
 
 
 @pytest.fixture(scope="module")
-def llm() -> Generator[EchoLLM]:
+def llm():
     from agl_testing.echo_llm import RawReply
 
     def reply(request: dict[str, Any]) -> str | RawReply:
@@ -221,12 +220,7 @@ Doctor = Callable[..., tuple[object, dict[str, Any]]]
 
 
 @pytest.fixture
-def doctor(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    agl: Any,
-    llm: EchoLLM,
-) -> Generator[Doctor]:
+def doctor(tmp_path, monkeypatch, agl, llm):
     """Runs ``agl doctor agl.yaml OVERRIDES --json``: exit code and what it wrote."""
     (tmp_path / "doctor_agents.py").write_text(AGENT)
     (tmp_path / "tasks.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
@@ -255,9 +249,7 @@ def codes(diagnosis: dict[str, Any]) -> dict[str, str]:
     return {finding["code"]: finding["level"] for finding in diagnosis["findings"]}
 
 
-def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(
-    doctor: Doctor, tmp_path: Path
-) -> None:
+def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(doctor, tmp_path):
     before = set(threading.enumerate())
     code, diagnosis = doctor("--task", "1")
     assert (code, diagnosis["trainable"], diagnosis["findings"]) == (0, True, [])
@@ -274,9 +266,7 @@ def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(
     assert set(threading.enumerate()) <= before
 
 
-def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(
-    doctor: Doctor, agl: Any
-) -> None:
+def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(doctor, agl):
     code, diagnosis = doctor("agent=doctor_agents:flat")
     assert (code, codes(diagnosis)) == (0, {"equal_rewards": "warning"})
     said = "all 5 rollouts of this task have the reward 0.5; an algorithm that compares"
@@ -287,7 +277,7 @@ def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(
     assert "something can be learned by 'Serves', if rewards come to differ; calls" in verdict
 
 
-def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor: Doctor) -> None:
+def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor):
     no_ids = "gateway={type: proxy, callbacks: []}"
     code, diagnosis = doctor(no_ids)
     assert (code, codes(diagnosis)) == (1, {"no_token_ids": "error"})
@@ -301,7 +291,7 @@ def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor: Doc
 
 
 @pytest.mark.slow  # it imports transformers
-def test_with_a_chat_template_text_has_grade_b(doctor: Doctor, tmp_path: Path) -> None:
+def test_with_a_chat_template_text_has_grade_b(doctor, tmp_path):
     pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -430,14 +420,14 @@ def test_each_fault_is_found_with_its_fix_and_exit_code_1(
     assert fix in finding["fix"]
 
 
-def test_triplets_without_token_ids_are_a_warning(doctor: Doctor) -> None:
+def test_triplets_without_token_ids_are_a_warning(doctor):
     code, diagnosis = doctor(
         "gateway={type: proxy, callbacks: []}", "algorithm.type=doctor_agents:Triplets"
     )
     assert (code, codes(diagnosis)) == (0, {"no_token_ids": "warning"})
 
 
-def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor: Doctor) -> None:
+def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor):
     code, diagnosis = doctor(
         "agent=doctor_agents:asks_both", "algorithm.type=doctor_agents:ServesTwo"
     )
@@ -445,7 +435,7 @@ def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor: Doctor) 
     assert [call["excluded"] for call in diagnosis["calls"]] == ["other_model", None]
 
 
-def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor) -> None:
+def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor):
     code, diagnosis = doctor(
         "algorithm=doctor_agents:Validates", "val=tasks.jsonl", "agent=doctor_agents:never_asks",
         "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}",
@@ -455,16 +445,15 @@ def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor: Doctor)
     assert codes(diagnosis) == {"no_calls": "error"}
 
 
-def test_automatic_rewards_count_as_rewards(doctor: Doctor) -> None:
+def test_automatic_rewards_count_as_rewards(doctor):
     code, diagnosis = doctor(
-        "agent=doctor_agents:uses_a_tool",
-        "adapter={credit: per_call, air: {on_tool_success: 0.5}}",
+        "agent=doctor_agents:uses_a_tool", "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
     )
     assert (code, diagnosis["rewards"], codes(diagnosis)) == (0, [], {})
     assert diagnosis["calls"][0]["reward"] == 0.5
 
 
-def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor: Doctor) -> None:
+def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor):
     code, diagnosis = doctor("agent=doctor_agents:early_reward")
     assert (code, codes(diagnosis)) == (0, {"reward_before_call": "warning"})
     assert "the reward 0.25 (span" in diagnosis["findings"][0]["message"]
@@ -478,9 +467,7 @@ def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor
         (["algorithm.urll=x"], "agl.yaml: algorithm.urll: unknown key. Did you mean 'url'?"),
     ],
 )
-def test_a_wrong_configuration_is_refused_before_anything_runs(
-    doctor: Doctor, arguments: list[str], message: str, llm: EchoLLM
-) -> None:
+def test_a_wrong_configuration_is_refused_before_anything_runs(doctor, arguments, message, llm):
     asked = len(llm.requests)
     code, error = doctor(*arguments)
     assert code == 2
@@ -488,7 +475,7 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
     assert len(llm.requests) == asked
 
 
-def test_the_text_shows_calls_findings_and_verdict(doctor: Doctor, agl: Any) -> None:
+def test_the_text_shows_calls_findings_and_verdict(doctor, agl):
     lines = agl("doctor", "agl.yaml", "agent=doctor_agents:early_reward").out.splitlines()
     assert lines[0] == "rollout    succeeded, mode train: {'q': 'one'}"
     assert lines[1] == "rewards    0.25 (primary), 1 (primary)"
@@ -496,15 +483,13 @@ def test_the_text_shows_calls_findings_and_verdict(doctor: Doctor, agl: Any) -> 
     assert lines[-1].startswith("verdict    something can be learned by 'Serves'; calls: 1 A (")
 
 
-def test_every_reason_and_boundary_has_a_fix() -> None:
+def test_every_reason_and_boundary_has_a_fix():
     assert set(FIXES) == set(get_args(ExclusionReason))
     assert set(FAILURE_FIXES) == set(get_args(Failure.model_fields["boundary"].annotation))
 
 
 @pytest.mark.parametrize(("concurrency", "level", "code"), [(1, "warning", 0), (8, "error", 1)])
-def test_calls_that_mix_at_once_are_found(
-    doctor: Doctor, concurrency: int, level: str, code: int
-) -> None:
+def test_calls_that_mix_at_once_are_found(doctor, concurrency, level, code):
     given = ["agent=doctor_agents:has_a_global_address", f"concurrency={concurrency}"]
     exit_code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
     assert codes(diagnosis) == {"calls_mix": level}
@@ -513,7 +498,7 @@ def test_calls_that_mix_at_once_are_found(
     assert exit_code == code
 
 
-def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
+def test_calls_that_keep_apart_at_once_are_said_to(doctor):
     given = ["agent=doctor_agents:slow", "concurrency=8"]
     code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
     assert (code, codes(diagnosis)) == (0, {})
@@ -524,9 +509,7 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor: Doctor) -> None:
     ("concurrency", "algorithm", "level"),
     [(1, "QueuesAll", "note"), (8, "QueuesAll", "warning"), (1, "Serves", "note")],
 )
-def test_agent_that_blocks_the_loop_is_found(
-    doctor: Doctor, concurrency: int, algorithm: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_that_blocks_the_loop_is_found(doctor, concurrency, algorithm, level, monkeypatch):
     monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 1.0)
     given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
     code, diagnosis = doctor(*given, f"algorithm.type=doctor_agents:{algorithm}")
@@ -534,15 +517,13 @@ def test_agent_that_blocks_the_loop_is_found(
     assert "the agent held the event loop for" in diagnosis["findings"][0]["message"]
 
 
-def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor: Doctor) -> None:
+def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor):
     code, diagnosis = doctor("agent=doctor_agents:gives_two_rewards", "algorithm=baseline")
     assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "superseded_reward": "warning"})
     assert "several rewards (0.5, 1)" in diagnosis["findings"][1]["message"]
 
 
-def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(
-    doctor: Doctor, agl: Any
-) -> None:
+def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(doctor, agl):
     prompt = "resources={p: {type: prompt_template, template: 'Say hello.'}}"
     given = ["agent=doctor_agents:ignores_its_prompt", "algorithm=baseline", prompt]
     code, diagnosis = doctor(*given)
@@ -551,9 +532,7 @@ def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(
     assert "warning      every reward is 0, and the prompt 'p' has no placeholder" in said
 
 
-def test_doctor_without_a_file_looks_at_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agl: Any
-) -> None:
+def test_doctor_without_a_file_looks_at_the_machine(tmp_path, monkeypatch, agl):
     monkeypatch.chdir(tmp_path)
     code, out, _ = agl("doctor", "--json")
     found = json.loads(out)
@@ -564,7 +543,7 @@ def test_doctor_without_a_file_looks_at_the_machine(
     assert lines[-1] == "verdict    all packages load"
 
 
-def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor: Doctor) -> None:
+def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor):
     code, diagnosis = doctor("agent=doctor_agents:takes_no_model")
     assert (code, codes(diagnosis)) == (1, {"no_calls": "error"})
     assert "'baseline' measures it" in diagnosis["findings"][0]["fix"]

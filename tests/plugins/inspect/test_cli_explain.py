@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ Explain = Callable[..., tuple[object, str]]
 
 
 @pytest.fixture
-def explain(agl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Explain:
+def explain(agl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[object, str]:
@@ -121,7 +120,7 @@ OTHER = [call_span(5, [10, 11], [7]), reward_span(6, 0.0)]
 """A sibling: one call, reward 0."""
 
 
-def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain: Explain) -> None:
+def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain):
     one, other = make_step("final", [*FIRST, *SECOND], OTHER)
     code, text = explain(one, "--row", "0", "--token", "5")
     assert code == 0
@@ -139,7 +138,7 @@ def test_a_token_leads_to_its_reward_by_rule_group_and_advantage(explain: Explai
     assert "0000000000000001" not in text
 
 
-def test_json_has_the_same_chain(explain: Explain) -> None:
+def test_json_has_the_same_chain(explain):
     one, other = make_step("per_call", [*FIRST, *SECOND], OTHER)
     value = json.loads(explain(one, "--row", "0", "--token", "3", "--json")[1])
     token = {"position": 3, "token_id": 2, "sampled": True, "logprob": -0.2, "place": 1}
@@ -152,21 +151,21 @@ def test_json_has_the_same_chain(explain: Explain) -> None:
     assert value["siblings"] == {other: 0.0}
 
 
-def test_a_given_token_teaches_nothing(explain: Explain) -> None:
+def test_a_given_token_teaches_nothing(explain):
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
     text = explain(one, "--row", "0", "--token", "4")[1]
     assert "token 4    id 12: given to the model, not sampled by it" in text
     assert "advantage" not in text
 
 
-def test_a_token_of_an_excluded_call_in_a_trained_row_says_why(explain: Explain) -> None:
+def test_a_token_of_an_excluded_call_in_a_trained_row_says_why(explain):
     one, _ = make_step("per_call", [*FIRST, *SECOND], OTHER, leave_out={"0000000000000001"})
     text = explain(one, "--row", "0", "--token", "3")[1]
     assert "token 3    id 2, log-probability -0.2, token 1 of the answer of call 0000" in text
     assert "excluded zero_advantage: it did exactly as well as what it was compared with" in text
 
 
-def test_the_whole_rollout_lists_rows_and_excluded_calls(explain: Explain) -> None:
+def test_the_whole_rollout_lists_rows_and_excluded_calls(explain):
     one, _ = make_step("per_call", [*FIRST, *SECOND, call_span(8, [1], [2])], OTHER)
     text = explain(one)[1]
     assert "row 0      6 tokens" in text
@@ -175,7 +174,7 @@ def test_the_whole_rollout_lists_rows_and_excluded_calls(explain: Explain) -> No
     assert "excluded no_reward: no reward reached it (no reward links to this call" in text
 
 
-def test_without_a_ledger_the_adapter_says_what_it_would_read(explain: Explain) -> None:
+def test_without_a_ledger_the_adapter_says_what_it_would_read(explain):
     async def fill() -> tuple[str, str]:
         store = SqliteLightningStore("s.db")
         good, bad = await add(store, FIRST), await add(store, FIRST, "failed")
@@ -190,7 +189,7 @@ def test_without_a_ledger_the_adapter_says_what_it_would_read(explain: Explain) 
     assert "excluded failed_attempt: no attempt of the rollout succeeded" in explain(bad)[1]
 
 
-def test_what_is_not_there_is_named(explain: Explain) -> None:
+def test_what_is_not_there_is_named(explain):
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
     for arguments, message in (
         (

@@ -5,7 +5,6 @@ import json
 import sqlite3
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,7 +92,7 @@ def why_of(explain: Explain, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
-async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained: bool) -> None:
+async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained):
     store = InMemoryLightningStore()  # as in fine-tuning, or in an evaluation
     await begin_run(store, RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
     rollout = await add(store, FIRST)
@@ -116,7 +115,7 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained:
     assert (credit.before, credit.now) == (0.25, 0.25)
 
 
-async def test_computed_again_an_answer_that_was_cut_off_costs_as_much() -> None:
+async def test_computed_again_an_answer_that_was_cut_off_costs_as_much():
     options: dict[str, Any] = {"max_tokens": 10, "overlong": {"buffer": 5, "penalty": 0.5}}
     adapter: dict[str, Any] = {"truncated": "mask"}
     store = InMemoryLightningStore()
@@ -149,9 +148,7 @@ UNCLIPPED = {"clip": {"low": None, "high": None}}
         (UNCLIPPED, "no bound is among", "no bound is among"),
     ],
 )
-def test_bound_of_a_ratio_is_the_one_of_its_algorithm_and_sign(
-    explain: Explain, options: dict[str, Any], above: str, below: str
-) -> None:
+def test_bound_of_a_ratio_is_the_one_of_its_algorithm_and_sign(explain, options, above, below):
     better, worse, _ = make(**options)
     for rollout_id, expected in ((better, above), (worse, below)):
         rows = json.loads(explain(rollout_id, "--json")[1])["rows"]
@@ -161,7 +158,7 @@ def test_bound_of_a_ratio_is_the_one_of_its_algorithm_and_sign(
         assert expected in clip["because"]
 
 
-def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
+def test_terms_add_up_to_what_the_token_adds(explain):
     one, _, _ = make()
     why = why_of(explain, one, "--row", "0", "--token", "5")
     terms = {term["name"]: term["value"] for term in why["terms"]}
@@ -180,7 +177,7 @@ def test_terms_add_up_to_what_the_token_adds(explain: Explain) -> None:
     assert (why["step"]["number"], why["step"]["num_trained"]) == (1, 2)
 
 
-def test_the_group_says_who_was_left_out_and_who_shares_a_number(explain: Explain) -> None:
+def test_the_group_says_who_was_left_out_and_who_shares_a_number(explain):
     one, other, failed = make()
     why = why_of(explain, one, "--row", "0", "--token", "3")
     assert (why["group"]["mean"], why["group"]["std"], why["num_shared"]) == (0.5, 0.5**0.5, 2)
@@ -193,7 +190,7 @@ def test_the_group_says_who_was_left_out_and_who_shares_a_number(explain: Explai
     assert "shared     by all 2 tokens of the answer" in text
 
 
-def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> None:
+def test_a_token_that_was_not_trained_ends_with_nothing(explain):
     _, _, failed = make()
     why = why_of(explain, failed, "--call", f"{9:016x}", "--token", "0")
     assert why["bin"]["reason"] == "failed_attempt"
@@ -201,7 +198,7 @@ def test_a_token_that_was_not_trained_ends_with_nothing(explain: Explain) -> Non
     assert why["call"]["advantage"] is None
 
 
-def test_computed_again_it_is_the_same(explain: Explain) -> None:
+def test_computed_again_it_is_the_same(explain):
     one, _, _ = make()
     again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
     assert [number["what"] for number in again["numbers"]] == [
@@ -212,7 +209,7 @@ def test_computed_again_it_is_the_same(explain: Explain) -> None:
     assert all(number["before"] == number["now"] for number in again["numbers"])
 
 
-def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
+def test_a_reward_that_was_changed_since_comes_out(explain):
     one, other, _ = make()
     with sqlite3.connect("s.db") as store:
         name = '"agentlightning.reward.0.value":0.0'
@@ -232,9 +229,7 @@ def test_a_reward_that_was_changed_since_comes_out(explain: Explain) -> None:
 
 @pytest.mark.parametrize("estimator", ["rloo", {"type": "rloo"}])
 @pytest.mark.parametrize("of_before", [False, True])
-def test_what_an_estimator_of_a_whole_step_did_is_one_term(
-    explain: Explain, estimator: Any, of_before: bool
-) -> None:
+def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain, estimator, of_before):
     pytest.importorskip("torch")
     one, _, _ = make(estimator=estimator, of_before=of_before)
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
@@ -248,7 +243,7 @@ def test_what_an_estimator_of_a_whole_step_did_is_one_term(
     assert why["again"]["numbers"][2]["now"] == 1.0  # of two the other is the mean of the others
 
 
-def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain: Explain) -> None:
+def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain):
     pytest.importorskip("torch")
     one, _, _ = make(estimator="rloo", of_before=True, is_said=False)
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
@@ -259,8 +254,8 @@ def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain: Exp
 
 
 def test_an_estimator_of_ones_own_is_found_beside_the_file_of_its_run(
-    explain: Explain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    explain, tmp_path, monkeypatch
+):
     pytest.importorskip("torch")
     (folder := tmp_path / "elsewhere").mkdir()
     twice = "'Two rewards.'; return inputs.rollouts.mask_NT * 2 * inputs.outcomes_N[:, None]"
@@ -276,7 +271,7 @@ def test_an_estimator_of_ones_own_is_found_beside_the_file_of_its_run(
     assert why["call"]["advantage_because"].endswith("(Two rewards); its reward: 1")
 
 
-def test_a_token_of_nothing_is_refused(explain: Explain) -> None:
+def test_a_token_of_nothing_is_refused(explain):
     one, _, _ = make()
     code, text = explain(one, "--call", "x", "--token", "0")
     assert code == 2

@@ -15,15 +15,7 @@ import pytest
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import (
-    LLM,
-    Document,
-    Failure,
-    PromptTemplate,
-    RolloutConfig,
-    Span,
-    TraceStatus,
-)
+from agl.types import LLM, Document, Failure, PromptTemplate, RolloutConfig, Span, TraceStatus
 from agl_sqlite import SqliteLightningStore
 from agl_testing.otlp import request_of
 from agl_views.tables.file_store import FileStore
@@ -32,7 +24,7 @@ Agl = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
-def agl(agl: Agl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agl:
+def agl(agl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return agl
 
@@ -71,10 +63,7 @@ def make_store(*rollouts: tuple[object, list[list[Span]], str]) -> list[str]:
             for number, spans in enumerate(attempts):
                 if number:
                     rollout = await store.start_attempt(rollout.rollout_id)
-                owner = {
-                    "rollout_id": rollout.rollout_id,
-                    "attempt_id": rollout.attempt.attempt_id,
-                }
+                owner = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
                 await store.add_many_spans([span.model_copy(update=owner) for span in spans])
                 if number < len(attempts) - 1:
                     await store.update_attempt(rollout.rollout_id, "latest", status="running")
@@ -92,7 +81,7 @@ IDS = ([1, 2, 3], [4, 5])
 # --- rows, triplets, messages, sft
 
 
-def test_rows_have_tokens_reward_and_where_they_come_from(agl: Agl) -> None:
+def test_rows_have_tokens_reward_and_where_they_come_from(agl):
     call = call_span("q", "a", IDS)
     (rollout_id,) = make_store(("t", [[call, reward_span(0.5)]], "succeeded"))
     (row,) = exported(agl, "rows")
@@ -104,7 +93,7 @@ def test_rows_have_tokens_reward_and_where_they_come_from(agl: Agl) -> None:
     assert row["provenance"]["span_ids"] == [call.span_id]
 
 
-def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl: Agl) -> None:
+def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl):
     damaged = [call_span("its question", "a", IDS), reward_span(1.0)]
     whole = [call_span("another", "a", IDS), reward_span(0.5)]
     make_store(("t", [damaged], "succeeded"), ("t", [whole], "succeeded"))
@@ -115,7 +104,7 @@ def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl: Agl) -> None
     assert "calls left out: 1 malformed" in err
 
 
-def test_what_a_judge_was_asked_is_no_sample(agl: Agl) -> None:
+def test_what_a_judge_was_asked_is_no_sample(agl):
     one = ("t", [[call_span("q", "a", IDS), reward_span(0.5)]], "succeeded")
     (judged, judge) = make_store(one, one)
 
@@ -130,7 +119,7 @@ def test_what_a_judge_was_asked_is_no_sample(agl: Agl) -> None:
         assert sample["provenance"]["rollout_id"] == judged
 
 
-def test_triplets_have_prompt_response_and_span(agl: Agl) -> None:
+def test_triplets_have_prompt_response_and_span(agl):
     call = call_span("q", "a", IDS)
     make_store(("t", [[call, reward_span(1.0)]], "succeeded"))
     (triplet,) = exported(agl, "triplets")
@@ -139,7 +128,7 @@ def test_triplets_have_prompt_response_and_span(agl: Agl) -> None:
     assert triplet["provenance"]["span_ids"] == [call.span_id]
 
 
-def test_samples_are_prompt_and_completion_and_messages_are_both(agl: Agl) -> None:
+def test_samples_are_prompt_and_completion_and_messages_are_both(agl):
     make_store(("t", [[call_span("q", "a", None), reward_span(1.0)]], "succeeded"))
     (sample,) = exported(agl, "sft")
     assert sample["prompt"] == [{"role": "user", "content": "q"}]
@@ -149,7 +138,7 @@ def test_samples_are_prompt_and_completion_and_messages_are_both(agl: Agl) -> No
     assert whole["reward"] == 1.0
 
 
-def test_only_the_attempt_that_succeeded_is_exported_and_the_rest_is_counted(agl: Agl) -> None:
+def test_only_the_attempt_that_succeeded_is_exported_and_the_rest_is_counted(agl):
     first, second = call_span("q", "first", IDS), call_span("q", "second", IDS)
     error = call_span("q", "x", None, **{Key.ERROR.value: "500"})
     make_store(
@@ -164,7 +153,7 @@ def test_only_the_attempt_that_succeeded_is_exported_and_the_rest_is_counted(agl
             assert reason in err, form
 
 
-def test_low_rewards_other_agents_and_other_modes_can_be_left_out(agl: Agl) -> None:
+def test_low_rewards_other_agents_and_other_modes_can_be_left_out(agl):
     make_store(
         ("t", [[call_span("q", "low", None), reward_span(0.1)]], "succeeded"),
         (
@@ -193,7 +182,7 @@ def answered(answer: str, reward: float | None) -> tuple[object, list[list[Span]
     return ("t", [spans if reward is None else [*spans, reward_span(reward)]], "succeeded")
 
 
-def test_the_best_of_siblings_is_chosen_over_the_worst(agl: Agl) -> None:
+def test_the_best_of_siblings_is_chosen_over_the_worst(agl):
     best, _, worst, _ = make_store(
         answered("best", 1.0), answered("middle", 0.5), answered("worst", 0.0), answered("?", None)
     )
@@ -209,7 +198,7 @@ def test_the_best_of_siblings_is_chosen_over_the_worst(agl: Agl) -> None:
     assert wide == [("best", "worst")]
 
 
-def test_a_pair_is_where_the_ways_part(agl: Agl) -> None:
+def test_a_pair_is_where_the_ways_part(agl):
     """Both begin alike; the second calls have one prompt and two answers, the third differ."""
     make_store(
         *(
@@ -244,13 +233,9 @@ def test_a_task_without_a_pair_says_why(agl: Agl, rollouts: list[Any], reason: s
 # --- files
 
 
-def test_parquet_holds_what_jsonl_holds(agl: Agl) -> None:
+def test_parquet_holds_what_jsonl_holds(agl):
     parquet = pytest.importorskip("pyarrow.parquet")
-    tool_call = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "look", "arguments": "{}"},
-    }
+    tool_call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "q"}], "mood": "curious"},
         {"role": "assistant", "content": None, "tool_calls": [tool_call]},
@@ -275,7 +260,7 @@ def test_parquet_holds_what_jsonl_holds(agl: Agl) -> None:
     assert tool["tool_call_id"] == "c1"
 
 
-def test_a_file_appears_whole_or_not_at_all(agl: Agl, tmp_path: Path) -> None:
+def test_a_file_appears_whole_or_not_at_all(agl, tmp_path):
     make_store(answered("a", 1.0))
     code, out, _ = agl("export", "--as", "sft", "--path", "s.db", "-o", "sft.jsonl")
     assert (code, out) == (0, "")
@@ -350,7 +335,7 @@ async def read_store() -> tuple[list[Any], dict[str, list[Span]], list[Any]]:
     return rollouts, spans, resources
 
 
-def test_recorded_rollouts_become_learning_data(agl: Agl) -> None:
+def test_recorded_rollouts_become_learning_data(agl):
     code, out, err = agl("import", write("run.json", RECORDED), "--path", "s.db")
     assert (code, out) == (0, "")
     assert err == "5 rollouts, 9 spans, 4 rewards, 1 snapshots of resources in s.db\n"
@@ -370,7 +355,7 @@ def test_recorded_rollouts_become_learning_data(agl: Agl) -> None:
     assert [r["completion"][0]["content"] for r in per_call] == ["4", "x", "w"]
 
 
-def test_a_second_import_adds_only_what_is_new(agl: Agl) -> None:
+def test_a_second_import_adds_only_what_is_new(agl):
     agl("import", write("run.json", RECORDED), "--path", "s.db")
     before = asyncio.run(read_store())
     _, _, err = agl("import", "run.json", "--path", "s.db")
@@ -381,7 +366,7 @@ def test_a_second_import_adds_only_what_is_new(agl: Agl) -> None:
     assert ", 1 rewards," in err
 
 
-def test_an_interrupted_import_is_finished_by_the_next(agl: Agl) -> None:
+def test_an_interrupted_import_is_finished_by_the_next(agl):
     async def begin() -> None:
         store = SqliteLightningStore("s.db")
         await store.start_rollout("2+2?", metadata={"imported": {"id": "a", "from": "run.json"}})
@@ -395,7 +380,7 @@ def test_an_interrupted_import_is_finished_by_the_next(agl: Agl) -> None:
     assert len(spans[rollouts[0].rollout_id]) == 2
 
 
-def test_rewards_can_be_given_later_to_rollouts_of_the_store(agl: Agl) -> None:
+def test_rewards_can_be_given_later_to_rollouts_of_the_store(agl):
     (rollout_id,) = make_store(answered("a", None))
     rewards = {"rewards": [{"rollout_id": rollout_id, "value": 0.75}]}
     assert agl("import", write("labels.json", rewards), "--path", "s.db")[0] == 0
@@ -403,15 +388,12 @@ def test_rewards_can_be_given_later_to_rollouts_of_the_store(agl: Agl) -> None:
     assert sample["reward"] == 0.75
 
 
-def test_lines_are_read_one_by_one_and_rewards_may_come_last(agl: Agl) -> None:
+def test_lines_are_read_one_by_one_and_rewards_may_come_last(agl):
     lines = [{"rollout": r} for r in RECORDED["rollouts"]]
     lines += [{"reward": r} for r in RECORDED["rewards"]]
     Path("run.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     code, _, err = agl("import", "run.jsonl", "--path", "s.db")
-    assert (code, err) == (
-        0,
-        "5 rollouts, 9 spans, 4 rewards, 0 snapshots of resources in s.db\n",
-    )
+    assert (code, err) == (0, "5 rollouts, 9 spans, 4 rewards, 0 snapshots of resources in s.db\n")
 
 
 @pytest.mark.parametrize(
@@ -479,14 +461,14 @@ def test_a_wrong_file_is_refused_by_place_and_nothing_is_written(
     assert asyncio.run(read_store()) == ([], {}, [])
 
 
-def test_half_a_character_is_imported_as_agl_records_it(agl: Agl) -> None:
+def test_half_a_character_is_imported_as_agl_records_it(agl):
     half = {"rollouts": [{"id": "a", "input": "half: \ud83d, whole: \U0001f600", "output": "x"}]}
     assert agl("import", write("run.json", half), "--path", "s.db")[0] == 0
     assert asyncio.run(read_store())[0][0].input == "half: \ufffd, whole: \U0001f600"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
-def test_a_file_that_can_be_read_once_only_is_refused(agl: Agl) -> None:
+def test_a_file_that_can_be_read_once_only_is_refused(agl):
     os.mkfifo("run.json")
     code, _, err = agl("import", "run.json", "--path", "s.db")
     assert (code, err) == (2, "agl: run.json: not a regular file, and it is read more than once\n")
@@ -500,13 +482,13 @@ async def next_one() -> tuple[Any, str | None]:
     return latest, rollout.resources_id
 
 
-def test_imported_resources_are_nobodys(agl: Agl) -> None:
+def test_imported_resources_are_nobodys(agl):
     assert agl("import", write("run.json", RECORDED), "--path", "s.db")[0] == 0
     assert asyncio.run(next_one()) == (None, None)
 
 
 @pytest.mark.parametrize("takes_id", [False, True])
-def test_an_import_changes_nothing_that_runs(agl: Agl, takes_id: bool) -> None:
+def test_an_import_changes_nothing_that_runs(agl, takes_id):
     async def live() -> Any:
         store = SqliteLightningStore("s.db")
         made = await store.add_resources({"llm": LLM(endpoint="http://good/v1", model="m")})
@@ -586,7 +568,7 @@ def without_owner(request: dict[str, Any]) -> dict[str, Any]:
 OWNER = ("rollout_id", "attempt_id")
 
 
-def test_each_trace_of_an_otlp_file_is_a_rollout(agl: Agl) -> None:
+def test_each_trace_of_an_otlp_file_is_a_rollout(agl):
     traces = [
         traced("4", 1.0, start=100.0),
         traced("5", 0.0, start=200.0),
@@ -597,10 +579,7 @@ def test_each_trace_of_an_otlp_file_is_a_rollout(agl: Agl) -> None:
     text = "\n".join(json.dumps(without_owner(otlp_json(spans))) for spans in lines)
     Path("traces.jsonl").write_text(text)
     code, _, err = agl("import", "traces.jsonl", "--path", "s.db")
-    assert (code, err) == (
-        0,
-        "3 rollouts, 9 spans, 3 rewards, 0 snapshots of resources in s.db\n",
-    )
+    assert (code, err) == (0, "3 rollouts, 9 spans, 3 rewards, 0 snapshots of resources in s.db\n")
     rollouts, spans, _ = asyncio.run(read_store())
     assert [r.status for r in rollouts] == ["succeeded", "succeeded", "failed"]
     assert [r.input for r in rollouts] == ["2+2?"] * 3
@@ -613,7 +592,7 @@ def test_each_trace_of_an_otlp_file_is_a_rollout(agl: Agl) -> None:
     )
 
 
-def test_spans_that_name_a_rollout_keep_to_it(agl: Agl) -> None:
+def test_spans_that_name_a_rollout_keep_to_it(agl):
     owner = {"rollout_id": "ro-elsewhere", "attempt_id": "at-1"}
     spans = [
         span.model_copy(update=owner) for n in (1, 2) for span in traced("4", 1.0, start=n * 10.0)
@@ -636,9 +615,7 @@ def test_spans_that_name_a_rollout_keep_to_it(agl: Agl) -> None:
         ),
     ],
 )
-def test_what_is_no_span_in_an_otlp_file_is_not_passed_over(
-    agl: Agl, line: Any, message: str
-) -> None:
+def test_what_is_no_span_in_an_otlp_file_is_not_passed_over(agl, line, message):
     good = without_owner(otlp_json(traced("4", 1.0, start=1.0)))
     Path("traces.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(line)}\n")
     code, _, err = agl("import", "traces.jsonl", "--path", "s.db")
@@ -646,7 +623,7 @@ def test_what_is_no_span_in_an_otlp_file_is_not_passed_over(
     assert asyncio.run(read_store()) == ([], {}, [])
 
 
-def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl: Agl) -> None:
+def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl):
     request = without_owner(otlp_json(traced("4", 1.0, start=1.0)))
     request["resourceSpans"][1]["scopeSpans"][0]["spans"][0]["spanId"] = "12"
     Path("traces.jsonl").write_text(json.dumps(request))
@@ -658,7 +635,7 @@ def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl: 
 
 
 @pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])
-def test_times_are_read_in_their_unit_and_the_start_is_kept(agl: Agl, unit: float) -> None:
+def test_times_are_read_in_their_unit_and_the_start_is_kept(agl, unit):
     begun, ended = 1763800000.5 * unit, 1763800002 * unit
     call = {"messages": [{"role": "user", "content": "2+2?"}], "response": "4"}
     call |= {"start_time": begun, "end_time": ended}
@@ -672,9 +649,7 @@ def test_times_are_read_in_their_unit_and_the_start_is_kept(agl: Agl, unit: floa
     assert origin == {"id": "a", "from": "run.json", "start_time": 1763800000.5}
 
 
-def test_whole_store_is_read_many_rollouts_at_a_time(
-    agl: Agl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_store_is_read_many_rollouts_at_a_time(agl, monkeypatch):
     make_store(*(("t", [[reward_span(1.0)]], "succeeded") for _ in range(20)))
     reads, read = [], FileStore._in_thread
     monkeypatch.setattr(FileStore, "_in_thread", lambda *given: [reads.append(1), read(*given)][1])
@@ -685,7 +660,7 @@ def test_whole_store_is_read_many_rollouts_at_a_time(
     assert "where the server's file lies" in err
 
 
-def test_whole_store_comes_back_as_it_was(agl: Agl) -> None:
+def test_whole_store_comes_back_as_it_was(agl):
     async def fill() -> None:
         store = SqliteLightningStore("s.db")
         for prompt in ("a", "b"):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.store.base import LightningStore
 from agl_records.ledger import tables
@@ -60,7 +58,7 @@ def make_store(folder: Path, steps: int = 2) -> Path:
     return folder
 
 
-def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Path) -> None:
+def test_each_step_has_a_line_and_the_total_is_their_sum(agl, tmp_path):
     result = agl("ledger", str(make_store(tmp_path)))
     assert result.code == 0
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
@@ -75,10 +73,8 @@ def test_each_step_has_a_line_and_the_total_is_their_sum(agl: Agl, tmp_path: Pat
 
 
 async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
-    memory_store: LightningStore,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    memory_store, monkeypatch, capsys
+):
     monkeypatch.setattr(tables, "MOST_ACCOUNTS", 12)
     for step in range(1, 23):
         await one_step(memory_store, step, trained=1, excluded=0)
@@ -89,7 +85,7 @@ async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
     assert capsys.readouterr().err == ""
 
 
-def test_the_rollouts_of_each_row_add_up(agl: Agl, tmp_path: Path) -> None:
+def test_the_rollouts_of_each_row_add_up(agl, tmp_path):
     async def fill() -> None:
         store = SqliteLightningStore(tmp_path / "store.db")
         await one_step(store, 1, trained=1, excluded=1)
@@ -110,14 +106,14 @@ def test_the_rollouts_of_each_row_add_up(agl: Agl, tmp_path: Path) -> None:
     ]
 
 
-def test_one_step_lists_each_excluded_call(agl: Agl, tmp_path: Path) -> None:
+def test_one_step_lists_each_excluded_call(agl, tmp_path):
     result = agl("ledger", str(make_store(tmp_path) / "store.db"), "--step", "2")
     listed = [line for line in result.out.splitlines() if "the answer has no token ids" in line]
     assert len(listed) == 2
     assert all(line.startswith("ro-") for line in listed)
 
 
-def test_json_has_sums_and_parts(agl: Agl, tmp_path: Path) -> None:
+def test_json_has_sums_and_parts(agl, tmp_path):
     value: dict[str, Any] = json.loads(
         agl("ledger", str(make_store(tmp_path)), "--step", "1", "--json").out
     )
@@ -128,12 +124,12 @@ def test_json_has_sums_and_parts(agl: Agl, tmp_path: Path) -> None:
     assert len(part["items"]) == 4  # three calls and their rollout
 
 
-def test_a_step_that_is_not_there_is_a_wrong_request(agl: Agl, tmp_path: Path) -> None:
+def test_a_step_that_is_not_there_is_a_wrong_request(agl, tmp_path):
     result = agl("ledger", str(make_store(tmp_path)), "--step", "9")
     assert result == (2, "", "agl: the store has no account of step 9. See: agl ledger\n")
 
 
-def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl: Agl, tmp_path: Path) -> None:
+def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl, tmp_path):
     folder = make_store(tmp_path)
 
     async def add_wrong_part() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ async def fill(path: Path, begins_with: list[Span]) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "my_rewards.py").write_text(REWARDS)
@@ -99,7 +99,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 
 @pytest.fixture
-def agl(project: Path, agl: Agl) -> Agl:
+def agl(project, agl):
     return agl
 
 
@@ -124,9 +124,7 @@ def rewards_of(folder: str) -> dict[str, list[float | None]]:
     return asyncio.run(read())
 
 
-def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(
-    agl: Agl, project: Path
-) -> None:
+def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(agl, project):
     before = digests(project / "agl-runs" / RUN)
     found = rederived(agl, "--reward", "my_rewards:length")
     assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == [
@@ -139,7 +137,7 @@ def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(
     assert digests(project / "agl-runs" / RUN) == before
 
 
-def test_the_runs_name_each_other(agl: Agl, project: Path) -> None:
+def test_the_runs_name_each_other(agl, project):
     found = rederived(agl, "--reward", "my_rewards:length", "--credit", "per_call")
     new = found["run"]
     shown = json.loads(agl("runs", "show", new, "--json")[1])
@@ -160,7 +158,7 @@ def test_the_runs_name_each_other(agl: Agl, project: Path) -> None:
     assert new in agl("runs", "show", RUN)[1]
 
 
-def test_export_and_compare_take_the_new_run(agl: Agl) -> None:
+def test_export_and_compare_take_the_new_run(agl):
     found = rederived(agl, "--reward", "my_rewards:length")
     code, out, err = agl("export", "--as", "dpo", "--path", found["folder"])
     assert code == 0, err
@@ -170,7 +168,7 @@ def test_export_and_compare_take_the_new_run(agl: Agl) -> None:
     assert [task[1:] for task in compared["tasks"]] == [[0.5, 2.0], [0.5, 3.0]]
 
 
-def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl: Agl) -> None:
+def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl):
     asyncio.run(fill(Path("two-calls.db"), [call_span("first"), reward_span(1.0)]))
     where = ("--path", "two-calls.db")
     final = rederived(agl, "--credit", "final", *where)
@@ -186,21 +184,21 @@ def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl: Agl) 
     assert discounted["folder"] == "elsewhere"
 
 
-def test_an_adapter_without_rows_gives_its_own_records(agl: Agl) -> None:
+def test_an_adapter_without_rows_gives_its_own_records(agl):
     found = rederived(agl, "--adapter", "messages")
     records = Path(found["folder"], "records.jsonl").read_text().splitlines()
     answers = [json.loads(line)["messages"][-1]["content"] for line in records]
     assert answers == ["a", "bbb", "cc", "dddd"]
 
 
-def test_a_function_may_be_async_and_give_several_rewards(agl: Agl) -> None:
+def test_a_function_may_be_async_and_give_several_rewards(agl):
     doubled = rederived(agl, "--reward", "my_rewards:doubled")
     assert rewards_of(doubled["folder"]) == {"one": [0.0, 2.0], "two": [1.0, 1.0]}
     named = rederived(agl, "--reward", "my_rewards:named")
     assert [one["now"] for one in named["tasks"]] == [3.0, 3.0]
 
 
-def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl: Agl) -> None:
+def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl):
     found = rederived(agl, "--reward", "my_rewards:picky")
     assert rewards_of(found["folder"])["one"] == [None, 0.5]
     ((_, why),) = found["without_reward"].items()
@@ -231,7 +229,7 @@ def test_what_will_not_do_is_named_and_leaves_nothing(
     assert [path.name for path in (project / "agl-runs").iterdir()] == [RUN]
 
 
-def test_a_derived_run_is_not_the_newest_to_go_on_with_and_cannot_be_replayed(agl: Agl) -> None:
+def test_a_derived_run_is_not_the_newest_to_go_on_with_and_cannot_be_replayed(agl):
     new = rederived(agl, "--reward", "my_rewards:length")["run"]
     code, _, err = agl("replay", new, "--step", "1")
     assert (code, f"it was derived from '{RUN}'" in err) == (2, True)
@@ -239,7 +237,7 @@ def test_a_derived_run_is_not_the_newest_to_go_on_with_and_cannot_be_replayed(ag
     assert (code, RUN in err, new in err) == (2, True, False)
 
 
-def test_a_run_that_is_being_written_can_be_derived_from(agl: Agl, project: Path) -> None:
+def test_a_run_that_is_being_written_can_be_derived_from(agl, project):
     store = SqliteLightningStore(project / "agl-runs" / RUN / "store.db")
     try:
         asyncio.run(store.start_rollout("late"))
@@ -251,7 +249,7 @@ def test_a_run_that_is_being_written_can_be_derived_from(agl: Agl, project: Path
     assert derived.derived_from is not None
 
 
-def test_algorithms_without_training_steps_refuse_a_replay_by_name(agl: Agl, project: Path) -> None:
+def test_algorithms_without_training_steps_refuse_a_replay_by_name(agl, project):
     config = "agent: my_agent:agent\nalgorithm: {type: apo, base_url: 'http://x', api_key: x}\n"
     (project / "agl-runs" / RUN / "config.yaml").write_text(config)
     (project / "my_agent.py").write_text(

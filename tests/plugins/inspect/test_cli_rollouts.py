@@ -7,12 +7,9 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.run_project import Agl, write_project
+from tests.run_project import write_project
 
 from agl.emitter import reward_attributes
 from agl.types import Failure, Span
@@ -20,7 +17,7 @@ from agl_sqlite import SqliteLightningStore
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ran(tmp_path_factory):
     """The store of a run of three rollouts, of which the second failed."""
     home = tmp_path_factory.mktemp("ran")
     write_project(home, 1, "boom", 0.5)
@@ -30,23 +27,23 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def listed(agl: Agl, ran: Path) -> Callable[..., list[dict[str, Any]]]:
+def listed(agl, ran):
     """The rows that ``agl rollouts`` has with such options."""
     return lambda *options: json.loads(agl("rollouts", "--path", str(ran), "--json", *options).out)
 
 
-def test_rollouts_of_a_run_are_listed_in_their_order(listed: Any) -> None:
+def test_rollouts_of_a_run_are_listed_in_their_order(listed):
     rows = [(row["status"], row["reward"]) for row in listed()]
     assert rows == [("succeeded", 1.0), ("failed", None), ("succeeded", 0.5)]
 
 
-def test_the_table_has_what_failed(agl: Agl, ran: Path) -> None:
+def test_the_table_has_what_failed(agl, ran):
     failed = agl("rollouts", "--path", str(ran), "--status", "failed").out.splitlines()
     assert len(failed) == 3
     assert "agent: ValueError: could not convert string to float" in failed[-1]
 
 
-def test_the_newest_are_shown_and_how_many_there_are(agl: Agl, ran: Path, listed: Any) -> None:
+def test_the_newest_are_shown_and_how_many_there_are(agl, ran, listed):
     newest = agl("rollouts", "--path", str(ran), "--last", "1")
     assert "1 of 3 rollouts; --last and --all show more" in newest.err
     assert listed()[-1]["rollout_id"] in newest.out
@@ -55,7 +52,7 @@ def test_the_newest_are_shown_and_how_many_there_are(agl: Agl, ran: Path, listed
 @pytest.mark.parametrize(
     ("options", "rewards"), [([], [0.5, 1.0]), (["--reverse", "--last", "1"], [0.5])]
 )
-def test_sorted_by_reward(listed: Any, options: list[str], rewards: list[float]) -> None:
+def test_sorted_by_reward(listed, options, rewards):
     assert [row["reward"] for row in listed("--sort", "reward", *options)] == rewards
 
 
@@ -74,7 +71,7 @@ def test_sorted_by_reward(listed: Any, options: list[str], rewards: list[float])
         ("--reward-above 0.4", 2),
     ],
 )
-def test_each_filter_leaves_its_own(listed: Any, options: str, count: int) -> None:
+def test_each_filter_leaves_its_own(listed, options, count):
     assert len(listed(*shlex.split(options))) == count
 
 
@@ -88,30 +85,26 @@ def test_each_filter_leaves_its_own(listed: Any, options: str, count: int) -> No
         ("--run nosuch", "no run 'nosuch' here"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(
-    agl: Agl, ran: Path, options: str, problem: str
-) -> None:
+def test_an_option_that_cannot_be_is_refused(agl, ran, options, problem):
     refused = agl("rollouts", "--path", str(ran), *options.split())
     assert refused.code == 2
     assert problem in refused.err
 
 
-def test_spans_of_a_rollout_are_listed(agl: Agl, ran: Path, listed: Any) -> None:
+def test_spans_of_a_rollout_are_listed(agl, ran, listed):
     of_one = ("spans", listed()[0]["rollout_id"], "--path", str(ran))
     spans = json.loads(agl(*of_one, "--json").out)
     assert any("agentlightning.reward.0.value" in span["attributes"] for span in spans)
     assert "agentlightning.annotation" in agl(*of_one).out
 
 
-def test_spans_of_nothing_are_refused(agl: Agl, ran: Path) -> None:
+def test_spans_of_nothing_are_refused(agl, ran):
     wrong = agl("spans", "ro-nothing", "--path", str(ran))
     message = "agl: the store has no rollout, attempt, call, span, task or run 'ro-nothing'. See: "
     assert (wrong.code, wrong.err) == (2, f"{message}agl rollouts\n")
 
 
-def test_an_error_is_shown_without_what_a_terminal_would_obey(
-    tmp_path: Path, agl: Agl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_shown_without_what_a_terminal_would_obey(tmp_path, agl, monkeypatch):
     path = tmp_path / "store.db"
 
     async def fill() -> None:
@@ -141,15 +134,13 @@ def test_an_error_is_shown_without_what_a_terminal_would_obey(
     ],
 )
 def test_store_that_is_not_there_is_said_in_one_sentence(
-    agl: Agl, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    agl, arguments, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert agl("rollouts", *arguments) == (2, "", message)
 
 
-def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(
-    agl: Agl, tmp_path: Path
-) -> None:
+def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_path):
     path = tmp_path / "store.db"
 
     async def fill() -> None:
@@ -176,7 +167,7 @@ def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(
     assert (refused.code, "a reward counts where the rollout succeeded" in refused.err) == (2, True)
 
 
-def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: Path) -> None:
+def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, tmp_path):
     path = tmp_path / "damaged.db"
 
     async def fill() -> None:
@@ -201,9 +192,7 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl: Agl, tmp_path: 
     assert (spans.code, "restore a copy of the file" in spans.err) == (0, True)
 
 
-def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(
-    agl: Agl, tmp_path: Path
-) -> None:
+def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_path):
     async def fill() -> list[str]:
         store, ids = SqliteLightningStore(tmp_path / "s.db"), []
         for task in range(3):

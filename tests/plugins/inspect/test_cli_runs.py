@@ -28,7 +28,7 @@ def shown(agl: Agl, run: str) -> Any:
     return json.loads(agl("runs", "show", run, "--json").out)
 
 
-def test_looking_at_runs_leaves_no_file_behind(agl: Agl, project: Path) -> None:
+def test_looking_at_runs_leaves_no_file_behind(agl, project):
     run_id = begin(agl)
     before = sorted(project.rglob("*"))
     assert agl("runs").code == 0
@@ -36,7 +36,7 @@ def test_looking_at_runs_leaves_no_file_behind(agl: Agl, project: Path) -> None:
     assert sorted(project.rglob("*")) == before
 
 
-def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> None:
+def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl):
     stopped = begin(agl, "algorithm.stop_after=1")
     other = Path("agl-runs/a-broken-one")
     other.mkdir()
@@ -53,7 +53,7 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl: Agl) -> No
     assert (result.code, "store.db" in result.err) == (2, True)
 
 
-def test_runs_are_listed(agl: Agl, project: Path) -> None:
+def test_runs_are_listed(agl, project):
     assert agl("runs").code == 0
     first = begin(agl, "algorithm.stop_after=1")
     second = begin(agl)
@@ -78,7 +78,7 @@ def test_runs_are_listed(agl: Agl, project: Path) -> None:
     assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
 
 
-def test_rewards_have_four_digits_in_tables_and_all_in_json(agl: Agl, project: Path) -> None:
+def test_rewards_have_four_digits_in_tables_and_all_in_json(agl, project):
     run, other = begin(agl, "algorithm.stop_after=1"), begin(agl, "algorithm.stop_after=1")
     reward = 5 / 13
     for one in (run, other):
@@ -90,7 +90,7 @@ def test_rewards_have_four_digits_in_tables_and_all_in_json(agl: Agl, project: P
     assert json.loads(agl("runs", "--json").out)[0]["reward"] == reward
 
 
-def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
+def test_folder_that_there_is_not_is_not_named(agl, project):
     async def fill() -> None:
         store = SqliteLightningStore("shared.db")
         for host, run_id in ((platform.node(), "here"), ("elsewhere", "there")):
@@ -112,7 +112,7 @@ def test_folder_that_there_is_not_is_not_named(agl: Agl, project: Path) -> None:
     assert (table.code, "here" in table.out, "there" in table.out) == (0, True, True), table.err
 
 
-def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
+def test_runs_are_compared_task_by_task(agl, project):
     first = begin(agl, "algorithm.steps=1")
     (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
     second = begin(agl, "algorithm.rate=0.5")
@@ -130,7 +130,7 @@ def test_runs_are_compared_task_by_task(agl: Agl, project: Path) -> None:
     assert 'train: {"x": 1}' in text
 
 
-def test_runs_are_compared_while_their_stores_are_in_use(agl: Agl) -> None:
+def test_runs_are_compared_while_their_stores_are_in_use(agl):
     run_id = begin(agl)
     file = Path("agl-runs") / run_id / "store.db"
     store = SqliteLightningStore(file)  # as the run itself would have it
@@ -142,7 +142,7 @@ def test_runs_are_compared_while_their_stores_are_in_use(agl: Agl) -> None:
     assert json.loads(result.out)["totals"]["rollouts succeeded"] == [4, 4]
 
 
-def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> None:
+def test_run_is_deleted_with_its_folder_when_asked(agl, project):
     first, second = begin(agl), begin(agl)
     result = agl("runs", "delete", first, "--yes", "--json")
     assert result.code == 0, result.err
@@ -160,9 +160,7 @@ def test_run_is_deleted_with_its_folder_when_asked(agl: Agl, project: Path) -> N
     assert json.loads(agl("runs", "--json").out) == []
 
 
-def test_run_is_not_deleted_unless_its_user_agrees(
-    agl: Agl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_is_not_deleted_unless_its_user_agrees(agl, monkeypatch):
     run_id = begin(agl)
     asked: list[str] = []
 
@@ -176,7 +174,7 @@ def test_run_is_not_deleted_unless_its_user_agrees(
     assert len(json.loads(agl("runs", "--json").out)) == 1
 
 
-def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl: Agl, project: Path) -> None:
+def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
     store = SqliteLightningStore("kept.db")
     for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
         start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
@@ -193,7 +191,7 @@ def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl: Agl, project: Pa
     assert [row["run"] for row in rows] == ["here"]
 
 
-def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: Path) -> None:
+def test_folder_that_holds_more_than_the_run_is_not_removed(agl, project):
     run_id = begin(agl, "run_dir=.")
     result = agl("runs", "--path", "store.db", "delete", run_id, "--yes", "--folder")
     assert result.code == 2
@@ -202,7 +200,7 @@ def test_folder_that_holds_more_than_the_run_is_not_removed(agl: Agl, project: P
 
 
 @pytest.mark.parametrize("name", ["the id", "another"])
-def test_copy_of_a_run_is_deleted_with_its_own_folder(agl: Agl, project: Path, name: str) -> None:
+def test_copy_of_a_run_is_deleted_with_its_own_folder(agl, project, name):
     run_id = begin(agl)
     folder, copy = (
         project / "agl-runs" / run_id,
@@ -215,9 +213,7 @@ def test_copy_of_a_run_is_deleted_with_its_own_folder(agl: Agl, project: Path, n
 
 
 @pytest.mark.parametrize("is_copy", [True, False])
-def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
-    agl: Agl, project: Path, is_copy: bool
-) -> None:
+def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(agl, project, is_copy):
     run_id = begin(agl)
     old, new = project / "agl-runs" / run_id, project / "agl-runs/elsewhere"
     checkpoint = old / "checkpoints/step-000002"
@@ -244,9 +240,7 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(
     assert f"folder   {new}" in shown
 
 
-def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(
-    agl: Agl, project: Path
-) -> None:
+def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, project):
     run_id, newer = begin(agl), begin(agl)
     folder = f"agl-runs/{run_id}"
     rollout = json.loads(agl("rollouts", "--path", folder, "--json").out)[0]["rollout_id"]
@@ -266,7 +260,7 @@ def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(
     assert agl("ledger", "nope.db").err == "agl: nope.db: no such store file\n"
 
 
-def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(agl: Agl) -> None:
+def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(agl):
     rewards = {  # of two rollouts each, by step
         "worse": {0: [1.0, 1.0], 10: [0.0, 0.5], 30: [0.5, 0.5]},
         "better": {0: [0.0, 0.0], 30: [1.0, 0.5]},
@@ -326,8 +320,5 @@ def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(a
     assert "no task has" in agl("runs", "--path", "shared.db", "tasks", "r", "--mode", "train").err
     sides = json.loads(agl("runs", "--path", "shared.db", "compare", "r@10", "r@30", "--json").out)
     assert sides["runs"] == ["r@10", "r@30"]
-    assert sides["tasks"] == [
-        ['val: {"q": "same"}', 0.5, 0.5],
-        ['val: {"q": "worse"}', 0.25, 0.5],
-    ]
+    assert sides["tasks"] == [['val: {"q": "same"}', 0.5, 0.5], ['val: {"q": "worse"}', 0.25, 0.5]]
     assert sides["totals"]["rollouts failed"] == [3, 3]

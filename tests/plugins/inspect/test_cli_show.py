@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from .test_cli_explain import add, call_span, reward_span, step
 
 
 @pytest.fixture
-def show(agl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def show(agl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[object, str]:
@@ -61,7 +60,7 @@ CONVERSATION = [
 ]
 
 
-def test_conversation_is_told_once_with_what_became_of_each_answer(show: Any) -> None:
+def test_conversation_is_told_once_with_what_became_of_each_answer(show):
     (rollout_id, *_) = asyncio.run(
         filled(lambda store: step(store, "final", CONVERSATION, [reward_span(5, 0.0)]))
     )
@@ -89,7 +88,7 @@ def breaks(task: Any) -> float:
     raise KeyError(f"no {task} \x1b[31m")
 
 
-def test_error_of_an_agent_has_its_place_and_traceback(show: Any) -> None:
+def test_error_of_an_agent_has_its_place_and_traceback(show):
     trainer = agl.Trainer(store=SqliteLightningStore("s.db"), tracer="otel", strategy="shm")
     trainer.dev(agl.rollout(breaks), ["fruit"])
     asyncio.run(trainer.store.close())
@@ -107,7 +106,7 @@ def test_error_of_an_agent_has_its_place_and_traceback(show: Any) -> None:
     assert "\x1b" not in text
 
 
-def test_what_is_not_there_is_said(show: Any) -> None:
+def test_what_is_not_there_is_said(show):
     async def fill(store: Any) -> list[str]:
         ended = [(await add(store, CONVERSATION)).rollout_id for _ in range(2)]
         return [*ended, (await store.enqueue_rollout("later")).rollout_id]
@@ -125,7 +124,7 @@ def test_what_is_not_there_is_said(show: Any) -> None:
     assert "no algorithm has accounted for it" in show(one)[1]
 
 
-def test_which_of_several_rewards_counts_is_said(show: Any) -> None:
+def test_which_of_several_rewards_counts_is_said(show):
     given = [reward_span(n, value) for n, value in enumerate((0.2, 0.9), 1)]
     rollout_id = asyncio.run(filled(lambda store: add(store, given))).rollout_id
     assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)[1]}\n"
@@ -137,7 +136,7 @@ def test_which_of_several_rewards_counts_is_said(show: Any) -> None:
     assert "; 1 refused: reward 'primary' is '1e+308'" in text
 
 
-def test_refused_rewards_are_said_to_be(show: Any) -> None:
+def test_refused_rewards_are_said_to_be(show):
     refused = [
         reward_span(n, 0.0).model_copy(update={"attributes": given})
         for n, given in enumerate(
@@ -154,12 +153,12 @@ def test_refused_rewards_are_said_to_be(show: Any) -> None:
     ]
 
 
-def test_terminals_get_nothing_to_obey() -> None:
+def test_terminals_get_nothing_to_obey():
     odd = "a\tb\nc \x07\x9b\u2066\u200f é 日"
     assert printable(odd) == "a\tb\nc \\x07\\x9b\\u2066\\u200f é 日"
 
 
-def test_long_trace_is_cut_and_says_where_the_rest_is(show: Any) -> None:
+def test_long_trace_is_cut_and_says_where_the_rest_is(show):
     calls = [said(n, [ASKS], {"content": f"answer {n}"}) for n in range(1, 151)]
     work = [
         Span.from_attributes(name="work", attributes={}, span_id=f"{n:016x}")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,8 +53,8 @@ BAD = [answered(3, "cellar \x1b[2J"), reward_span(4, 0.0)]
 
 
 def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_credit(
-    show: Any,  # noqa: F811
-) -> None:
+    show,  # noqa: F811
+):
     one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
     code, text = show(f"{1:016x}")
     assert code == 0
@@ -75,13 +74,13 @@ def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_c
     assert told["calls"][0]["mask"] == [1, 1]
 
 
-def test_span_that_is_no_call_is_shown_with_its_attributes(show: Any) -> None:  # noqa: F811
+def test_span_that_is_no_call_is_shown_with_its_attributes(show):  # noqa: F811
     asyncio.run(filled(lambda store: step(store, "final", GOOD)))
     code, text = show(f"{2:016x}")
     assert (code, "    agentlightning.reward.0.value: 1.0\n" in text) == (0, True)
 
 
-def test_attempt_is_shown_as_its_own(show: Any) -> None:  # noqa: F811
+def test_attempt_is_shown_as_its_own(show):  # noqa: F811
     async def fill(store: SqliteLightningStore) -> list[str]:
         rollout = await store.start_rollout(
             "task", config=RolloutConfig(max_attempts=2, retry_condition=["failed"])
@@ -99,7 +98,7 @@ def test_attempt_is_shown_as_its_own(show: Any) -> None:  # noqa: F811
     assert f"attempt  2 of 2, {second}: preparing" in show(second[:-1])[1]
 
 
-def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show: Any) -> None:  # noqa: F811
+def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):  # noqa: F811
     one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
     code, text = show(task_id("task"))
     assert code == 0
@@ -114,7 +113,7 @@ def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show: Any) -> N
     assert (told["rewards"]["mean"], told["common_messages"]) == (0.5, 1)
 
 
-def test_task_with_an_id_of_its_own_is_found_by_it(show: Any) -> None:  # noqa: F811
+def test_task_with_an_id_of_its_own_is_found_by_it(show):  # noqa: F811
     async def fill(store: SqliteLightningStore) -> str:
         await store.enqueue_rollout({"id": "gsm-12", "question": "?"})
         return (await store.enqueue_rollout({"id": "gsm-13", "question": "?"})).rollout_id
@@ -123,7 +122,7 @@ def test_task_with_an_id_of_its_own_is_found_by_it(show: Any) -> None:  # noqa: 
     assert rollout_id in show("gsm-13")[1]
 
 
-def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
+def test_run_is_shown_step_by_step(show):  # noqa: F811
     async def fill(store: SqliteLightningStore) -> str:
         await begin_run(store, RunStart(run_id="grpo-20261122", algorithm="grpo"))
         for number, value in enumerate((0.0, 1.0, 1.0)):
@@ -152,7 +151,7 @@ def test_run_is_shown_step_by_step(show: Any) -> None:  # noqa: F811
     assert rows[1][-1] == last
 
 
-def test_rewards_of_what_did_not_succeed_are_in_no_mean(show: Any) -> None:  # noqa: F811
+def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):  # noqa: F811
     async def fill(store: SqliteLightningStore) -> list[str]:
         await begin_run(store, RunStart(run_id="grpo-1", algorithm="grpo"))
         ids: list[str] = []
@@ -200,8 +199,8 @@ def test_rewards_of_what_did_not_succeed_are_in_no_mean(show: Any) -> None:  # n
 
 @pytest.mark.parametrize("is_file", [True, False])
 async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_file: bool
-) -> None:
+    tmp_path, monkeypatch, is_file
+):
     monkeypatch.setattr(run_subject, "MOST", 10)
     store = SqliteLightningStore(tmp_path / "s.db") if is_file else agl.InMemoryLightningStore()
     lines = [{"step": n, "reward/mean": n / 10} for n in range(1, 6)]
@@ -224,7 +223,7 @@ async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
     await store.close()
 
 
-def test_nothing_named_is_the_newest_failure_and_else_the_newest(show: Any) -> None:  # noqa: F811
+def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):  # noqa: F811
     async def one(store: Any) -> str:
         return (await add(store, GOOD)).rollout_id
 
@@ -239,7 +238,7 @@ def test_nothing_named_is_the_newest_failure_and_else_the_newest(show: Any) -> N
     assert f"rollout  {failed}: failed" in show()[1]
 
 
-async def test_nothing_named_counts_no_more_rollouts_than_it_must() -> None:
+async def test_nothing_named_counts_no_more_rollouts_than_it_must():
     asked: list[Any] = []
 
     class Counting(agl.InMemoryLightningStore):
@@ -255,8 +254,8 @@ async def test_nothing_named_counts_no_more_rollouts_than_it_must() -> None:
 
 
 def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
-    show: Any,  # noqa: F811
-) -> None:
+    show,  # noqa: F811
+):
     ids = asyncio.run(filled(lambda store: step(store, "final", GOOD, GOOD)))
     code, text = show(f"{1:016x}")
     assert code == 2
@@ -267,7 +266,7 @@ def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
     assert f"near it are {ids[0]}" in show(wrong)[1]
 
 
-async def test_files_and_other_stores_find_the_same() -> None:
+async def test_files_and_other_stores_find_the_same():
     store = agl.InMemoryLightningStore()
     try:
         ids = await step(store, "final", GOOD, BAD)
@@ -286,7 +285,7 @@ async def test_files_and_other_stores_find_the_same() -> None:
         await store.close()
 
 
-def test_a_beginning_is_a_range_of_numbers() -> None:
+def test_a_beginning_is_a_range_of_numbers():
     assert id_begins("n", "id", "ro-") == "1"
     assert id_begins("n", "id", "ro-x") == "0"
     found = id_begins("n", "id", "ro-2a")
@@ -294,7 +293,7 @@ def test_a_beginning_is_a_range_of_numbers() -> None:
     assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
 
 
-def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -> None:
+def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path):
     async def check() -> None:
         async with opened(tmp_path / "s.db") as store:
             for number in range(3):
@@ -309,7 +308,7 @@ def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path: Any) -
     asyncio.run(check())
 
 
-def test_beginning_of_an_id_is_looked_for_by_key(tmp_path: Any) -> None:
+def test_beginning_of_an_id_is_looked_for_by_key(tmp_path):
     async def fill() -> None:
         store = SqliteLightningStore(tmp_path / "s.db")
         await store.enqueue_rollout("task")
@@ -327,9 +326,7 @@ def test_beginning_of_an_id_is_looked_for_by_key(tmp_path: Any) -> None:
         assert "SCAN" not in plan
 
 
-async def test_what_was_not_looked_at_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_not_looked_at_is_said(tmp_path, monkeypatch):
     memory = agl.InMemoryLightningStore()
     first = await memory.start_rollout("task")
     for _ in range(2):
@@ -350,9 +347,7 @@ async def test_what_was_not_looked_at_is_said(
     assert "newest" not in task_text(await show_task(memory, "task"))
 
 
-async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(tmp_path, monkeypatch):
     async with opened(tmp_path / "s.db") as store:
         ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
         assert await reading_of(store).rollouts_of("task") == ids
@@ -362,9 +357,7 @@ async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(
         assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
 
 
-async def test_what_was_not_looked_at_in_a_file_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_not_looked_at_in_a_file_is_said(tmp_path, monkeypatch):
     async with opened(tmp_path / "s.db") as store:
         await step(store, "final", GOOD, BAD)
         with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
@@ -379,7 +372,7 @@ async def test_what_was_not_looked_at_in_a_file_is_said(
 
 
 @pytest.mark.parametrize("name", ["a" * 100_000, "task-" + "b" * 100_000, "ro-1/" + "/" * 100_000])
-def test_name_of_any_length_is_refused_at_once(show: Any, name: str) -> None:  # noqa: F811
+def test_name_of_any_length_is_refused_at_once(show, name):  # noqa: F811
     asyncio.run(filled(lambda store: add(store, GOOD)))
     code, text = show(name)
     assert (code, len(text) < 200) == (2, True)

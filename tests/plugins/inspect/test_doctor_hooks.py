@@ -1,7 +1,6 @@
 """A trial of ``agl doctor`` is no run for the hooks of a file, and its attempts are theirs."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,9 +41,7 @@ class OnlyRuns:
 """
 
 
-def test_hooks_of_a_file_are_told_of_attempts_and_of_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hooks_of_a_file_are_told_of_attempts_and_of_no_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "doctor_hooks.py").write_text(MODULE)
     (tmp_path / "tasks.jsonl").write_text('{"q": "one"}\n')
     hooks = ", ".join(f"'doctor_hooks:{name}'" for name in ("Watches", "Marked", "OnlyRuns"))

@@ -29,7 +29,7 @@ Agl = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
-def agl(agl: Agl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agl:
+def agl(agl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return agl
 
@@ -46,7 +46,7 @@ def exported(agl: Agl, form: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "//"])
-def test_one_conversation_is_read_from_each_form(agl: Agl, form: str) -> None:
+def test_one_conversation_is_read_from_each_form(agl, form):
     arguments = ["import", "--from", form.split()[0], written("run.json", FORMS[form])]
     arguments += ["--reward", "correct"] * (form in ("langfuse", "mlflow"))
     code, _, err = agl(*arguments, "--path", "s.db")
@@ -60,7 +60,7 @@ def test_one_conversation_is_read_from_each_form(agl: Agl, form: str) -> None:
     assert agl(*arguments, "--path", "s.db")[2].startswith("0 rollouts (1 were there already)")
 
 
-def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl: Agl) -> None:
+def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl):
     branch = [*SAID[:3], {**SAID[3], "content": "nothing"}, {"role": "assistant", "content": "?"}]
     lines = [{"messages": m, "reward": 1.0} for m in (SAID[:3], SAID, branch)]
     calls = [{"messages": m[:-1], "response": m[-1]} for m in (SAID, SAID[:3], branch)]
@@ -81,7 +81,7 @@ def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl: Ag
     ) in err
 
 
-def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl: Agl) -> None:
+def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
     jsonschema = pytest.importorskip("jsonschema_rs")
     agl("import", "--from", "atif", written("run.json", FORMS["atif"]), "--path", "s.db")
     (trajectory,) = exported(agl, "atif")
@@ -128,19 +128,13 @@ def stored() -> dict[str, tuple[int, list[float]]]:
 @pytest.mark.parametrize(
     ("traces", "rollouts"),
     [
-        (
-            [trace(1, []), trace(2, []), trace(3, [], "se-2")],
-            {"se-1": (2, []), "se-2": (1, [])},
-        ),
+        ([trace(1, []), trace(2, []), trace(3, [], "se-2")], {"se-1": (2, []), "se-2": (1, [])}),
         # What a trace got is paid to its calls only; what one of its calls got is linked to it.
         (
             [trace(1, [{"value": 1}]), trace(2, [{"value": 0}]), trace(3, []), trace(4, [])],
             {"tr-1": (1, [1.0]), "tr-2": (1, [0.0]), "se-1": (2, [])},
         ),
-        (
-            [trace(1, [{"value": 1, "observationId": "ob"}]), trace(2, [])],
-            {"se-1": (2, [1.0])},
-        ),
+        ([trace(1, [{"value": 1, "observationId": "ob"}]), trace(2, [])], {"se-1": (2, [1.0])}),
         (
             [trace(1, [{"value": 1}]), trace(2, [{"value": 0.5, "sessionId": "se-1"}])],
             {"se-1": (2, [1.0, 0.5])},
@@ -180,9 +174,7 @@ def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> 
         ([{"value": 1, "observationId": "?"}], None, [], "1 'good' (of a span that is not here)"),
     ],
 )
-def test_which_scores_are_rewards_is_known_or_said(
-    agl: Agl, scores: Any, reward: str | None, taken: list[float], said: str
-) -> None:
+def test_which_scores_are_rewards_is_known_or_said(agl, scores, reward, taken, said):
     arguments = ["import", "--from", "langfuse", written("run.json", trace(1, scores))]
     chosen = ["--reward", reward] if reward else []
     code, _, err = agl(*arguments, *chosen, "--path", "s.db")
@@ -197,7 +189,7 @@ def test_which_scores_are_rewards_is_known_or_said(
         assert stored() == {"se-1": (1, [1.0])}
 
 
-def test_a_score_that_parts_a_stored_conversation_is_refused(agl: Agl) -> None:
+def test_a_score_that_parts_a_stored_conversation_is_refused(agl):
     for scores, code in (([], 0), ([{"value": 1}], 2)):
         file = written("run.json", [trace(1, []), trace(2, scores)])
         done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
@@ -207,7 +199,7 @@ def test_a_score_that_parts_a_stored_conversation_is_refused(agl: Agl) -> None:
     assert agl("import", file, "--reward", "good", "--path", "s.db")[0] == 2
 
 
-def test_spans_that_nobody_reads_are_counted_by_scope(agl: Agl) -> None:
+def test_spans_that_nobody_reads_are_counted_by_scope(agl):
     span = {"traceId": "a" * 32, "name": "llm", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
     spans = [
         {**span, "spanId": f"{n:016x}", "attributes": [{"key": k, "value": {"stringValue": "x"}}]}
@@ -250,9 +242,7 @@ NEWER = logged(
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("records", [OLDER, [NEWER]])
-def test_genai_events_in_logs_are_read_with_their_spans(
-    agl: Agl, records: list[dict[str, Any]], apart: bool
-) -> None:
+def test_genai_events_in_logs_are_read_with_their_spans(agl, records, apart):
     about = {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}
     span = {"traceId": "a" * 32, "spanId": "1" * 16, "name": "chat", "attributes": [about]}
     stray = logged("gen_ai.user.message", "2", {"content": "?"})
@@ -307,9 +297,7 @@ def test_genai_events_in_logs_are_read_with_their_spans(
         ("mlflow", 3, "expected an object, got 3"),
     ],
 )
-def test_what_is_not_of_a_form_is_refused_by_place(
-    agl: Agl, form: str, value: Any, message: str
-) -> None:
+def test_what_is_not_of_a_form_is_refused_by_place(agl, form, value, message):
     Path("run.jsonl").write_text(json.dumps(value))
     code, _, err = agl("import", "--from", form, "run.jsonl", "--path", "s.db")
     assert code == 2

@@ -109,7 +109,7 @@ def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = 
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -128,17 +128,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             [("warning", "solution_fails"), ("error", "solution_not_paid"), READABLE],
         ),
         ("gives_none_of_wrong", [], 0, [("warning", "empty_unrewarded"), READABLE]),
-        (
-            "breaks",
-            [],
-            1,
-            [("warning", "empty_fails"), ("error", "question_paid"), READABLE],
-        ),
+        ("breaks", [], 1, [("warning", "empty_fails"), ("error", "question_paid"), READABLE]),
     ],
 )
-def test_what_is_paid_is_found(
-    tmp_path: Path, capsys: Any, grader: str, overrides: list[str], code: int, found: Any
-) -> None:
+def test_what_is_paid_is_found(tmp_path, capsys, grader, overrides, code, found):
     done, said = audited(tmp_path, capsys, f"agent_{grader}", *overrides)
     assert [(one["level"], one["code"]) for one in said["findings"]] == found
     assert (done, said["is_sound"], said["num_tasks"]) == (code, code == 0, 2)
@@ -180,9 +173,7 @@ def test_the_models_that_are_trained_are_answered_for_in_the_time_of_a_rollout(
     assert (code, [one["code"] for one in said["findings"]]) == (0, [*found, "private_readable"])
 
 
-def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("agl_inspect.graders.private_files.NUM_FILES", 0)
     _, said = audited(tmp_path, capsys, "agent_strict")
     assert [one["code"] for one in said["findings"]] == ["not_read"]
@@ -191,7 +182,7 @@ def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(
     )
 
 
-def test_without_solutions_any_pay_for_nothing_is_one(tmp_path: Path, capsys: Any) -> None:
+def test_without_solutions_any_pay_for_nothing_is_one(tmp_path, capsys):
     code, said = audited(tmp_path, capsys, "agent_pays_all", key="expected")
     assert code == 1
     levels = {one["code"]: one["level"] for one in said["findings"]}
@@ -202,6 +193,6 @@ def test_without_solutions_any_pay_for_nothing_is_one(tmp_path: Path, capsys: An
     }
 
 
-def test_an_agent_without_a_model_is_refused(tmp_path: Path, capsys: Any) -> None:
+def test_an_agent_without_a_model_is_refused(tmp_path, capsys):
     with pytest.raises(Exception, match="agent 'takes_no_model' takes none"):
         audited(tmp_path, capsys, "takes_no_model")

@@ -31,13 +31,11 @@ def text_of(*files: str) -> str:
 
 
 @pytest.mark.parametrize("folder", ["/a", "/home/me/agl", "/a/agl_mine", "/srv/agl_torch/agl"])
-def test_place_of_an_error_is_in_the_agents_own_code_whatever_its_folder_is_called(
-    folder: str,
-) -> None:
+def test_place_of_an_error_is_in_the_agents_own_code_whatever_its_folder_is_called(folder):
     assert place_of(text_of(f"{folder}/agent.py", *OF_OTHERS)) == f"{folder}/agent.py:1"
 
 
-def test_place_of_an_error_is_else_the_last_and_said_from_the_working_directory() -> None:
+def test_place_of_an_error_is_else_the_last_and_said_from_the_working_directory():
     assert place_of(text_of(*OF_OTHERS[:2])) == f"{json.__file__}:2"
     assert place_of(None) == ""
     assert place_of(text_of(f"{Path.cwd()}/agent.py")) == "agent.py:1"
@@ -67,7 +65,7 @@ class Kind(my_parts.Order, agl.Algorithm):
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path, monkeypatch):
     for name, text in CODE.items():
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -76,7 +74,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine: Path) -> None:
+def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine):
     kind = importlib.import_module("my_kind").Kind
     options = {
         "environment": {"type": "my_kind:Kind"},
@@ -99,7 +97,7 @@ def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine: Pa
     assert [n for n in names if last[n] != after[n]] == names
 
 
-def test_an_algorithms_error_names_where_its_cause_arose_in_the_users_code(mine: Path) -> None:
+def test_an_algorithms_error_names_where_its_cause_arose_in_the_users_code(mine):
     with pytest.raises(AlgorithmError, match=r"failed: ValueError: no order \(my_parts.py:4\)$"):
         agl.Trainer(algorithm="my_kind:Kind", strategy="shm").fit(agl.rollout(lambda task: 1.0))
 
@@ -151,9 +149,7 @@ async def attempt_in(file: Path) -> Attempt:
         ("app.Mine()", "agl.errors.AgentResultError", 18),
     ],
 )
-def test_result_show_and_doctor_name_the_line_of_the_agent(
-    tmp_path: Path, agent: str, type_: str, line: int
-) -> None:
+def test_result_show_and_doctor_name_the_line_of_the_agent(tmp_path, agent, type_, line):
     home = tmp_path / "agl"
     home.mkdir()
     (home / "app.py").write_text(AGENTS)

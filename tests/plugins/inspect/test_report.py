@@ -39,7 +39,7 @@ def run(folder: Path) -> tuple[agl.RunResult, agl.LightningStore]:
     return trainer.dev(agent, ["works", "works", "fails"]), store
 
 
-def test_result_of_a_run_says_what_came_of_it(tmp_path: Path) -> None:
+def test_result_of_a_run_says_what_came_of_it(tmp_path):
     result, _ = run(tmp_path / "run")
     assert (dict(result.rollouts), result.mean_reward) == ({"succeeded": 2, "failed": 1}, 0.5)
     [cause] = result.failures
@@ -48,7 +48,7 @@ def test_result_of_a_run_says_what_came_of_it(tmp_path: Path) -> None:
     assert "2 succeeded, 1 failed, mean reward 0.5>" in repr(result)
 
 
-def test_result_counts_no_other_run_of_its_store(tmp_path: Path) -> None:
+def test_result_counts_no_other_run_of_its_store(tmp_path):
     store = agl.InMemoryLightningStore()
     for _ in range(2):
         result = agl.Trainer(store=store, strategy="shm", n_runners=1).dev(agent, ["works"])
@@ -60,8 +60,8 @@ def trainer_in(folder: Path, **options: Any) -> agl.Trainer:
 
 
 def test_report_is_written_whatever_the_log_leaves_out_and_wherever_the_store_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, caplog, capsys
+):
     with caplog.at_level("WARNING", "agl"):
         result = trainer_in(tmp_path / "run").dev(agent, ["works"])
     assert result.folder == tmp_path / "run"
@@ -78,9 +78,7 @@ class Breaks(agl.Algorithm):
         raise RuntimeError("it broke")
 
 
-def test_run_that_fails_has_a_result_and_a_report(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_fails_has_a_result_and_a_report(tmp_path, caplog, capsys):
     trainer = trainer_in(tmp_path / "run", algorithm=Breaks())
     with caplog.at_level("INFO", "agl"), pytest.raises(AlgorithmError, match="it broke"):
         trainer.fit(agent, ["works"])
@@ -96,16 +94,14 @@ class FullAtTheEnd(agl.InMemoryLightningStore):
         await super().put_documents(documents)
 
 
-def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path: Path) -> None:
+def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path):
     result = trainer_in(tmp_path / "run", store=FullAtTheEnd()).dev(agent, ["works"])
     assert (result.status, result.record and result.record.status) == ("finished", "finished")
     assert "baseline, finished after" in result.summary
     assert "running" not in (tmp_path / "run/report.html").read_text("utf-8")
 
 
-def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agl-runs").mkdir()
     result, _ = run(tmp_path / "agl-runs/older")
@@ -119,7 +115,7 @@ def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(
     ]
 
 
-async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path) -> None:
+async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path):
     store = agl.InMemoryLightningStore()
     begin_generation(tmp_path, run="r")
     said = {"rewards": [0.1], "calls": 3, "calls_trained": 3, "calls_excluded": {}}
@@ -130,7 +126,7 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path: Path
     assert (facts.calls_trained, facts.result.steps, facts.result.trained) == (0, [], None)
 
 
-async def test_start_that_was_killed_counts_to_its_last_sign_of_life() -> None:
+async def test_start_that_was_killed_counts_to_its_last_sign_of_life():
     store = agl.InMemoryLightningStore()
     for number in (1, 2):
         run = await begin_run(store, RunStart(run_id="r", algorithm="toy"))
@@ -158,9 +154,7 @@ class WithoutLedger(agl.InMemoryLightningStore):
         return await super().query_documents(kind, **asked)
 
 
-def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(caplog, capsys):
     trainer = agl.Trainer(store=WithoutLedger(), strategy="shm", n_runners=1)
     with caplog.at_level("INFO", "agl"):
         result = trainer.dev(agent, ["works"])
@@ -169,7 +163,7 @@ def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(
     assert "1 succeeded" in capsys.readouterr().err
 
 
-async def test_page_shows_hostile_text_as_text(tmp_path: Path) -> None:
+async def test_page_shows_hostile_text_as_text(tmp_path):
     import asyncio
 
     result, store = await asyncio.to_thread(run, tmp_path / "run")
@@ -189,7 +183,7 @@ async def test_page_shows_hostile_text_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-async def test_summary_fits_the_terminal(tmp_path: Path, width: int) -> None:
+async def test_summary_fits_the_terminal(tmp_path, width):
     import asyncio
 
     result, store = await asyncio.to_thread(run, tmp_path / "run")
@@ -200,9 +194,7 @@ async def test_summary_fits_the_terminal(tmp_path: Path, width: int) -> None:
 
 
 @pytest.mark.parametrize("best", [10, 20])
-def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(
-    tmp_path: Path, best: int
-) -> None:
+def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(tmp_path, best):
     pytest.importorskip("agl_torch")
     for step in (10, 20):
         (tmp_path / f"step-{step}").mkdir()
@@ -223,7 +215,7 @@ def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(
     assert "held-out 0.875, less than the 1 before training)" in summary_text(facts, 500)
 
 
-def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns() -> None:
+def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns():
     seconds = {"step": 100, "rollouts": 80, "sampling": 60, "update": 15}
     series: dict[str, Any] = {f"time/{name}": [(1, n)] for name, n in seconds.items()}
     overlapping = {**series, "time/idle": [(1, 5.0)]}
@@ -231,7 +223,7 @@ def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns() -> Non
     assert "%" not in times_text(RunFacts(result=RunResult(), series=overlapping))
 
 
-def test_curve_is_drawn_in_characters() -> None:
+def test_curve_is_drawn_in_characters():
     assert text_curve([(1, 0.0), (2, 0.5), (3, 1.0)], [(0, 0.0), (3, 1.0)], 24, 5) == [
         " 1.0 ┤               ⢀⠤●",
         "     │             ⢀⠔⠁",
@@ -243,6 +235,6 @@ def test_curve_is_drawn_in_characters() -> None:
     ]
 
 
-def test_nothing_is_drawn_of_one_point() -> None:
+def test_nothing_is_drawn_of_one_point():
     assert text_curve([(1, 0.5)], [], 80) == []
     assert svg_curve([(1, 0.5)], [], title="x") == ""

@@ -36,9 +36,7 @@ def run_of(folder: Path) -> Run:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
-async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(
-    tmp_path: Path, bad: bytes
-) -> None:
+async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_bytes(GOOD[0] + bad + GOOD[1])
     metrics = metrics_of(run_of(tmp_path))
     assert metrics.rewards == {1: 0.5, 2: 0.75}
@@ -52,13 +50,13 @@ async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(
     json.dumps(facts.as_json(), allow_nan=False)
 
 
-def test_last_line_without_its_end_is_being_written(tmp_path: Path) -> None:
+def test_last_line_without_its_end_is_being_written(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(GOOD[0] + b'{"step": 2, "rew')
     metrics = metrics_of(run_of(tmp_path))
     assert (metrics.step, metrics.unread) == (1, "")
 
 
-def test_text_that_describes_a_step_is_no_metric(tmp_path: Path) -> None:
+def test_text_that_describes_a_step_is_no_metric(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(
         b'{"step": 1, "version": "base", "train/engine": "trl 1", "loss/last": 2}\n'
     )
@@ -66,12 +64,12 @@ def test_text_that_describes_a_step_is_no_metric(tmp_path: Path) -> None:
     assert metrics_of(run_of(tmp_path)).unread == ""
 
 
-def test_metrics_that_cannot_be_opened_are_said(tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_opened_are_said(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     assert "Is a directory" in metrics_of(run_of(tmp_path)).unread
 
 
-def test_finding_that_cannot_be_read_is_left_out_and_said(tmp_path: Path) -> None:
+def test_finding_that_cannot_be_read_is_left_out_and_said(tmp_path):
     finding = Finding("code", 3, "seen", "likely", "advice")
     with (tmp_path / "findings.jsonl").open("wb") as file:
         file.write(b'{"code": ["x"], "step": 1, "seen": "", "likely": "", "advice": ""}\n')

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -58,9 +57,7 @@ OF_THE_MOMENT = (
 
 
 @pytest.fixture(params=WIDTHS)
-def screen(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], str]]:
+def screen(request, tmp_path, monkeypatch):
     """What a command shows, standard output and error together, without colours."""
     dialects()  # kept for the process: those of all packages, before some are hidden
     scan = registry._scan
@@ -109,9 +106,7 @@ def _in_order(lines: list[str]) -> list[str]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_screen_is_as_it_is_stored(
-    screen: Callable[[str], str], name: str, request: pytest.FixtureRequest
-) -> None:
+def test_screen_is_as_it_is_stored(screen, name, request):
     width = request.node.callspec.params["screen"]
     shown, file = screen(name), SCREENS / f"{name}.{width}.txt"
     if os.environ.get("AGL_WRITE_SCREENS"):

@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class StandInSandbox(DockerSandbox):
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> str:
+def program(tmp_path):
     """In the place of ``docker``."""
     path = tmp_path / "docker"
     paths = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
@@ -60,7 +59,7 @@ def program(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def run(program: str, memory_store: agl.InMemoryLightningStore) -> Callable[..., Any]:
+def run(program, memory_store):
     """Runs one task, and gives its rollout and spans."""
 
     async def run_one(task: Any, timeout: float | None = None, **resources: Any) -> Any:
@@ -77,24 +76,20 @@ def run(program: str, memory_store: agl.InMemoryLightningStore) -> Callable[...,
     return run_one
 
 
-async def test_an_attempt_gives_its_reward_and_its_spans(run: Any) -> None:
+async def test_an_attempt_gives_its_reward_and_its_spans(run):
     rollout, spans = await run({"do": "work_honestly"})
     assert rollout.status == "succeeded", rollout.attempt.error.traceback
     assert agl.get_object_value(spans[0]) == {"gained": "mine"}
     assert agl.find_final_reward(spans) == 1.0
 
 
-async def test_what_a_container_prints_is_copied_with_its_name(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_a_container_prints_is_copied_with_its_name(run, capsys):
     rollout, _ = await run({"do": "work_honestly"})
     printed = f"attempt {rollout.attempt.attempt_id} | as shells do\n"
     assert capsys.readouterr().err.endswith(printed)
 
 
-async def test_connections_come_out_through_the_sockets(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_come_out_through_the_sockets(run, monkeypatch):
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
@@ -116,7 +111,7 @@ async def test_connections_come_out_through_the_sockets(
     assert agl.get_object_value(spans[0]) == {"gained": "hello"}
 
 
-async def test_a_container_past_its_time_is_killed(run: Any, tmp_path: Path) -> None:
+async def test_a_container_past_its_time_is_killed(run, tmp_path):
     rollout, _ = await run({"do": "stay", "mark": "docker-stay", "seconds": 300}, timeout=8)
     assert rollout.attempt.status == "timeout"
     (name,) = [name for name in os.listdir(tmp_path) if name.startswith("agl-")]
@@ -127,7 +122,7 @@ async def test_a_container_past_its_time_is_killed(run: Any, tmp_path: Path) -> 
             process.kill()
 
 
-async def test_a_container_that_dies_is_one_failed_attempt(run: Any) -> None:
+async def test_a_container_that_dies_is_one_failed_attempt(run):
     rollout, _ = await run({"do": "no such attack"})
     assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
 
@@ -152,9 +147,7 @@ def wall_in(program: str, variables: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 @pytest.mark.parametrize("leaks", [False, True])
-async def test_variables_of_the_image_are_open_only_as_the_runners(
-    leaks: bool, program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_variables_of_the_image_are_open_only_as_the_runners(leaks, program, monkeypatch):
     monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
     wall_in(program, ["OF_THE_IMAGE=1", f"AGL_TEST_API_KEY={'sk-1234' if leaks else 'none'}"])
     sandbox = DockerSandbox("image", docker=program, python=sys.executable)
@@ -166,13 +159,13 @@ async def test_variables_of_the_image_are_open_only_as_the_runners(
         assert {*sandbox.findings.values()} == {"closed"}
 
 
-async def test_a_container_that_is_none_is_refused_by_the_probe(program: str) -> None:
+async def test_a_container_that_is_none_is_refused_by_the_probe(program):
     sandbox = DockerSandbox("image", docker=program, python=sys.executable)
     with pytest.raises(ConfigError, match=r"the wall does not hold: .*connect to a port"):
         await sandbox.start(attacks.agent, agl.OtelTracer())
 
 
-def test_the_command_line_forbids_what_docker_can_forbid(program: str) -> None:
+def test_the_command_line_forbids_what_docker_can_forbid(program):
     sandbox = DockerSandbox("image", docker=program, memory_mb=256, cpus=1.5, env=["TERM"])
     routes = routes_to([("model.example", 443)])
     command = sandbox.command("agl-1", routes, "/sockets")
@@ -190,13 +183,13 @@ def test_the_command_line_forbids_what_docker_can_forbid(program: str) -> None:
     assert "--volume" not in alone
 
 
-def test_without_docker_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_docker_it_says_what_to_do(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"no program 'docker' here.*isolation 'process'"):
         agl.Trainer(runner={"isolation": {"type": "agl_sandbox:DockerSandbox", "image": "x"}})
 
 
-async def test_without_a_daemon_it_says_what_to_do(tmp_path: Path) -> None:
+async def test_without_a_daemon_it_says_what_to_do(tmp_path):
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
     program.chmod(0o755)
@@ -205,7 +198,7 @@ async def test_without_a_daemon_it_says_what_to_do(tmp_path: Path) -> None:
         await sandbox.start(attacks.agent, agl.OtelTracer())
 
 
-async def test_an_address_that_containers_cannot_have_is_refused(run: Any) -> None:
+async def test_an_address_that_containers_cannot_have_is_refused(run):
     llm = agl.LLM(endpoint="http://10.7.7.7:1/v1", model="m")
     rollout, _ = await run({"do": "work_honestly"}, llm=llm)
     assert "a container cannot be led to 10.7.7.7" in rollout.attempt.error.message

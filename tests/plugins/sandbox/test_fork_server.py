@@ -7,8 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -29,7 +28,7 @@ def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
 
 
 @pytest.fixture
-async def calls() -> AsyncGenerator[ForkServer]:
+async def calls():
     one = ForkServer(work)
     try:
         yield one
@@ -62,7 +61,7 @@ def remember(payload: Any, ask: Any) -> Any:
     return [os.getpid(), len(STATE), payload["text"]]
 
 
-async def test_each_call_has_a_fresh_process(calls: ForkServer) -> None:
+async def test_each_call_has_a_fresh_process(calls):
     text = "snow \N{SNOWMAN} \ud83d"  # half an emoji, as models write
     first = await calls.call({"do": "remember", "text": text})
     second = await calls.call({"do": "remember", "text": text})
@@ -78,7 +77,7 @@ def count_up(payload: Any, ask: Callable[[Any], Any]) -> int:
     return number
 
 
-async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: ForkServer) -> None:
+async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls):
     asked: list[int] = []
 
     async def answer(message: Any) -> Any:
@@ -89,7 +88,7 @@ async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls: ForkSer
     assert asked == [0, 10, 20]
 
 
-async def test_an_error_of_who_answers_is_the_callers(calls: ForkServer) -> None:
+async def test_an_error_of_who_answers_is_the_callers(calls):
     async def answer(message: Any) -> Any:
         raise ConnectionError("the store is away")
 
@@ -104,7 +103,7 @@ def wait_for_file(payload: Any, ask: Any) -> bool:
     return True
 
 
-async def test_calls_run_beside_each_other(calls: ForkServer, tmp_path: Path) -> None:
+async def test_calls_run_beside_each_other(calls, tmp_path):
     path = tmp_path / "go"
     waiting = [
         asyncio.create_task(calls.call({"do": "wait_for_file", "path": str(path)}))
@@ -121,9 +120,7 @@ def print_much(payload: Any, ask: Any) -> None:
         error.write(b"x" * 150_000)
 
 
-async def test_what_a_call_prints_is_copied_by_line_and_has_an_end(
-    calls: ForkServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_a_call_prints_is_copied_by_line_and_has_an_end(calls, capsys):
     await calls.call({"do": "print_much"})
     first, second, long, last = capsys.readouterr().err.splitlines()
     assert (first, second) == ("grader | one\\r\\x1b[2Kforged", "grader | two")
@@ -136,7 +133,7 @@ def long_text(payload: Any, ask: Any) -> str:
     return payload["text"] * 2
 
 
-async def test_megabytes_pass_in_both_directions(calls: ForkServer) -> None:
+async def test_megabytes_pass_in_both_directions(calls):
     text = "x" * 3_000_000
     assert await calls.call({"do": "long_text", "text": text}) == text * 2
 
@@ -208,15 +205,13 @@ def flood(payload: Any, ask: Any) -> None:
         ({"do": "garbage", "bytes": f"\0\1\0\0{'[' * 0x10000}"}, "nested deeper"),
     ],
 )
-async def test_a_call_that_goes_wrong_is_one_failed_call(
-    calls: ForkServer, payload: Any, says: str
-) -> None:
+async def test_a_call_that_goes_wrong_is_one_failed_call(calls, payload, says):
     with pytest.raises(CallFailedError, match=says):
         await calls.call(payload, timeout=30)
     assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
 
 
-async def test_what_the_work_raised_comes_with_its_traceback(calls: ForkServer) -> None:
+async def test_what_the_work_raised_comes_with_its_traceback(calls):
     with pytest.raises(CallFailedError) as caught:
         await calls.call({"do": "fail"})
     assert caught.value.failure is not None
@@ -224,9 +219,7 @@ async def test_what_the_work_raised_comes_with_its_traceback(calls: ForkServer) 
     assert 'raise KeyError("no such row")' in caught.value.failure["traceback"]
 
 
-async def test_a_child_cannot_say_more_than_the_limit(
-    calls: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_child_cannot_say_more_than_the_limit(calls, monkeypatch):
     monkeypatch.setattr(fork_server, "MAX_CALL_BYTES", 1_000_000)
     heard = 0
 
@@ -239,7 +232,7 @@ async def test_a_child_cannot_say_more_than_the_limit(
     assert heard <= 1_000_000
 
 
-async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls: ForkServer) -> None:
+async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls):
     with pytest.raises(forked_worker.FrameError, match="set is not JSON serializable"):
         await calls.call({"do": "remember", "text": {1}})
 
@@ -273,7 +266,7 @@ def leave_family(payload: Any, ask: Callable[[Any], Any]) -> Any:
 
 @linux_only
 @pytest.mark.parametrize("then", ["return", "die", "kill the keeper", "timeout", "cancel"])
-async def test_nothing_that_a_call_started_outlives_it(calls: ForkServer, then: str) -> None:
+async def test_nothing_that_a_call_started_outlives_it(calls, then):
     pids: list[int] = []
     told = asyncio.Event()
 
@@ -313,7 +306,7 @@ def answer_and_stay(payload: Any, ask: Any) -> None:
     time.sleep(300)
 
 
-async def test_a_child_that_answers_and_goes_on_is_ended(calls: ForkServer) -> None:
+async def test_a_child_that_answers_and_goes_on_is_ended(calls):
     assert await gone(await calls.call({"do": "answer_and_stay"}))
 
 
@@ -326,9 +319,7 @@ def ancestors(payload: Any, ask: Callable[[Any], Any]) -> None:
     time.sleep(300)
 
 
-async def test_a_killed_fork_server_takes_its_calls_along_and_is_told(
-    calls: ForkServer,
-) -> None:
+async def test_a_killed_fork_server_takes_its_calls_along_and_is_told(calls):
     pids: list[int] = []
 
     async def kill_fork_server(message: Any) -> None:
@@ -343,9 +334,7 @@ async def test_a_killed_fork_server_takes_its_calls_along_and_is_told(
         await calls.call({"do": "remember", "text": ""})
 
 
-async def test_a_cancelled_call_reads_as_cancelled_where_its_fork_server_is_gone_too(
-    calls: ForkServer,
-) -> None:
+async def test_a_cancelled_call_reads_as_cancelled_where_its_fork_server_is_gone_too(calls):
     async def kill_and_cancel(message: Any) -> None:
         os.kill(message[-1], signal.SIGKILL)
         call.cancel()
@@ -356,7 +345,7 @@ async def test_a_cancelled_call_reads_as_cancelled_where_its_fork_server_is_gone
     assert calls.is_gone
 
 
-async def test_closing_ends_the_calls(calls: ForkServer) -> None:
+async def test_closing_ends_the_calls(calls):
     pids: list[int] = []
     told = asyncio.Event()
 
@@ -373,7 +362,7 @@ async def test_closing_ends_the_calls(calls: ForkServer) -> None:
 
 
 @linux_only
-def test_a_fork_server_dies_with_its_parent() -> None:
+def test_a_fork_server_dies_with_its_parent():
     code = (
         "import asyncio, os, sys\n"
         "from agl_sandbox.fork_server import ForkServer\n"
@@ -405,7 +394,7 @@ def descriptors(payload: Any, ask: Any) -> Any:
 
 
 @linux_only
-async def test_open_files_of_the_parent_are_not_there(tmp_path: Path) -> None:
+async def test_open_files_of_the_parent_are_not_there(tmp_path):
     path = tmp_path / "secret"
     with path.open("w+b", buffering=0) as file:
         file.write(b"from the parent")

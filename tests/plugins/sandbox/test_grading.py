@@ -50,8 +50,8 @@ def is_right(task: Any, private: Any, result: Any) -> float:
 
 @pytest.mark.parametrize(("answer", "reward"), [(42, 1.0), (41, 0.0)])
 async def test_grader_gets_task_private_and_result_and_gives_the_final_reward(
-    memory_store: Store, answer: int, reward: float
-) -> None:
+    memory_store, answer, reward
+):
     @agl.rollout(grade=is_right)
     def agent(task):
         agl.emit_message("thinking")
@@ -66,9 +66,7 @@ async def test_grader_gets_task_private_and_result_and_gives_the_final_reward(
     assert len({span.trace_id for span in spans}) == 1
 
 
-async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does(
-    memory_store: Store,
-) -> None:
+async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does(memory_store):
     seen: dict[str, Any] = {}
 
     class Watch(agl.Hook):
@@ -95,7 +93,7 @@ async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does
     assert all("private" not in given for given in seen.values())
 
 
-async def test_agent_without_a_grader_gets_its_task_as_it_is(memory_store: Store) -> None:
+async def test_agent_without_a_grader_gets_its_task_as_it_is(memory_store):
     @agl.rollout
     async def agent(task, rollout):
         return float(task == rollout.input == TASK)
@@ -104,7 +102,7 @@ async def test_agent_without_a_grader_gets_its_task_as_it_is(memory_store: Store
     assert agl.find_final_reward(spans) == 1.0
 
 
-async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_store: Store) -> None:
+async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_store):
     class Agent(agl.LitAgent[Any]):
         def rollout(self, task, resources, rollout):
             return {"answer": 42, "length": len(task["question"])}
@@ -120,9 +118,7 @@ async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_st
 
 
 @pytest.mark.parametrize(("grade", "reward"), [(0.25, 0.25), (None, None)])
-async def test_rewards_that_a_graded_agent_emits_do_not_count(
-    memory_store: Store, grade: Any, reward: float | None
-) -> None:
+async def test_rewards_that_a_graded_agent_emits_do_not_count(memory_store, grade, reward):
     @agl.rollout(grade=lambda task, private, result: grade)
     async def agent(task):
         agl.emit_reward(1.0)
@@ -136,8 +132,8 @@ async def test_rewards_that_a_graded_agent_emits_do_not_count(
 
 
 async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed(
-    memory_store: Store, tmp_path: Path
-) -> None:
+    memory_store, tmp_path
+):
     def grade(task, private, result):
         folder = Path.cwd()
         assert list(folder.iterdir()) == []
@@ -153,15 +149,15 @@ async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed
 
     for _ in range(2):
         await step(agent, memory_store, {"private": {"folder": str(tmp_path)}})
-    told = [Path(path.read_text()) for path in tmp_path.iterdir()]  # noqa: ASYNC240
+    told = [Path(path.read_text()) for path in tmp_path.iterdir()]
     assert len(set(told)) == 2, "each has a process and a folder of its own"
     assert not any(folder.exists() for folder in told)
 
 
 @pytest.mark.parametrize("entry", ["", "sub", "__editable__.thing.__path_hook__"])
 async def test_grader_imports_from_where_its_runner_does(
-    memory_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
-) -> None:
+    memory_store, tmp_path, monkeypatch, entry
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(entry)
     folder = tmp_path / ("sub" if entry == "sub" else "")
@@ -184,8 +180,8 @@ async def test_grader_imports_from_where_its_runner_does(
 
 
 async def test_many_results_are_graded_at_once_though_an_agent_hangs(
-    run_all: Any, memory_store: Store, tmp_path: Path, until: Any
-) -> None:
+    run_all, memory_store, tmp_path, until
+):
     def grade(task, private, result):
         (tmp_path / str(result)).touch()
         while len(list(tmp_path.iterdir())) < 3:  # each waits for the others
@@ -213,7 +209,7 @@ async def test_many_results_are_graded_at_once_though_an_agent_hangs(
 # --- what fails
 
 
-async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store: Store) -> None:
+async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store):
     def grade(task, private, result):
         raise ValueError("the data is wrong")
 
@@ -245,9 +241,7 @@ async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store: S
         ("os.kill(os.getpid(), 9)", "SIGKILL"),
     ],
 )
-async def test_grader_without_a_reward_fails_the_attempt(
-    memory_store: Store, grade: str, says: str
-) -> None:
+async def test_grader_without_a_reward_fails_the_attempt(memory_store, grade, says):
     @agl.rollout(grade=lambda task, private, result: eval(grade))
     async def agent(task):
         return 1
@@ -257,7 +251,7 @@ async def test_grader_without_a_reward_fails_the_attempt(
     assert says in failure.message
 
 
-async def test_grader_that_takes_too_long_is_killed(memory_store: Store) -> None:
+async def test_grader_that_takes_too_long_is_killed(memory_store):
     @agl.rollout(grade=lambda task, private, result: time.sleep(60))
     async def agent(task):
         return 1
@@ -270,8 +264,8 @@ async def test_grader_that_takes_too_long_is_killed(memory_store: Store) -> None
 
 
 async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not_the_agent(
-    run_one: Any, memory_store: Store
-) -> None:
+    run_one, memory_store
+):
     @agl.rollout(grade=lambda task, private, result: time.sleep(60))
     async def agent(task):
         return 1
@@ -289,9 +283,7 @@ async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not
         ("x" * 16 * 1024 * 1024, r"16777218 bytes of JSON .* at most 16777216"),
     ],
 )
-async def test_result_is_json_of_a_bounded_size(
-    memory_store: Store, result: Any, says: str
-) -> None:
+async def test_result_is_json_of_a_bounded_size(memory_store, result, says):
     @agl.rollout(grade=lambda task, private, result: 1.0)
     async def agent(task):
         return result
@@ -312,9 +304,7 @@ async def test_result_is_json_of_a_bounded_size(
         ("\ud83d of an emoji", "\ud83d of an emoji"),
     ],
 )
-async def test_whatever_json_can_hold_is_graded(
-    memory_store: Store, result: Any, graded: Any
-) -> None:
+async def test_whatever_json_can_hold_is_graded(memory_store, result, graded):
     @agl.rollout(grade=lambda task, private, result: float(result == graded))
     async def agent(task):
         return result
@@ -324,7 +314,7 @@ async def test_whatever_json_can_hold_is_graded(
 
 
 @pytest.mark.parametrize("levels", [192, 201, 100_000])
-async def test_deep_result_is_refused(memory_store: Store, levels: int) -> None:
+async def test_deep_result_is_refused(memory_store, levels):
     deep: Any = 1
     for _ in range(levels):
         deep = [deep]
@@ -337,7 +327,7 @@ async def test_deep_result_is_refused(memory_store: Store, levels: int) -> None:
         await step(agent, memory_store)
 
 
-async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_store: Store) -> None:
+async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_store):
     ran = False
 
     @agl.rollout(grade=lambda task, private, result: 1.0)
@@ -350,9 +340,7 @@ async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_stor
     assert not ran
 
 
-async def test_grading_of_a_cancelled_rollout_is_stopped(
-    run_one: Any, memory_store: Store, tmp_path: Path, until: Any
-) -> None:
+async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, memory_store, tmp_path, until):
     def grade(task, private, result):
         (tmp_path / "began").touch()
         time.sleep(60)
@@ -369,9 +357,7 @@ async def test_grading_of_a_cancelled_rollout_is_stopped(
         await running
 
 
-async def test_step_stops_a_grading_on_its_event(
-    memory_store: Store, tmp_path: Path, until: Any
-) -> None:
+async def test_step_stops_a_grading_on_its_event(memory_store, tmp_path, until):
     def grade(task, private, result):
         (tmp_path / "began").touch()
         time.sleep(60)
@@ -391,8 +377,8 @@ async def test_step_stops_a_grading_on_its_event(
 
 
 async def test_attempt_gives_signs_of_life_while_it_is_graded(
-    run_one: Any, memory_store: Store, tmp_path: Path, until: Any
-) -> None:
+    run_one, memory_store, tmp_path, until
+):
     began, go = tmp_path / "began", tmp_path / "go"
 
     def grade(task, private, result):
@@ -421,9 +407,7 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(
     assert (await running).status == "succeeded"
 
 
-async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_all, memory_store):
     @agl.rollout(grade=lambda task, private, result: 1.0)
     async def agent(task):
         grader: Any = grader_of(agent)
@@ -440,7 +424,7 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(
 
 
 @pytest.mark.parametrize("method", [lambda answer, truth: 1.0, lambda: 1.0, lambda result: 1.0])
-def test_method_named_grade_that_is_no_grader_is_refused(method: Any) -> None:
+def test_method_named_grade_that_is_no_grader_is_refused(method):
     with pytest.raises(ConfigError, match=r"a grader has \(task, private, result\)"):
         agl.rollout(grade=method)(lambda task: 1.0)
     for decorator, needs in ((agl.llm_rollout, "llm"), (agl.prompt_rollout, "prompt_template")):
@@ -453,14 +437,14 @@ def test_method_named_grade_that_is_no_grader_is_refused(method: Any) -> None:
         assert decorator(grade=is_right)(function).grade_method() is is_right
 
 
-def test_exact_match_compares_with_what_the_task_keeps() -> None:
+def test_exact_match_compares_with_what_the_task_keeps():
     grade = ExactMatch(ignore_case=True)
     assert [grade({}, {"answer": "A"}, each) for each in (" a\n", "b", 1)] == [1.0, 0.0, 0.0]
     with pytest.raises(ConfigError, match="the task has no 'answer' under 'private'"):
         grade({}, None, "a")
 
 
-def test_agent_with_another_thing_named_grade_has_no_grader() -> None:
+def test_agent_with_another_thing_named_grade_has_no_grader():
     class Agent(agl.LitAgent[Any]):
         grade = 3  # type: ignore[assignment]
 
@@ -468,7 +452,7 @@ def test_agent_with_another_thing_named_grade_has_no_grader() -> None:
     assert grader_of(Agent()) is None
 
 
-def test_grader_is_refused_where_no_process_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grader_is_refused_where_no_process_can_be_forked(monkeypatch):
     agent = agl.rollout(grade=is_right)(lambda task: 1)
     monkeypatch.delattr(os, "fork")
     monkeypatch.setattr(sys, "platform", "win32")
@@ -477,7 +461,7 @@ def test_grader_is_refused_where_no_process_can_be_forked(monkeypatch: pytest.Mo
         runner.init(agent)
 
 
-def test_process_for_graders_ends_with_its_agent() -> None:
+def test_process_for_graders_ends_with_its_agent():
     agent = agl.rollout(grade=is_right)(lambda task: 1)
     grader: Any = grader_of(agent)
     assert grader_of(agent) is grader
@@ -488,6 +472,6 @@ def test_process_for_graders_ends_with_its_agent() -> None:
 
 
 @pytest.mark.parametrize("grade_timeout", [0, -1, float("nan")])
-def test_senseless_time_for_grading_is_refused(grade_timeout: float) -> None:
+def test_senseless_time_for_grading_is_refused(grade_timeout):
     with pytest.raises(ConfigError, match="grade_timeout"):
         agl.LitAgentRunner(agl.OtelTracer(), grade_timeout=grade_timeout)

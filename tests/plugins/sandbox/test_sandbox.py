@@ -66,7 +66,7 @@ async def coroutine(task: Any) -> float:
 
 
 @pytest.mark.parametrize("agent", [plain, coroutine])
-async def test_rewards_and_spans_come_out(run_all: Any, memory_store: Store, agent: Any) -> None:
+async def test_rewards_and_spans_come_out(run_all, memory_store, agent):
     rollouts = await run_all(agent, memory_store, ["a", "b"], isolation=ForkSandbox())
     assert [r.status for r in rollouts] == ["succeeded"] * 2
     for rollout in rollouts:
@@ -88,7 +88,7 @@ def returns_spans(task: Any) -> Any:
     return [agl.emit_reward(0.75, propagate=False)]
 
 
-async def test_returned_spans_come_out(run_one: Any, memory_store: Store) -> None:
+async def test_returned_spans_come_out(run_one, memory_store):
     attempt = await run_one(returns_spans, memory_store, isolation=ForkSandbox())
     spans = await memory_store.query_spans(attempt.rollout_id)
     assert agl.find_final_reward(spans) == 0.75
@@ -125,8 +125,8 @@ def needs_prompt(task: Any, prompt_template: agl.PromptTemplate) -> None:
     ],
 )
 async def test_a_failure_comes_out_as_it_was(
-    run_all: Any, memory_store: Store, agent: Any, task: str, boundary: str, kind: str, says: str
-) -> None:
+    run_all, memory_store, agent, task, boundary, kind, says
+):
     (rollout,) = await run_all(agent, memory_store, [task], isolation=ForkSandbox())
     error = rollout.attempt.error
     assert rollout.status == "failed"
@@ -136,7 +136,7 @@ async def test_a_failure_comes_out_as_it_was(
         assert 'raise OddError("no such city")' in error.traceback
 
 
-async def test_step_raises_what_the_agent_did(memory_store: Store) -> None:
+async def test_step_raises_what_the_agent_did(memory_store):
     runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
     raises = pytest.raises(SandboxedAgentError, match=r"OddError: no such city")
     with runner.run_context(agent=fails, store=memory_store), raises as caught:
@@ -149,7 +149,7 @@ def sees_llm(task: Any, llm: agl.LLM) -> None:
     agl.emit_object(llm.model_dump())
 
 
-async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store: Store) -> None:
+async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store):
     proxy = agl.ProxyLLM(
         endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", asks_for_token=True
     )
@@ -167,7 +167,7 @@ async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store:
     assert "mint" not in str(seen)
 
 
-async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store: Store) -> None:
+async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store):
     runner = LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=ForkSandbox())
     for agent in (fails, plain):
         await memory_store.enqueue_rollout("x")
@@ -185,9 +185,7 @@ def forge_ids(ask: Callable[[Any], Any]) -> Any:
     return {"reward": 1.0}
 
 
-async def test_spans_are_of_this_attempt_whatever_they_say(
-    run_one: Any, memory_store: Store
-) -> None:
+async def test_spans_are_of_this_attempt_whatever_they_say(run_one, memory_store):
     attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge_ids))
     spans = await memory_store.query_spans(attempt.rollout_id)
     assert {span.attempt_id for span in spans} == {attempt.attempt_id}
@@ -196,8 +194,8 @@ async def test_spans_are_of_this_attempt_whatever_they_say(
 
 @pytest.mark.parametrize("writer", ["runner", "gateway", "algorithm", None])
 async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
-    run_one: Any, memory_store: Store, writer: str | None
-) -> None:
+    run_one, memory_store, writer
+):
     def forge(ask: Any) -> Any:
         span = agl.Span.from_attributes(name="n", attributes={}).model_dump(mode="json")
         ask({"spans": [{**span, "writer": writer, "late": True}]})
@@ -224,9 +222,7 @@ async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
         lambda ask: {"failure": {"boundary": "agent", "type": "x" * 10**6, "message": ""}},
     ],
 )
-async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(
-    run_all: Any, memory_store: Store, talk: Any
-) -> None:
+async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(run_all, memory_store, talk):
     rollouts = await run_all(plain, memory_store, ["a", "b"], isolation=TalkingSandbox(talk))
     assert [r.status for r in rollouts] == ["failed"] * 2
     assert all(len(r.attempt.error.type) < 1000 for r in rollouts)
@@ -241,7 +237,7 @@ async def hangs(task: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def test_an_agent_is_killed_at_its_deadline(run_all: Any, memory_store: Store) -> None:
+async def test_an_agent_is_killed_at_its_deadline(run_all, memory_store):
     # A busy machine may not come to the agent before the first deadline.
     for seconds in (2, 8, 32, 128):
         config = agl.RolloutConfig(timeout_seconds=seconds)
@@ -260,12 +256,12 @@ class BrokenStore(Store):
         raise StoreUnavailableError("the disk is gone")
 
 
-async def test_a_store_that_fails_ends_the_runner_and_blames_no_agent(run_all: Any) -> None:
+async def test_a_store_that_fails_ends_the_runner_and_blames_no_agent(run_all):
     with pytest.raises(StoreUnavailableError, match="the disk is gone"):
         await run_all(plain, BrokenStore(), ["x"], isolation=ForkSandbox())
 
 
-def test_none_is_no_sandbox_and_others_go_by_name() -> None:
+def test_none_is_no_sandbox_and_others_go_by_name():
     assert LitAgentRunner(agl.OtelTracer(), isolation="none")._isolation is None
     with pytest.raises(ConfigError, match=r"isolation: .*: expected a Sandbox, got the class"):
         agl.Trainer(runner={"isolation": "agl.store.memory:InMemoryLightningStore"})
@@ -281,9 +277,7 @@ def graded(task: Any, rollout: agl.Rollout) -> Any:
     return [task, rollout.input, os.getpid()]
 
 
-async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(run_all, memory_store):
     task = {"question": "6 * 7?", "private": 42}
     (rollout,) = await run_all(graded, memory_store, [task], isolation=ForkSandbox())
     *_, grade = await memory_store.query_spans(rollout.rollout_id)
@@ -297,8 +291,8 @@ def refuse(task: Any, private: Any, result: Any) -> float:
 
 
 async def test_behind_a_wall_the_log_does_not_repeat_what_a_grader_says(
-    run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+    run_all, memory_store, caplog
+):
     agent = agl.rollout(grade=refuse)(lambda task: None)
     for isolation in (ForkSandbox(), "none"):
         caplog.clear()
@@ -310,8 +304,8 @@ async def test_behind_a_wall_the_log_does_not_repeat_what_a_grader_says(
 
 @pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])
 async def test_agent_that_has_taken_over_its_sandbox_cannot_say_its_grade(
-    run_all: Any, memory_store: Store, said: Any
-) -> None:
+    run_all, memory_store, said
+):
     sandbox = TalkingSandbox(lambda ask: said)
     (rollout,) = await run_all(graded, memory_store, [{"private": 42}], isolation=sandbox)
     assert rollout.status == "succeeded"

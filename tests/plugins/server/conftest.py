@@ -1,17 +1,14 @@
 """A server over a store, and its client."""
 
-from collections.abc import AsyncGenerator
-
 import aiohttp
 import pytest
 
-from agl.store.base import LightningStore
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 
 
 @pytest.fixture
-async def server(store: LightningStore) -> AsyncGenerator[LightningStoreServer]:
+async def server(store):
     server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
     await server.start()
     yield server
@@ -19,13 +16,13 @@ async def server(store: LightningStore) -> AsyncGenerator[LightningStoreServer]:
 
 
 @pytest.fixture
-async def client(server: LightningStoreServer) -> AsyncGenerator[LightningStoreClient]:
+async def client(server):
     client = LightningStoreClient(server.endpoint)
     yield client
     await client.close()
 
 
 @pytest.fixture
-async def http(server: LightningStoreServer) -> AsyncGenerator[aiohttp.ClientSession]:
+async def http(server):
     async with aiohttp.ClientSession(f"{server.endpoint}/v1/agl/") as session:
         yield session

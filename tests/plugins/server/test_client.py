@@ -29,7 +29,7 @@ from agl_server.server import LightningStoreServer
 
 
 @pytest.fixture
-async def server() -> AsyncGenerator[LightningStoreServer]:
+async def server():
     server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
     await server.start()
     yield server
@@ -259,9 +259,7 @@ async def test_what_lost_its_answer_is_done_once(server):
         link.lose = once("spans/batch")
         spans = [
             Span.from_attributes(
-                attributes={},
-                rollout_id=rollout.rollout_id,
-                attempt_id=claimed.attempt.attempt_id,
+                attributes={}, rollout_id=rollout.rollout_id, attempt_id=claimed.attempt.attempt_id
             )
             for _ in range(3)
         ]

@@ -197,7 +197,7 @@ async def ask(app: Any, request: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("fate", ["answers", "refuses", "knows nothing"])
-def test_a_request_is_carried_out_or_refused_before_the_store_is_asked(fate: str) -> None:
+def test_a_request_is_carried_out_or_refused_before_the_store_is_asked(fate):
     store = Canned(fate)
     routes = StoreRoutes(store)
     app = store_app(routes)
@@ -234,7 +234,7 @@ def test_a_request_is_carried_out_or_refused_before_the_store_is_asked(fate: str
     assert not [line for line in counts if "x/" in line]  # by route, not by path
 
 
-def test_a_query_is_read_as_the_body_that_says_the_same() -> None:
+def test_a_query_is_read_as_the_body_that_says_the_same():
     store = Canned("answers")
     app = store_app(StoreRoutes(store))
     given = {"verb": "GET", "kind": "", "body": b"", "path": "/v1/agl/rollouts"}

@@ -1,7 +1,6 @@
 """A runner that has more attempts than the head of one request has room for their tokens."""
 
 import time
-from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ MANY = 1000
 
 
 @pytest.fixture
-async def runner() -> AsyncGenerator[agl.LightningStoreClient]:
+async def runner():
     store = agl.InMemoryLightningStore()
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
@@ -28,7 +27,7 @@ async def runner() -> AsyncGenerator[agl.LightningStoreClient]:
     await server.close()
 
 
-async def test_it_writes_spans_of_all_of_them(runner: agl.LightningStoreClient) -> None:
+async def test_it_writes_spans_of_all_of_them(runner):
     claimed = await runner.dequeue_many_rollouts(limit=MANY)
     spans = [
         agl.Span.from_attributes(
@@ -40,7 +39,7 @@ async def test_it_writes_spans_of_all_of_them(runner: agl.LightningStoreClient) 
     assert [span.span_id for span in added] == [span.span_id for span in spans]
 
 
-async def test_it_shows_that_all_of_them_are_alive(runner: agl.LightningStoreClient) -> None:
+async def test_it_shows_that_all_of_them_are_alive(runner):
     claimed = await runner.dequeue_many_rollouts(limit=MANY)
     call: Any = SimpleNamespace(is_coroutine=False)
     heartbeat = Heartbeat(

@@ -2,7 +2,6 @@
 
 import gzip
 import zlib
-from collections.abc import AsyncGenerator
 
 import aiohttp
 import pytest
@@ -22,15 +21,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import DamagedRecordError
 from agl.store.memory import InMemoryLightningStore
-from agl.types import (
-    AttemptedRollout,
-    Event,
-    Link,
-    OtelResource,
-    Span,
-    SpanContext,
-    TraceStatus,
-)
+from agl.types import AttemptedRollout, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from agl_http import otlp
 from agl_http.layers import gunzip
 from agl_server.server import LightningStoreServer
@@ -40,7 +31,7 @@ HEADERS = {"Content-Type": "application/x-protobuf"}
 
 
 @pytest.fixture
-async def server() -> AsyncGenerator[LightningStoreServer]:
+async def server():
     server = LightningStoreServer(
         InMemoryLightningStore(), port=0, open=True, max_body_bytes=1_000_000
     )
@@ -50,7 +41,7 @@ async def server() -> AsyncGenerator[LightningStoreServer]:
 
 
 @pytest.fixture
-async def attempt(server: LightningStoreServer) -> AttemptedRollout:
+async def attempt(server):
     return await server.start_rollout("task")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncGenerator
 
 import aiohttp
 import pytest
@@ -25,14 +24,10 @@ async def in_pieces(request: Request) -> StreamingResponse:
 
 
 @pytest.fixture
-async def server() -> AsyncGenerator[agl.LightningStoreServer]:
+async def server():
     routes = [Route("/split", split_header), Route("/pieces", in_pieces)]
     server = agl.LightningStoreServer(
-        agl.InMemoryLightningStore(),
-        port=0,
-        open=True,
-        max_body_bytes=1000,
-        extra_routes=routes,
+        agl.InMemoryLightningStore(), port=0, open=True, max_body_bytes=1000, extra_routes=routes
     )
     await server.start()
     yield server

@@ -268,9 +268,7 @@ async def test_an_unforeseen_error_shows_nothing_of_the_inside(http, store, capl
 
 
 @pytest.mark.parametrize("depth", [185, 191, 195, 199, 300])
-async def test_what_was_stored_however_deep_can_be_listed(
-    server: LightningStoreServer, http: aiohttp.ClientSession, depth: int
-) -> None:
+async def test_what_was_stored_however_deep_can_be_listed(server, http, depth):
     """Answers hold records some levels deep: an input as deep as can be read fitted in no page."""
     body = '{"input": ' + "[" * depth + "]" * depth + "}"
     headers = {"content-type": "application/json"}

@@ -4,8 +4,6 @@ import asyncio
 import gzip
 import json
 import math
-from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -13,16 +11,9 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from agl.errors import InvalidRecordError
-from agl.store.base import AttemptEnd, LightningStore
+from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
-from agl.types import (
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    Event,
-    Link,
-    Span,
-    SpanContext,
-)
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Event, Link, Span, SpanContext
 from agl_http import wire
 from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
 from agl_server import packed_json
@@ -33,7 +24,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[LightningStore]:
+async def store(request, tmp_path):
     if request.param == "memory":
         store = InMemoryLightningStore()
     else:
@@ -43,7 +34,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 @pytest.fixture
-async def http(server: LightningStoreServer) -> AsyncGenerator[aiohttp.ClientSession]:
+async def http(server):
     async with aiohttp.ClientSession(server.endpoint) as session:
         yield session
 
@@ -57,18 +48,13 @@ async def post(
 
 def make_span(rollout: AttemptedRollout, **attributes: object) -> Span:
     return Span.from_attributes(
-        attributes=attributes,
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
+        attributes=attributes, rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
     )
 
 
 def end_of(rollout: AttemptedRollout, status: str = "succeeded", **more: object) -> AttemptEnd:
     return AttemptEnd(
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        status=status,
-        **more,
+        rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, status=status, **more
     )
 
 
@@ -80,7 +66,7 @@ ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(SCALARS, max_siz
 
 
 @given(attributes=ATTRIBUTES, extra=st.booleans(), number=st.integers(-2, 3))
-def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number) -> None:
+def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number):
     fields = Span.from_attributes(attributes={}).model_dump(mode="json")
     fields |= {"attributes": attributes, "sequence_id": number} | ({"x": 1} if extra else {})
     fields["events"] = [{"name": "e", "attributes": attributes, "timestamp": 1}]
@@ -108,7 +94,7 @@ def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number) -> Non
         {"span_id": None},
     ],
 )
-def test_what_pydantic_refuses_is_not_packed(change) -> None:
+def test_what_pydantic_refuses_is_not_packed(change):
     fields = Span.from_attributes(attributes={}).model_dump(mode="json") | change
     with pytest.raises(ValidationError):
         Span.model_validate(fields)

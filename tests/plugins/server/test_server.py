@@ -56,8 +56,7 @@ async def test_stopping_answers_held_requests(server, http):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("n_workers", 2), ("launch_mode", "mp"), ("launcher_args", object())],
+    ("option", "value"), [("n_workers", 2), ("launch_mode", "mp"), ("launcher_args", object())]
 )
 def test_options_that_are_not_honoured_are_refused_by_name(store, option, value):
     with pytest.raises(ConfigError, match=option):

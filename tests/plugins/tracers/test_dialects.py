@@ -29,7 +29,7 @@ NO_FINISH = ("langfuse", "logfire 3", "plain text")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_one_conversation_reads_the_same_in_each_dialect(dialect: str) -> None:
+def test_one_conversation_reads_the_same_in_each_dialect(dialect):
     for given in DIALECTS[dialect]["spans"]:
         span = Span.from_attributes(name=given["name"], attributes=given["attributes"])
         events = [Event(**event) for event in given.get("events", ())]

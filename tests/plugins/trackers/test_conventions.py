@@ -14,7 +14,7 @@ def call(**fields: object) -> ModelCall:
     return ModelCall.model_validate({**ids, "model": "tiny", **fields})
 
 
-def test_tool_calls_and_their_answers_are_said_in_both() -> None:
+def test_tool_calls_and_their_answers_are_said_in_both():
     messages = [
         {"role": "user", "content": "Book one."},
         {"role": "assistant", "content": None, "tool_calls": [TOOL]},
@@ -31,7 +31,7 @@ def test_tool_calls_and_their_answers_are_said_in_both() -> None:
     assert found["output.value"] == "Done."
 
 
-def test_pictures_are_said_in_both() -> None:
+def test_pictures_are_said_in_both():
     picture = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}
     content = [{"type": "text", "text": "What is it?"}, picture]
     found = call_attributes(call(messages=[{"role": "user", "content": content}]), [])
@@ -42,14 +42,14 @@ def test_pictures_are_said_in_both() -> None:
     assert [part["type"] for part in asked["parts"]] == ["text", "uri"]
 
 
-def test_tokens_are_counted_where_nobody_said_how_many() -> None:
+def test_tokens_are_counted_where_nobody_said_how_many():
     found = call_attributes(call(prompt_token_ids=[1, 2, 3], response_token_ids=[4]), [])
     assert found["llm.token_count.total"] == 4
     assert found["gen_ai.usage.input_tokens"] == 3
     assert "prompt_token_ids" not in found
 
 
-def test_secrets_are_left_out() -> None:
+def test_secrets_are_left_out():
     secret = "a-key-of-ours-0123456789"
     learn(secret)
     tool = {"type": "function", "function": {"name": "ask", "description": f"With {secret}"}}
@@ -59,7 +59,7 @@ def test_secrets_are_left_out() -> None:
     assert secret not in json.dumps(found)
 
 
-def test_secrets_in_lists_are_left_out() -> None:
+def test_secrets_in_lists_are_left_out():
     secret = "a-key-of-ours-0123456789"
     learn(secret)
     assert clean({"keys": [secret], "pair": (f"Use {secret}", 1)})["pair"][1] == 1

@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 import agl
 from agl_trackers import tracker
 from agl_trackers.delivery import TRIES, Delivery
@@ -20,9 +18,7 @@ def refuse() -> None:
     raise ConnectionError("500")
 
 
-async def test_the_end_of_one_that_always_fails_is_one_short_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_end_of_one_that_always_fails_is_one_short_line(caplog):
     recorder, algorithm = Recorder(rollouts=0), Learner()
     await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
     recorder.does = lambda what: what == "begin" or refuse()
@@ -34,7 +30,7 @@ async def test_the_end_of_one_that_always_fails_is_one_short_line(
     assert len(caplog.messages[-1]) < 500
 
 
-async def test_reasons_beyond_a_few_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reasons_beyond_a_few_are_counted_together(caplog):
     delivery = Delivery("fails")
     for number in range(20):
         delivery.drop(f"reason {number}", 20 - number)
@@ -43,7 +39,7 @@ async def test_reasons_beyond_a_few_are_counted_together(caplog: pytest.LogCaptu
     assert "105 for 14 other reasons" in caplog.messages[-1]
 
 
-async def test_one_that_fails_again_and_again_is_tried_less_and_less_and_ended() -> None:
+async def test_one_that_fails_again_and_again_is_tried_less_and_less_and_ended():
     tried: list[int] = []
     delivery = Delivery("fails")
     delivery.put("the start", int)
@@ -63,9 +59,7 @@ async def test_one_that_fails_again_and_again_is_tried_less_and_less_and_ended()
     assert delivery.lost.total() == 500
 
 
-async def test_what_is_no_exception_is_counted_and_the_next_call_is_made(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_is_no_exception_is_counted_and_the_next_call_is_made(caplog):
     class PanicException(BaseException):
         """As pyo3 has it."""
 
@@ -82,9 +76,7 @@ async def test_what_is_no_exception_is_counted_and_the_next_call_is_made(
     assert "in Rust. The run goes on" in caplog.messages[0]
 
 
-async def test_an_import_that_takes_too_long_is_called_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_import_that_takes_too_long_is_called_so(monkeypatch, caplog):
     goes_on, begun = threading.Event(), threading.Event()
 
     def importing(name: str) -> None:
@@ -103,7 +95,7 @@ async def test_an_import_that_takes_too_long_is_called_so(
     assert caplog.messages[-1].endswith("A larger wait_seconds waits longer")
 
 
-async def test_each_step_has_its_table_or_is_counted_as_lost() -> None:
+async def test_each_step_has_its_table_or_is_counted_as_lost():
     recorder, algorithm = Recorder(wait_seconds=120), Learner()
     store = agl.InMemoryLightningStore()
     await recorder.on_run_start(algorithm, store)
@@ -143,9 +135,7 @@ async def save(recorder: Recorder, folder: Path, number: int) -> None:
     await recorder.on_run_end(algorithm, None)
 
 
-async def test_a_checkpoint_that_is_removed_before_its_upload_is_uploaded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_checkpoint_that_is_removed_before_its_upload_is_uploaded(tmp_path, caplog):
     read: dict[str, str] = {}
 
     class Uploads(Recorder):
@@ -160,7 +150,7 @@ async def test_a_checkpoint_that_is_removed_before_its_upload_is_uploaded(
     assert os.listdir(tmp_path) == []
 
 
-async def test_one_that_cannot_be_uploaded_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_one_that_cannot_be_uploaded_leaves_nothing_behind(tmp_path):
     class Refuses(Recorder):
         def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
             refuse()

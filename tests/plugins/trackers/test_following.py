@@ -16,7 +16,7 @@ async def end(store: Any, number: int, status: str = "succeeded") -> None:
         await store.update_attempt(one.rollout_id, one.attempt.attempt_id, status=status)
 
 
-async def test_each_rollout_of_the_run_is_given_once_after_its_end() -> None:
+async def test_each_rollout_of_the_run_is_given_once_after_its_end():
     store = agl.InMemoryLightningStore()
     await queued(store, 1)  # before the run
     await end(store, 1)
@@ -33,7 +33,7 @@ async def test_each_rollout_of_the_run_is_given_once_after_its_end() -> None:
     assert await following.ended() == []
 
 
-async def test_one_that_does_not_end_holds_none_up(monkeypatch: Any) -> None:
+async def test_one_that_does_not_end_holds_none_up(monkeypatch):
     monkeypatch.setattr("agl_trackers.following.ASKED", 2)
     store = agl.InMemoryLightningStore()
     following = Following(store, "mine")
@@ -49,7 +49,7 @@ async def test_one_that_does_not_end_holds_none_up(monkeypatch: Any) -> None:
     assert sorted(given) == sorted(set(ids) - {one.rollout_id for one in stuck})
 
 
-async def test_rollouts_of_others_hold_none_back(monkeypatch: Any) -> None:
+async def test_rollouts_of_others_hold_none_back(monkeypatch):
     monkeypatch.setattr("agl_trackers.following.ASKED", 2)
     store = agl.InMemoryLightningStore()
     following = Following(store, "mine")
@@ -60,7 +60,7 @@ async def test_rollouts_of_others_hold_none_back(monkeypatch: Any) -> None:
     assert [one.rollout_id for one in await following.ended()] == [mine]
 
 
-async def test_the_last_look_is_at_all_that_had_not_ended(monkeypatch: Any) -> None:
+async def test_the_last_look_is_at_all_that_had_not_ended(monkeypatch):
     monkeypatch.setattr("agl_trackers.following.ASKED", 2)
     store = agl.InMemoryLightningStore()
     following = Following(store, "mine")

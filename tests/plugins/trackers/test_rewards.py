@@ -1,7 +1,5 @@
 """What a rollout that did not succeed was given on the way is sent as no reward of it."""
 
-from typing import Any
-
 import pytest
 
 import agl
@@ -10,7 +8,7 @@ from agl_trackers.records import sample_of
 
 
 @pytest.mark.parametrize(("status", "told"), [("succeeded", 1.692), ("failed", None)])
-async def test_only_rewards_that_count_are_told(status: Any, told: float | None) -> None:
+async def test_only_rewards_that_count_are_told(status, told):
     pytest.importorskip("opentelemetry.sdk.trace")
     from opentelemetry.sdk.resources import Resource
 

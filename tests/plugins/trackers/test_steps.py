@@ -21,11 +21,11 @@ async def some(store: Any, step: int | None, most: int = 8, since: float = 0.0) 
 
 
 @pytest.fixture(autouse=True)
-def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_at_once(monkeypatch):
     monkeypatch.setattr("agl_trackers.steps.ASKED", 4)
 
 
-async def test_those_of_a_step_are_found_behind_many_of_later_steps() -> None:
+async def test_those_of_a_step_are_found_behind_many_of_later_steps():
     store = agl.InMemoryLightningStore()
     first = await queued(store, 3, step=1)
     await queued(store, 5, run="another", step=1)
@@ -35,7 +35,7 @@ async def test_those_of_a_step_are_found_behind_many_of_later_steps() -> None:
     assert [await some(store, step, 9) for step in (2, 3, 4)] == others
 
 
-async def test_those_that_were_queued_ahead_are_of_their_step() -> None:
+async def test_those_that_were_queued_ahead_are_of_their_step():
     store = agl.InMemoryLightningStore()
     second = await queued(store, 2, step=2)
     first = await queued(store, 2, step=1)
@@ -44,7 +44,7 @@ async def test_those_that_were_queued_ahead_are_of_their_step() -> None:
     assert await some(store, 2) == second
 
 
-async def test_they_are_spread_over_the_step_and_have_ended() -> None:
+async def test_they_are_spread_over_the_step_and_have_ended():
     store = agl.InMemoryLightningStore()
     ids = await queued(store, 8, step=1)
     await end(store, 8)
@@ -54,7 +54,7 @@ async def test_they_are_spread_over_the_step_and_have_ended() -> None:
     assert await some(store, 2, 4) == ids[:3]
 
 
-async def test_those_that_say_no_step_count_where_they_ended_since_the_last_one() -> None:
+async def test_those_that_say_no_step_count_where_they_ended_since_the_last_one():
     store = agl.InMemoryLightningStore()
     ids = await queued(store, 2)
     await end(store, 2)
@@ -64,7 +64,7 @@ async def test_those_that_say_no_step_count_where_they_ended_since_the_last_one(
     assert await some(store, 2, since=ended.end_time + 1) == []
 
 
-async def test_a_run_without_steps_has_its_newest() -> None:
+async def test_a_run_without_steps_has_its_newest():
     store = agl.InMemoryLightningStore()
     ids = await queued(store, 6)
     await end(store, 6)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,7 @@ from agl_trackers.steps import ASKED, ended_rollouts
 from .runs import PROMPTS, SECRET, Fails, Learner, Recorder, fit
 
 
-def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(
-    tmp_path: Path,
-) -> None:
+def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(tmp_path):
     recorder = Recorder()
     fit(recorder, tmp_path / "run")
     assert recorder.told[0][0] == "begin"
@@ -44,7 +41,7 @@ def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkp
     assert (step, path, uploaded.name) == (3, str(folder), folder.name)
 
 
-def test_configuration_is_told_without_secrets(tmp_path: Path) -> None:
+def test_configuration_is_told_without_secrets(tmp_path):
     recorder = Recorder()
     fit(recorder, tmp_path / "run")
     [(about,)] = recorder.all("begin")
@@ -53,9 +50,7 @@ def test_configuration_is_told_without_secrets(tmp_path: Path) -> None:
     assert SECRET not in repr(about)
 
 
-def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(
-    tmp_path: Path,
-) -> None:
+def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(tmp_path):
     recorder = Recorder()
     fit(recorder, tmp_path / "run")
     tables = dict(recorder.all("rollouts"))
@@ -70,7 +65,7 @@ def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(
     assert failed.error == "agent: no kindness"
 
 
-def test_a_run_without_steps_tells_its_rollouts_at_the_end(tmp_path: Path) -> None:
+def test_a_run_without_steps_tells_its_rollouts_at_the_end(tmp_path):
     recorder = Recorder()
     initial = {"prompt": agl.PromptTemplate(template=PROMPTS[0], engine="f-string")}
     fit(recorder, tmp_path / "run", agl.Baseline(), initial_resources=initial)
@@ -79,9 +74,7 @@ def test_a_run_without_steps_tells_its_rollouts_at_the_end(tmp_path: Path) -> No
     assert [sample.reward for sample in samples] == [0.75, 0.75]
 
 
-def test_at_most_so_many_rollouts_are_told_and_none_where_nobody_wants_them(
-    tmp_path: Path,
-) -> None:
+def test_at_most_so_many_rollouts_are_told_and_none_where_nobody_wants_them(tmp_path):
     few, none = Recorder(rollouts=1), Recorder(rollouts=0, checkpoints=False)
     fit([few, none], tmp_path / "run")
     assert {len(samples) for _, samples in few.all("rollouts")} == {1}
@@ -89,7 +82,7 @@ def test_at_most_so_many_rollouts_are_told_and_none_where_nobody_wants_them(
     assert {folder for _, _, folder in none.all("checkpoint")} == {None}
 
 
-def test_the_end_tells_why_a_run_failed(tmp_path: Path) -> None:
+def test_the_end_tells_why_a_run_failed(tmp_path):
     recorder = Recorder()
     with pytest.raises(AlgorithmError):
         fit(recorder, tmp_path / "run", Fails())
@@ -99,9 +92,7 @@ def test_the_end_tells_why_a_run_failed(tmp_path: Path) -> None:
 # --- trackers that fail
 
 
-def test_a_tracker_that_raises_is_counted_said_once_and_does_not_stop_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tracker_that_raises_is_counted_said_once_and_does_not_stop_the_run(tmp_path, caplog):
     def refuse(what: str) -> None:
         if what == "metrics":
             raise ConnectionError("500 Internal Server Error")
@@ -115,9 +106,7 @@ def test_a_tracker_that_raises_is_counted_said_once_and_does_not_stop_the_run(
     assert "3 as metrics raised ConnectionError; 3 as evaluations raised" in last
 
 
-def test_a_tracker_that_cannot_be_opened_gets_nothing_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tracker_that_cannot_be_opened_gets_nothing_more(tmp_path, caplog):
     def refuse(what: str) -> None:
         raise SystemExit("wrong key")
 
@@ -127,9 +116,7 @@ def test_a_tracker_that_cannot_be_opened_gets_nothing_more(
     assert "as it could not be opened" in caplog.messages[-1]
 
 
-def test_a_tracker_that_hangs_is_not_waited_for_longer_than_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tracker_that_hangs_is_not_waited_for_longer_than_said(tmp_path, caplog):
     goes_on = threading.Event()
 
     def hang(what: str) -> None:
@@ -146,7 +133,7 @@ def test_a_tracker_that_hangs_is_not_waited_for_longer_than_said(
     assert "as the run had ended" in caplog.messages[-1]
 
 
-def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
+def test_what_finds_the_queue_full_is_dropped_and_counted():
     goes_on, began = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -160,7 +147,7 @@ def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
     goes_on.set()
 
 
-async def test_the_end_finds_room_in_a_full_queue() -> None:
+async def test_the_end_finds_room_in_a_full_queue():
     goes_on, made = threading.Event(), list[str]()
     delivery = Delivery("slow", most=1)
     delivery.put("the start", goes_on.wait)
@@ -171,9 +158,7 @@ async def test_the_end_finds_room_in_a_full_queue() -> None:
     assert not delivery.put("late", int)
 
 
-def test_rollouts_are_not_read_for_a_tracker_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rollouts_are_not_read_for_a_tracker_that_fails(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("agl_trackers.delivery.FAILS", 0)
     read: list[object] = []
     monkeypatch.setattr("agl_trackers.tracker.sample_of", lambda *given: read.append(given))
@@ -182,7 +167,7 @@ def test_rollouts_are_not_read_for_a_tracker_that_fails(
     assert "3 as rollouts were not read, as it had failed" in caplog.messages[-1]
 
 
-async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
+async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end():
     goes_on, began = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -213,8 +198,8 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end() -> None:
     ],
 )
 def test_a_tracker_without_its_library_is_refused_by_the_name_of_its_extra(
-    name: str, kind: type[agl.Hook], library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, kind, library, monkeypatch
+):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: None)
     message = rf"{name!r} needs {library!r}.*agl-trackers\[{name}\]"
     with pytest.raises(BrokenComponentError, match=message):
@@ -223,13 +208,13 @@ def test_a_tracker_without_its_library_is_refused_by_the_name_of_its_extra(
     assert isinstance(agl.Trainer(hooks=[{"type": name}]).hooks[0], kind)
 
 
-def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_none_is_refused(monkeypatch):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
     with pytest.raises(ConfigError, match="phoenix: expected an address with http"):
         agl_trackers.OTLP(phoenix="localhost:6006")
 
 
-def test_options_of_a_tracker_are_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_tracker_are_checked_by_name(monkeypatch):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
     about: dict[str, Any] = {"group": "agl.hooks", "expected_type": object, "where": "hooks"}
     with pytest.raises(ConfigError, match="Did you mean 'log_dir'"):
@@ -240,7 +225,7 @@ def test_options_of_a_tracker_are_checked_by_name(monkeypatch: pytest.MonkeyPatc
     assert isinstance(tracker, agl_trackers.TensorBoard)
 
 
-def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
     [first] = agl.Trainer(hooks="tensorboard").hooks
     [second] = agl.Trainer(hooks=[{"type": "tensorboard", "rollouts": 3}]).hooks
@@ -249,9 +234,7 @@ def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch: pytest.Monkey
     assert second.rollouts == 3
 
 
-async def test_nothing_is_read_for_a_tracker_that_hangs(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_nothing_is_read_for_a_tracker_that_hangs(monkeypatch, caplog):
     goes_on, began = threading.Event(), threading.Event()
     read: list[int] = []
 
@@ -278,9 +261,7 @@ async def test_nothing_is_read_for_a_tracker_that_hangs(
     assert "A larger wait_seconds waits longer" in caplog.messages[-1]
 
 
-async def test_rollouts_that_are_not_read_at_the_end_are_counted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_rollouts_that_are_not_read_at_the_end_are_counted(monkeypatch, caplog):
     never = asyncio.Event()
 
     async def hang(*_: Any, since: float) -> list[Any]:
@@ -296,7 +277,7 @@ async def test_rollouts_that_are_not_read_at_the_end_are_counted(
     assert "3 as rollouts were left to be read" in caplog.messages[-1]
 
 
-async def test_prompts_and_errors_are_told_without_secrets() -> None:
+async def test_prompts_and_errors_are_told_without_secrets():
     learn(SECRET)
     recorder, algorithm = Recorder(), Learner()
     store = agl.InMemoryLightningStore()
@@ -309,7 +290,7 @@ async def test_prompts_and_errors_are_told_without_secrets() -> None:
     assert SECRET not in str(recorder.told)
 
 
-async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
+async def test_a_table_has_the_ended_rollouts_behind_many_that_wait():
     store = agl.InMemoryLightningStore()
     about = {"run": "mine", "step": 1}
     ended = await store.start_rollout("done", metadata=about)
@@ -320,9 +301,7 @@ async def test_a_table_has_the_ended_rollouts_behind_many_that_wait() -> None:
     assert found.rollout_id == ended.rollout_id
 
 
-async def test_a_rollout_without_a_step_that_ends_while_others_are_read_is_in_the_next_table() -> (
-    None
-):
+async def test_a_rollout_without_a_step_that_ends_while_others_are_read_is_in_the_next():
     class Slow(agl.InMemoryLightningStore):
         async def query_rollouts(self, *given: Any, **about: Any) -> Any:
             found = await super().query_rollouts(*given, **about)

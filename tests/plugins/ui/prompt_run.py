@@ -51,11 +51,7 @@ def main(name: str, folder: Path) -> None:
             run=name,
             run_dir=folder,
             initial_resources={"prompt_template": agl.PromptTemplate(template=world.SEED_PROMPT)},
-        ).fit(
-            planted,
-            world.make_tasks(1, 28, "train"),
-            val_dataset=world.make_tasks(1, 29, "val"),
-        )
+        ).fit(planted, world.make_tasks(1, 28, "train"), val_dataset=world.make_tasks(1, 29, "val"))
         asyncio.run(store.close())
 
 

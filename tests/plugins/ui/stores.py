@@ -57,11 +57,7 @@ def reward_span(rollout, value):
     named = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
     start = rollout.attempt.start_time + 0.6
     return agl.Span.from_attributes(
-        attributes=named,
-        name="agentlightning.annotation",
-        start_time=start,
-        end_time=start,
-        **ids,
+        attributes=named, name="agentlightning.annotation", start_time=start, end_time=start, **ids
     )
 
 

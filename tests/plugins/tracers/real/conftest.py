@@ -2,14 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import agl
 from agl.errors import BrokenComponentError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -69,7 +67,7 @@ def libraries(tracer: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def captured_of(request: pytest.FixtureRequest) -> Callable[[Any], dict[str, Any]]:
+def captured_of(request):
     """What is known of a framework, which goes into the file of ``--captured``."""
 
     def of(framework: Any) -> dict[str, Any]:
@@ -80,12 +78,12 @@ def captured_of(request: pytest.FixtureRequest) -> Callable[[Any], dict[str, Any
 
 
 @pytest.fixture(scope="session")
-def tracer_name(request: pytest.FixtureRequest) -> str:
+def tracer_name(request):
     return str(request.config.getoption("--tracer"))
 
 
 @pytest.fixture(scope="session")
-def process_tracer(tracer_name: str) -> Generator[agl.Tracer]:
+def process_tracer(tracer_name):
     """One for the process: instrumentations are."""
     from agl.plugins.registry import load
 
@@ -98,14 +96,12 @@ def process_tracer(tracer_name: str) -> Generator[agl.Tracer]:
 
 
 @pytest.fixture
-def tracer(process_tracer: agl.Tracer) -> agl.Tracer:
+def tracer(process_tracer):
     return process_tracer
 
 
 @pytest.fixture(autouse=True)
-def keys_are_there_and_nothing_leaves(
-    monkeypatch: pytest.MonkeyPatch, tracer_name: str
-) -> Generator[None]:
+def keys_are_there_and_nothing_leaves(monkeypatch, tracer_name):
     """As on a user's machine: API keys are set. Nobody may use them."""
     for name in ("AGENTOPS_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "sk-must-not-leave")

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ PIXEL = (
 
 
 @pytest.fixture(autouse=True)
-def once(tracer_name: str) -> None:
+def once(tracer_name):
     if tracer_name != "otel":
         pytest.skip("the gateway's spans are the same under every tracer")
 
@@ -48,7 +47,7 @@ async def run(
     return ran.text, ran.calls, ran.rows
 
 
-async def test_a_task_with_its_own_tools_is_one_row(memory_store: InMemoryLightningStore) -> None:
+async def test_a_task_with_its_own_tools_is_one_row(memory_store):
     turns = calls_in_turn(
         ("Bash", {"command": "echo six > number.txt && cat number.txt", "description": "write"}),
         ("Bash", {"command": "cat missing.txt", "description": "fail"}),
@@ -67,9 +66,7 @@ async def test_a_task_with_its_own_tools_is_one_row(memory_store: InMemoryLightn
     assert rows.ledger.exclusions == []
 
 
-async def test_an_image_that_it_reads_and_a_search_of_anthropics(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_an_image_that_it_reads_and_a_search_of_anthropics(memory_store, tmp_path):
     image = tmp_path / "pixel.png"
     image.write_bytes(base64.b64decode(PIXEL))
     turns = calls_in_turn(
@@ -85,7 +82,7 @@ async def test_an_image_that_it_reads_and_a_search_of_anthropics(
     assert sum(len(row.call_ids) for row in rows.rows) == 3
 
 
-async def test_a_tool_that_it_has_to_search_for_first(memory_store: InMemoryLightningStore) -> None:
+async def test_a_tool_that_it_has_to_search_for_first(memory_store):
     text, calls, rows = await run(
         memory_store, reply, "What is the weather in Paris?", ENABLE_TOOL_SEARCH="true"
     )
@@ -99,7 +96,7 @@ async def test_a_tool_that_it_has_to_search_for_first(memory_store: InMemoryLigh
     assert rows.rows[1].row_break is not None
 
 
-async def test_a_subagent_is_in_rows_of_its_own(memory_store: InMemoryLightningStore) -> None:
+async def test_a_subagent_is_in_rows_of_its_own(memory_store):
     task = {"description": "look", "prompt": "Look around.", "subagent_type": "Explore"}
     main = calls_in_turn(("Agent", {**task, "run_in_background": False}), "all done")
 
@@ -116,9 +113,7 @@ async def test_a_subagent_is_in_rows_of_its_own(memory_store: InMemoryLightningS
     assert sum(len(row.call_ids) for row in rows.rows) == 3
 
 
-async def test_its_own_spans_stand_beside_the_gateways(
-    memory_store: InMemoryLightningStore,
-) -> None:
+async def test_its_own_spans_stand_beside_the_gateways(memory_store):
     """It exports them by OpenTelemetry: tools and model calls, without the model's messages."""
     server = agl.LightningStoreServer(memory_store, port=0)
     await server.start()

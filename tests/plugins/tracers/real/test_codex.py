@@ -21,7 +21,7 @@ ADD_FILE = '*** Begin Patch\n*** Add File: "naïve".txt\n+six\n*** End Patch'
 
 
 @pytest.fixture(autouse=True)
-def once(tracer_name: str) -> None:
+def once(tracer_name):
     if tracer_name != "otel":
         pytest.skip("the gateway's spans are the same under every tracer")
 
@@ -49,9 +49,7 @@ def with_thoughts(answer: Answer) -> Answer:
     return answer_with_thoughts
 
 
-async def test_a_task_with_its_shell_is_one_row(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_a_task_with_its_shell_is_one_row(memory_store, tmp_path):
     turns = calls_in_turn(
         ("exec_command", {"cmd": "echo six > number.txt && cat number.txt"}),
         ("exec_command", {"cmd": "cat missing.txt"}),
@@ -75,9 +73,7 @@ async def test_a_task_with_its_shell_is_one_row(
     assert ran.rows.ledger.exclusions == []
 
 
-async def test_a_patch_in_free_text_is_one_row(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_a_patch_in_free_text_is_one_row(memory_store, tmp_path):
     patch = json.dumps({"input": ADD_FILE}, ensure_ascii=False)  # as most models write it
     wrong = ("apply_patch", {"input": "no patch"})
     turns = calls_in_turn(wrong, ("apply_patch", patch), "done")
@@ -93,9 +89,7 @@ async def test_a_patch_in_free_text_is_one_row(
     assert len(row.call_ids) == 3
 
 
-async def test_a_patch_that_is_no_json_reaches_its_tool_as_it_is(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_a_patch_that_is_no_json_reaches_its_tool_as_it_is(memory_store, tmp_path):
     turns = calls_in_turn(("apply_patch", ADD_FILE.replace('"naïve"', "plain")), "done")
     ran = await run(memory_store, turns, tmp_path, model=PATCHES)
     assert (tmp_path / "plain.txt").read_text() == "six\n"
@@ -103,9 +97,7 @@ async def test_a_patch_that_is_no_json_reaches_its_tool_as_it_is(
     assert [len(row.call_ids) for row in ran.rows.rows] == [1, 1]
 
 
-async def test_a_subagent_that_it_has_to_search_for_first(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_a_subagent_that_it_has_to_search_for_first(memory_store, tmp_path):
     main = calls_in_turn(
         ("tool_search", {"query": "spawn agent"}),
         ("multi_agent_v1__spawn_agent", {"message": "Look around."}),
@@ -131,9 +123,7 @@ async def test_a_subagent_that_it_has_to_search_for_first(
     assert sum(len(row.call_ids) for row in ran.rows.rows) == len(answered)
 
 
-async def test_code_that_calls_its_tools(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_code_that_calls_its_tools(memory_store, tmp_path):
     """Its newest models get a tool that runs JavaScript, in a namespace among the items."""
     code = "text(await tools.exec_command({cmd: 'echo six > number.txt; echo written'}))"
     turns = calls_in_turn(("functions__exec", {"input": code}), "done")
@@ -145,9 +135,7 @@ async def test_code_that_calls_its_tools(
     assert len(row.call_ids) == 2
 
 
-async def test_the_local_shell_of_an_older_release(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_the_local_shell_of_an_older_release(memory_store, tmp_path):
     turns = calls_in_turn(
         ("local_shell", {"command": ["sh", "-c", "echo six > number.txt"]}),
         ("local_shell", {"command": "echo six"}),
@@ -162,9 +150,7 @@ async def test_the_local_shell_of_an_older_release(
     assert len(row.call_ids) == 3
 
 
-async def test_a_conversation_that_it_has_shortened_is_several_rows(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_a_conversation_that_it_has_shortened_is_several_rows(memory_store, tmp_path):
     def answer(request: dict[str, Any]) -> Any:
         said = json.dumps(request["messages"])
         if "summary" in said.lower() and not request.get("tools"):
@@ -180,8 +166,6 @@ async def test_a_conversation_that_it_has_shortened_is_several_rows(
     assert [len(row.call_ids) for row in ran.rows.rows] == [1, 1, 1]
 
 
-async def test_its_search_of_openais_is_left_out(
-    memory_store: InMemoryLightningStore, tmp_path: Path
-) -> None:
+async def test_its_search_of_openais_is_left_out(memory_store, tmp_path):
     ran = await run(memory_store, lambda request: "done", tmp_path, 'web_search="cached"')
     assert ran.text == "done"

@@ -10,7 +10,6 @@ from frameworks.openai_sdk import openai_chat
 from scene import ANSWER, reply
 
 import agl
-from agl.store.memory import InMemoryLightningStore
 from agl_testing.echo_llm import EchoLLM
 
 # Imports take long on a busy machine.
@@ -37,11 +36,8 @@ if FRAMEWORKS["LangChain agent"].missing() is None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_fifty_rollouts_at_once_keep_their_spans_apart(
-    agent: Any,
-    tracer: agl.Tracer,
-    tracer_name: str,
-    memory_store: InMemoryLightningStore,
-) -> None:
+    agent, tracer, tracer_name, memory_store
+):
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
 
     async def run(index: int, url: str) -> None:

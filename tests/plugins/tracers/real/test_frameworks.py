@@ -117,7 +117,7 @@ def _has_question(call: ModelCall) -> bool:
 
 
 @pytest.fixture
-def framework(request: pytest.FixtureRequest) -> Framework:
+def framework(request):
     name: str = request.param
     framework = FRAMEWORKS[name]
     if missing := framework.missing():
@@ -131,11 +131,8 @@ every_framework = pytest.mark.parametrize("framework", FRAMEWORKS, indirect=True
 @every_framework
 @pytest.mark.timeout(300)  # the first import of a framework, and npm's installation
 async def test_through_the_gateway_every_call_is_in_a_row(
-    framework: Framework,
-    tracer: agl.Tracer,
-    memory_store: InMemoryLightningStore,
-    captured_of: Any,
-) -> None:
+    framework, tracer, memory_store, captured_of
+):
     spans = await through_gateway(memory_store, tracer, framework)
     alone = captured([span for span in spans if is_gateway_span(span) or _is_reward(span)])
     total = alone["calls"]
@@ -156,12 +153,7 @@ async def test_through_the_gateway_every_call_is_in_a_row(
 
 @every_framework
 @pytest.mark.timeout(300)
-async def test_what_a_tracer_alone_captures(
-    framework: Framework,
-    tracer: agl.Tracer,
-    memory_store: InMemoryLightningStore,
-    captured_of: Any,
-) -> None:
+async def test_what_a_tracer_alone_captures(framework, tracer, memory_store, captured_of):
     spans = await with_tracer_alone(memory_store, tracer, framework)
     assert not any(map(is_gateway_span, spans))
     found = captured(spans)

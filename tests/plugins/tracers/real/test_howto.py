@@ -13,7 +13,6 @@ from processes import CODEX, node_folder, npm_folder
 from scene import QUESTION, reply
 
 import agl
-from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
 from agl_testing.echo_llm import EchoLLM
 
@@ -25,7 +24,7 @@ SECTIONS = {name: (needs, code) for name, needs, code in SECTION.findall(PAGE.re
 
 
 @pytest.fixture
-def weather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def weather(tmp_path, monkeypatch):
     """The module of the page's first block, which all others import."""
     match = TOOL.search(PAGE.read_text())
     assert match is not None
@@ -34,20 +33,13 @@ def weather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "weather", raising=False)
 
 
-def test_every_section_has_an_agent() -> None:
+def test_every_section_has_an_agent():
     headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.M)
     assert [*SECTIONS, "Without a gateway"] == headings
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-async def test_agent_of_the_page(
-    name: str,
-    weather: None,
-    tracer: agl.Tracer,
-    tracer_name: str,
-    memory_store: InMemoryLightningStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_agent_of_the_page(name, weather, tracer, tracer_name, memory_store, monkeypatch):
     if tracer_name != "otel":
         pytest.skip("the gateway's spans are the same under every tracer")
     needs, code = SECTIONS[name]

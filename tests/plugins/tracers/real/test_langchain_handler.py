@@ -7,7 +7,7 @@ import agl
 pytest.importorskip("langchain_core")
 
 
-def test_handler_of_any_tracer_can_be_given_to_langchain() -> None:
+def test_handler_of_any_tracer_can_be_given_to_langchain():
     from langchain_core.runnables import RunnableLambda
 
     add = RunnableLambda(lambda number: number + 1)

@@ -12,7 +12,6 @@ from frameworks import FRAMEWORKS
 from gateway_run import run_at_gateway
 from scene import ANSWER, reply
 
-from agl.store.memory import InMemoryLightningStore
 from agl_testing.echo_llm import RawReply
 
 UNSTREAMED = (
@@ -103,9 +102,7 @@ def odd(request: dict[str, Any], deltas: Callable[[Any], Pieces]) -> RawReply:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("name", "shape"), CASES)
-async def test_an_agent_goes_on_after_an_odd_answer(
-    memory_store: InMemoryLightningStore, tracer_name: str, name: str, shape: str
-) -> None:
+async def test_an_agent_goes_on_after_an_odd_answer(memory_store, tracer_name, name, shape):
     if tracer_name != "otel":
         pytest.skip("the gateway's spans are the same under every tracer")
     framework, deltas = FRAMEWORKS[name], (SHAPES | OF_STREAMS)[shape]

@@ -36,12 +36,8 @@ async def spans_of(store: InMemoryLightningStore, tracer: agl.Tracer, agent: Any
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_token_ids_that_the_server_sends_without_a_gateway(
-    stream: bool,
-    tracer: agl.Tracer,
-    tracer_name: str,
-    memory_store: InMemoryLightningStore,
-    echo_llm: EchoLLM,
-) -> None:
+    stream, tracer, tracer_name, memory_store, echo_llm
+):
     import openai
 
     async def agent() -> None:
@@ -79,8 +75,8 @@ async def test_token_ids_that_the_server_sends_without_a_gateway(
 
 
 async def test_the_agent_sees_its_own_error_and_the_span_its_status(
-    tracer: agl.Tracer, tracer_name: str, memory_store: InMemoryLightningStore
-) -> None:
+    tracer, tracer_name, memory_store
+):
     import openai
 
     def refuse(request: dict[str, Any]) -> RawReply:
@@ -98,9 +94,7 @@ async def test_the_agent_sees_its_own_error_and_the_span_its_status(
     )
 
 
-def test_missing_backend_says_what_to_install(
-    tracer_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_backend_says_what_to_install(tracer_name, monkeypatch):
     if tracer_name == "otel":
         pytest.skip("it has none")
     tracer = load("agl.tracers", tracer_name)
@@ -114,9 +108,7 @@ def test_missing_backend_says_what_to_install(
         tracer()
 
 
-def test_unsupported_backend_says_what_was_found_and_wanted(
-    tracer_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_backend_says_what_was_found_and_wanted(tracer_name, monkeypatch):
     if tracer_name == "otel":
         pytest.skip("it has none")
     monkeypatch.setattr(metadata, "version", lambda name: "99.0")
@@ -134,7 +126,7 @@ print("the agent's import went well")
 """
 
 
-def test_a_library_that_an_instrumentor_refuses_is_named(tracer_name: str, tmp_path: Path) -> None:
+def test_a_library_that_an_instrumentor_refuses_is_named(tracer_name, tmp_path):
     if tracer_name == "otel":
         pytest.skip("it instruments nothing")
     library = "openai"
@@ -172,28 +164,28 @@ def under(tracer: str, **environment: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_no_tracer_sends_anything_whatever_keys_there_are(tracer_name: str) -> None:
+def test_no_tracer_sends_anything_whatever_keys_there_are(tracer_name):
     # The core's tracer instruments no framework, and so does not stop one's own upload either.
     told = under(tracer_name, OPENAI_AGENTS_DISABLE_TRACING=str(int(tracer_name == "otel")))
     there = [each for each in ("openai", "agents", "langchain_openai") if find_spec(each)]
     assert told == {"answers": dict.fromkeys(there, "It is sunny in Paris."), "left": []}
 
 
-def test_what_is_sent_would_be_seen(tracer_name: str) -> None:
+def test_what_is_sent_would_be_seen(tracer_name):
     if tracer_name != "otel":
         pytest.skip("that tracer stops the Agents SDK's upload")
     pytest.importorskip("agents")
     assert any("api.openai.com" in each for each in under("otel")["left"])
 
 
-def test_unknown_library_is_refused(tracer_name: str) -> None:
+def test_unknown_library_is_refused(tracer_name):
     if tracer_name == "otel":
         pytest.skip("it takes none")
     with pytest.raises(ConfigError, match="has no instrumentation of opnai; installed are"):
         load("agl.tracers", tracer_name)(libraries=["opnai"])
 
 
-def test_agl_names_the_tracers_of_the_guides(tracer_name: str) -> None:
+def test_agl_names_the_tracers_of_the_guides(tracer_name):
     named = {"agentops": "AgentOpsTracer", "weave": "WeaveTracer"}
     if tracer_name not in named:
         pytest.skip("another tracer's session")

@@ -17,14 +17,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
-def only_with_weave(tracer_name: str) -> None:
+def only_with_weave(tracer_name):
     if tracer_name != "weave":
         pytest.skip("another tracer's session")
 
 
-async def test_ops_and_operations_nest_as_they_were_called(
-    tracer: agl.Tracer, memory_store: InMemoryLightningStore
-) -> None:
+async def test_ops_and_operations_nest_as_they_were_called(tracer, memory_store):
     import weave
 
     @weave.op
@@ -56,9 +54,7 @@ async def test_ops_and_operations_nest_as_they_were_called(
     assert called.attributes["agentlightning.operation.output"] == 2
 
 
-async def test_objects_stand_in_the_spans_that_were_given_them(
-    tracer: agl.Tracer, memory_store: InMemoryLightningStore
-) -> None:
+async def test_objects_stand_in_the_spans_that_were_given_them(tracer, memory_store):
     import weave
 
     class Style(weave.Object):
@@ -81,7 +77,7 @@ async def test_objects_stand_in_the_spans_that_were_given_them(
         assert "agentlightning.operation.output.nothing" not in span.attributes
 
 
-def test_a_stream_comes_out_as_the_answer_would_have_come() -> None:
+def test_a_stream_comes_out_as_the_answer_would_have_come():
     from openai.types.chat import ChatCompletionChunk
 
     from agl_tracers.weave_streams import add_chunk
@@ -129,9 +125,7 @@ def test_a_stream_comes_out_as_the_answer_would_have_come() -> None:
 
 
 @pytest.mark.parametrize("way", ["create", "stream", "final"])
-async def test_streams_of_anthropic_keep_calls_of_tools(
-    way: str, tracer: agl.Tracer, memory_store: InMemoryLightningStore
-) -> None:
+async def test_streams_of_anthropic_keep_calls_of_tools(way, tracer, memory_store):
     anthropic = pytest.importorskip("anthropic")
     import agl_gateway
     from agl_records.calls.reader import model_calls
@@ -216,7 +210,7 @@ print("well")
 """
 
 
-def test_clients_that_are_not_ours_are_left_alone(tmp_path: Any) -> None:
+def test_clients_that_are_not_ours_are_left_alone(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         env={**os.environ, "WANDB_ERROR_REPORTING": "false", "HOME": str(tmp_path)},
@@ -226,9 +220,7 @@ def test_clients_that_are_not_ours_are_left_alone(tmp_path: Any) -> None:
     assert done.stdout.endswith("well\n"), done.stderr
 
 
-async def test_a_trace_of_0_3_has_one_span_that_holds_all_others(
-    memory_store: InMemoryLightningStore,
-) -> None:
+async def test_a_trace_of_0_3_has_one_span_that_holds_all_others(memory_store):
     import weave
 
     from agentlightning import WeaveTracer

@@ -11,16 +11,13 @@ from processes import node_folder
 from scene import reply
 
 import agl
-from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.timeout(300)
 
 
-async def test_a_worker_in_javascript_leaves_a_row(
-    memory_store: InMemoryLightningStore, tracer_name: str
-) -> None:
+async def test_a_worker_in_javascript_leaves_a_row(memory_store, tracer_name):
     if tracer_name != "otel":
         pytest.skip("no tracer takes part")
     if shutil.which("npm") is None:

@@ -17,7 +17,7 @@ mlflow = pytest.importorskip("mlflow")
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MLflow's default places are in the current folder
     return mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
 
@@ -39,9 +39,7 @@ def text(client: Any, run: Any, path: str) -> str:
     return Path(client.download_artifacts(run.info.run_id, path)).read_text()
 
 
-def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
-    tmp_path: Path, client: Any
-) -> None:
+def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(tmp_path, client):
     fit(tracker(client, experiment="rooms"), tmp_path / "run", run="first")
     [run] = runs(client, "rooms")
     assert (run.info.run_name, run.info.status) == ("first", "FINISHED")
@@ -72,7 +70,7 @@ def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
     assert run.data.tags["agl.checkpoint"].endswith("step-000003")
 
 
-def test_a_run_that_goes_on_is_one_run_in_mlflow(tmp_path: Path, client: Any) -> None:
+def test_a_run_that_goes_on_is_one_run_in_mlflow(tmp_path, client):
     fit(tracker(client), tmp_path / "run", run="first")
     again = Learner(steps=4, first=4)
     fit(tracker(client), tmp_path / "run", again, run="first", resume=True, force=True)
@@ -82,7 +80,7 @@ def test_a_run_that_goes_on_is_one_run_in_mlflow(tmp_path: Path, client: Any) ->
     assert run.data.params["algorithm.steps"] == "3"  # a parameter of MLflow never changes
 
 
-def test_a_failed_run_is_a_failed_run_in_mlflow(tmp_path: Path, client: Any) -> None:
+def test_a_failed_run_is_a_failed_run_in_mlflow(tmp_path, client):
     with pytest.raises(AlgorithmError):
         fit(tracker(client, register_prompts=False), tmp_path / "run", Fails())
     [run] = runs(client)
@@ -90,7 +88,7 @@ def test_a_failed_run_is_a_failed_run_in_mlflow(tmp_path: Path, client: Any) -> 
     assert run.data.tags["agl.error"] == "ValueError: no luck"
 
 
-def test_the_agents_own_mlflow_is_left_alone(tmp_path: Path, client: Any) -> None:
+def test_the_agents_own_mlflow_is_left_alone(tmp_path, client):
     before = mlflow.get_tracking_uri()
     fit(tracker(client), tmp_path / "run")
     assert mlflow.get_tracking_uri() == before

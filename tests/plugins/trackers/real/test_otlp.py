@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def tracker(address: str, **options: Any) -> agl_trackers.OTLP:
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def sent(tmp_path_factory):
     """What a collector got of a run of six rollouts."""
     with collecting() as found:
         headers = {"key": "of ours"}
@@ -37,19 +36,19 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def trace(sent: Any) -> Any:
+def trace(sent):
     """The spans of one rollout: itself, its call, and its reward."""
     root = next(span for span in sent.spans if span.name == "rollout")
     return root, *(span for span in sent.spans if span.parent_span_id == root.span_id)
 
 
-def test_the_collector_is_told_the_project_and_the_key(sent: Any) -> None:
+def test_the_collector_is_told_the_project_and_the_key(sent):
     [resource] = {json.dumps(attributes(r.resource_spans[0].resource)) for r in sent.requests}
     assert json.loads(resource)["openinference.project.name"] == "agl"
     assert sent.headers[0]["key"] == "of ours"
 
 
-def test_each_attempt_is_a_trace_of_its_own(sent: Any, trace: Any) -> None:
+def test_each_attempt_is_a_trace_of_its_own(sent, trace):
     roots = [span for span in sent.spans if span.name == "rollout"]
     assert [root.parent_span_id for root in roots] == [b""] * 6
     assert len({span.trace_id for span in trace}) == 1
@@ -70,11 +69,11 @@ def test_each_attempt_is_a_trace_of_its_own(sent: Any, trace: Any) -> None:
         ("evaluations.0.evaluation.score", 0.75),
     ],
 )
-def test_a_rollout_is_said_in_openinference(trace: Any, name: str, value: object) -> None:
+def test_a_rollout_is_said_in_openinference(trace, name, value):
     assert attributes(trace[0])[name] == value
 
 
-def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace: Any) -> None:
+def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace):
     assert json.loads(attributes(trace[0])["metadata"])["step"] == 1
     [event] = trace[0].events
     assert event.name == "gen_ai.evaluation.result"
@@ -95,17 +94,17 @@ def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace: Any) -> None:
         ("llm.output_messages.0.message.role", "assistant"),
     ],
 )
-def test_a_call_is_said_in_both_conventions(trace: Any, name: str, value: object) -> None:
+def test_a_call_is_said_in_both_conventions(trace, name, value):
     assert attributes(trace[1])[name] == value
 
 
-def test_messages_are_those_of_gen_ai(trace: Any) -> None:
+def test_messages_are_those_of_gen_ai(trace):
     assert json.loads(attributes(trace[1])["gen_ai.input.messages"]) == [
         {"role": "user", "parts": [{"type": "text", "content": "Say yes. Is it?"}]}
     ]
 
 
-def test_a_failed_attempt_is_a_span_with_its_error_and_traceback(tmp_path: Path) -> None:
+def test_a_failed_attempt_is_a_span_with_its_error_and_traceback(tmp_path):
     with collecting() as found:
         fit(tracker(found.address), tmp_path)
     [failed] = [span for span in found.spans if span.status.code == 2]
@@ -115,7 +114,7 @@ def test_a_failed_attempt_is_a_span_with_its_error_and_traceback(tmp_path: Path)
     assert "runs.py" in attributes(event)["exception.stacktrace"]
 
 
-def test_spans_are_sent_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_spans_are_sent_while_the_run_goes_on(tmp_path):
     came = threading.Event()
 
     def note() -> int:
@@ -133,9 +132,7 @@ def test_spans_are_sent_while_the_run_goes_on(tmp_path: Path) -> None:
     assert len(found.requests) > 1
 
 
-def test_a_collector_that_refuses_is_tried_less_and_less_and_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_refuses_is_tried_less_and_less_and_the_run_goes_on(tmp_path, caplog):
     with collecting(lambda: 401) as found, caplog.at_level(logging.WARNING, "agl.trackers"):
         fit(tracker(found.address), tmp_path)
     assert found.requests == []
@@ -145,9 +142,7 @@ def test_a_collector_that_refuses_is_tried_less_and_less_and_the_run_goes_on(
     assert "6 of 8 records are lost" in last
 
 
-def test_a_collector_that_hangs_does_not_hold_the_run_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_hangs_does_not_hold_the_run_up(tmp_path, caplog):
     goes_on = threading.Event()
 
     def hang() -> int:
@@ -189,16 +184,14 @@ def numbers(found: Any) -> list[int]:
     return sorted(attributes(span)["n"] for span in found.spans if span.name == "work")
 
 
-async def test_an_attempt_that_cannot_be_written_takes_no_other_with_it() -> None:
+async def test_an_attempt_that_cannot_be_written_takes_no_other_with_it():
     with collecting() as found:
         lost = await follow(tracker(found.address), 50, trace_id="nothex", span_id="alsonot")
     assert lost == {"their spans cannot be written (ValueError)": 1}
     assert numbers(found) == [n for n in range(50) if n != 3]
 
 
-async def test_what_a_collector_refuses_at_first_is_sent_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_a_collector_refuses_at_first_is_sent_later(monkeypatch):
     monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
     answers, again = [200, 200, 400, 400, 400, 400, 400], threading.Event()
 
@@ -214,7 +207,7 @@ async def test_what_a_collector_refuses_at_first_is_sent_later(
     assert numbers(found) == list(range(30))
 
 
-async def test_what_a_collector_never_takes_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_collector_never_takes_is_lost_alone(monkeypatch):
     monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
     send = agl_trackers.OTLP._export
 
@@ -231,9 +224,7 @@ async def test_what_a_collector_never_takes_is_lost_alone(monkeypatch: pytest.Mo
     assert numbers(found) == [n for n in range(30) if n != 3]
 
 
-async def test_one_rollout_that_cannot_be_read_holds_no_other_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_rollout_that_cannot_be_read_holds_no_other_up(monkeypatch):
     monkeypatch.setattr(otlp, "LONGEST_PAUSE", 0.01)
     read = otlp._attempts
 
@@ -250,8 +241,8 @@ async def test_one_rollout_that_cannot_be_read_holds_no_other_up(
 
 
 async def test_of_a_collector_that_fails_only_single_rollouts_are_read_and_all_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     tried, read = threading.Event(), list[str]()
     attempts = otlp._attempts
 
@@ -270,7 +261,7 @@ async def test_of_a_collector_that_fails_only_single_rollouts_are_read_and_all_a
     assert len(read) < 20
 
 
-async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted() -> None:
+async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted():
     goes_on, came = threading.Event(), threading.Event()
 
     def hang() -> int:
@@ -288,7 +279,7 @@ async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted
     assert sum(lost.values()) >= 600
 
 
-def test_its_words_on_a_key_do_not_have_it() -> None:
+def test_its_words_on_a_key_do_not_have_it():
     shown = repr(
         agl_trackers.OTLP(
             headers={"Authorization": "Bearer SECRETTOKEN123456"},
@@ -314,7 +305,7 @@ agl.Trainer(strategy="shm", n_runners=1, hooks=[tracker]).dev(agent, ["one"])
 """
 
 
-def test_of_a_collector_that_is_not_there_only_our_log_speaks(tmp_path: Path) -> None:
+def test_of_a_collector_that_is_not_there_only_our_log_speaks(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", REFUSED],
         cwd=tmp_path,

@@ -8,9 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ STARTS = 600
 
 
 @pytest.fixture(scope="module")
-def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def phoenix(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("phoenix"), free_port()
     own = {
         "PHOENIX_HOST": "127.0.0.1",
@@ -91,7 +90,7 @@ def when(ask: Callable[[], Any], number: int) -> Any:
 
 
 @pytest.mark.timeout(2 * STARTS)
-def test_phoenix_has_tokens_rewards_and_a_session_per_rollout(phoenix: str, tmp_path: Path) -> None:
+def test_phoenix_has_tokens_rewards_and_a_session_per_rollout(phoenix, tmp_path):
     tracker = agl_trackers.OTLP(phoenix=phoenix, project="rooms", wait_seconds=STARTS)
     fit(tracker, tmp_path)
     spans = when(lambda: get(phoenix, "spans?limit=100"), 6 + 5 + 5)

@@ -28,7 +28,7 @@ def text(events: Any, tag: str) -> list[tuple[int, str]]:
     return [(one.step, one.tensor_proto.string_val[0].decode()) for one in found]
 
 
-def test_event_files_have_scalars_rollouts_prompts_and_configuration(tmp_path: Path) -> None:
+def test_event_files_have_scalars_rollouts_prompts_and_configuration(tmp_path):
     fit(agl_trackers.TensorBoard(), tmp_path)
     events = read(tmp_path / "tensorboard")
     tags = events.Tags()["scalars"]
@@ -47,9 +47,7 @@ def test_event_files_have_scalars_rollouts_prompts_and_configuration(tmp_path: P
     assert text(events, "checkpoint")[-1][1].endswith("step-000003`")
 
 
-def test_a_run_that_goes_on_replaces_the_steps_that_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_goes_on_replaces_the_steps_that_come_again(tmp_path, monkeypatch):
     # Within one second, by which tensorboardX names its files.
     start = time.time()
     clock = itertools.count()
@@ -62,9 +60,7 @@ def test_a_run_that_goes_on_replaces_the_steps_that_come_again(
     assert [e.step for e in events.Scalars("reward/mean")] == [1, 2, 3, 4]
 
 
-def test_two_of_one_run_keep_what_each_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_of_one_run_keep_what_each_wrote(tmp_path, monkeypatch):
     start = time.time()
     monkeypatch.setattr(
         "tensorboardX.event_file_writer.time", SimpleNamespace(time=lambda: int(start))

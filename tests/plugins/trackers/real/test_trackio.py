@@ -1,7 +1,6 @@
 """Trackio's own database has what a run wrote."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ storage = pytest.importorskip("trackio.sqlite_storage")
 
 
 @pytest.fixture
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def project(monkeypatch):
     """Of each test its own: the folder of a process is read once, when Trackio is imported."""
     name = f"agl-test-{uuid.uuid4().hex[:8]}"
     yield name
@@ -29,9 +28,7 @@ def logs(project: str, run: str, key: str) -> list[tuple[int, Any]]:
     return [(line["step"], line[key]) for line in found if key in line]
 
 
-def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
-    tmp_path: Path, project: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(tmp_path, project, capsys):
     fit(agl_trackers.Trackio(project=project), tmp_path, run="first")
     [run] = trackio.Api().runs(project)
     assert run.name == "first"
@@ -61,7 +58,7 @@ def test_a_run_has_configuration_metrics_tables_prompts_and_checkpoints(
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_that_goes_on_is_one_run_in_trackio(tmp_path: Path, project: str) -> None:
+def test_a_run_that_goes_on_is_one_run_in_trackio(tmp_path, project):
     fit(agl_trackers.Trackio(project=project), tmp_path, run="first")
     again = Learner(steps=4, first=4)
     options: dict[str, Any] = {"run": "first", "resume": True, "force": True}
@@ -70,9 +67,7 @@ def test_a_run_that_goes_on_is_one_run_in_trackio(tmp_path: Path, project: str) 
     assert [step for step, _ in logs(project, "first", "reward/mean")] == [1, 2, 3, 4]
 
 
-def test_two_runs_of_one_name_are_two_in_trackio_and_each_goes_on_as_itself(
-    tmp_path: Path, project: str
-) -> None:
+def test_two_runs_of_one_name_are_two_in_trackio_and_each_goes_on_as_itself(tmp_path, project):
     def go(folder: str, first: int, **more: Any) -> None:
         learner = Learner(steps=first, first=first)
         tracked = agl_trackers.Trackio(project=project, name="ours")
@@ -86,7 +81,7 @@ def test_two_runs_of_one_name_are_two_in_trackio_and_each_goes_on_as_itself(
     assert [step for step, _ in logs(project, "ours b", "reward/mean")] == [1]
 
 
-def test_the_end_of_a_failed_run_is_an_alert_in_trackio(tmp_path: Path, project: str) -> None:
+def test_the_end_of_a_failed_run_is_an_alert_in_trackio(tmp_path, project):
     with pytest.raises(AlgorithmError):
         fit(agl_trackers.Trackio(project=project), tmp_path, Fails(), run="first")
     [alert] = trackio.Api().alerts(project)

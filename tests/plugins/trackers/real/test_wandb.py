@@ -20,7 +20,7 @@ BLOCK = 32_768
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody_has_logged_in(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
@@ -57,9 +57,7 @@ def table(folder: Path, path: str) -> list[dict[str, Any]]:
     return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
 
 
-def test_an_offline_run_has_configuration_metrics_tables_prompts_and_checkpoints(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_offline_run_has_configuration_metrics_tables_prompts_and_checkpoints(tmp_path, caplog):
     caplog.set_level("INFO", "agl.trackers")
     fit(agl_trackers.WandB(project="rooms", tags=["first"]), tmp_path, run="first")
     found = list(records(tmp_path))
@@ -113,7 +111,7 @@ def test_an_offline_run_has_configuration_metrics_tables_prompts_and_checkpoints
     assert "wandb sync" in caplog.text
 
 
-def test_a_failed_run_is_a_failed_run_in_wandb(tmp_path: Path) -> None:
+def test_a_failed_run_is_a_failed_run_in_wandb(tmp_path):
     tracker = agl_trackers.WandB(mode="offline")
     with pytest.raises(AlgorithmError):
         fit(tracker, tmp_path, Fails())

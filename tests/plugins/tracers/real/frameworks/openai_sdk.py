@@ -48,10 +48,7 @@ async def openai_parse(base_url: str) -> str:
         text: str
 
     async with AsyncOpenAI(base_url=base_url, api_key=KEY) as client:
-        for messages in (
-            [{"role": "user", "content": QUESTION}],
-            messages_after_tool(),
-        ):
+        for messages in ([{"role": "user", "content": QUESTION}], messages_after_tool()):
             tool = {**WEATHER_TOOL["function"], "strict": True}
             answer = await client.chat.completions.parse(
                 model="echo",
@@ -71,11 +68,7 @@ async def openai_responses(base_url: str) -> str:
             items.append(item.model_dump(exclude_none=True))
             if item.type == "function_call":
                 items.append(
-                    {
-                        "type": "function_call_output",
-                        "call_id": item.call_id,
-                        "output": TOOL_RESULT,
-                    }
+                    {"type": "function_call_output", "call_id": item.call_id, "output": TOOL_RESULT}
                 )
         last = await client.responses.create(model="echo", input=items, tools=[tool])
     return last.output_text
