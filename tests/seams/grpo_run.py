@@ -17,9 +17,9 @@ import agl
 from agl_learning.run.folder import read_generation
 
 if __package__:
-    from .table_model import WORDS, build_model, build_tokenizer
+    from .table_model import TINY, WORDS, word_of
 else:  # as a script
-    from table_model import WORDS, build_model, build_tokenizer
+    from table_model import TINY, WORDS, word_of
 
 TASKS = ["one", "two", "three"]
 
@@ -29,7 +29,6 @@ def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
     kill_at, wait_at, calls = options.pop("kill_at", 0), options.pop("wait_at", 0), 0
     elsewhere, budget = options.pop("elsewhere", None), options.pop("run_budget", None)
     resume = options.pop("resume", False)
-    import aiohttp
 
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
@@ -45,35 +44,10 @@ def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
                 await asyncio.sleep(0.05)
         with (folder / "endpoints.txt").open("a") as file:
             file.write(f"{llm.endpoint}\n")
-        body = {
-            "model": llm.model,
-            "messages": [{"role": "user", "content": task}],
-            **llm.sampling_parameters,
-        }
-        async with (
-            aiohttp.ClientSession(raise_for_status=True) as session,
-            session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-        ):
-            answer = await response.json()
-        word = answer["choices"][0]["message"]["content"]
-        return float(WORDS.index(word)) if word in WORDS else 0.0
+        return float(WORDS.index(await word_of(llm, task, **llm.sampling_parameters)))
 
-    algorithm = agl.GRPO(
-        **{
-            "model": build_model,
-            "tokenizer": build_tokenizer,
-            "steps": 5,
-            "groups_per_step": 2,
-            "group_size": 2,
-            "max_tokens": 1,
-            "learning_rate": 1e-3,
-            "device": "cpu",
-            "torch_threads": 1,
-            "show_progress": False,
-            "run_dir": str(folder / "run"),
-            **options,
-        }
-    )
+    size = {"steps": 5, "groups_per_step": 2, "group_size": 2, "max_tokens": 1}
+    algorithm = agl.GRPO(**{**TINY, **size, "run_dir": str(folder / "run"), **options})
     run = {"run": read_generation(algorithm.run_dir).run, "resume": True} if resume else {}
     gateway = agl.LLMProxy(run_budget=budget)
     trainer = agl.Trainer(
@@ -84,8 +58,5 @@ def train(folder: Path, store: agl.LightningStore, options: dict) -> None:
 
 if __name__ == "__main__":
     home = Path(sys.argv[1])
-    train(
-        home,
-        agl.SqliteLightningStore(home / "store.db", durability="process"),
-        json.loads(sys.argv[2]),
-    )
+    store = agl.SqliteLightningStore(home / "store.db", durability="process")
+    train(home, store, json.loads(sys.argv[2]))

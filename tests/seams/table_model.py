@@ -73,6 +73,26 @@ def build_model(words: Sequence[str] = WORDS) -> Any:
     return model
 
 
+TINY: dict[str, Any] = {
+    **{"model": build_model, "tokenizer": build_tokenizer, "learning_rate": 1e-3},
+    **{"device": "cpu", "torch_threads": 1, "show_progress": False},
+}
+"""Options of an algorithm of agl-torch that trains it."""
+
+
+async def word_of(llm: Any, task: str, **fields: Any) -> str:
+    """The word that a model says."""
+    import aiohttp
+
+    body = {"model": llm.model, "messages": [{"role": "user", "content": task}], **fields}
+    async with (
+        aiohttp.ClientSession(raise_for_status=True) as session,
+        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
+    ):
+        answer = await response.json()
+    return answer["choices"][0]["message"]["content"].split()[0]
+
+
 def save_model(folder: Path, words: Sequence[str] = WORDS) -> Path:
     """Model and tokenizer as a folder."""
     build_model(words).save_pretrained(folder)

@@ -12,22 +12,22 @@ from pathlib import Path
 import agl
 
 if __package__:
-    from .table_model import WORDS, build_model, build_tokenizer
+    from .table_model import TINY, WORDS, word_of
 else:  # as a script
-    from table_model import WORDS, build_model, build_tokenizer
+    from table_model import TINY, WORDS, word_of
 
 
 def trainer_of(folder: Path, store: agl.LightningStore, **options) -> agl.Trainer:
     """A trainer of two models, one of which is compared with its start."""
-    common = {"model": build_model, "tokenizer": build_tokenizer, "max_tokens": 1}
-    common |= {"device": "cpu", "torch_threads": 1, "learning_rate": 1e-3}
+    common = {**TINY, "max_tokens": 1}
+    shown = {"show_progress": common.pop("show_progress")}
     penalised = {"type": "grpo", "kl": 0.01, **common}
     team = {
         "type": "team",
         "models": {"one": penalised, "other": {"type": "reinforce++", **common}},
         "groups_per_step": 2,
         "group_size": 4,
-        "show_progress": False,
+        **shown,
         **options,
     }
     return agl.Trainer(
@@ -41,20 +41,12 @@ def agent_of(kill_at: int = 0, asks_both: bool = True):
 
     @agl.rollout
     async def both(task: str, one: agl.LLM, other: agl.LLM) -> float:
-        import aiohttp
-
         async def ask(llm: agl.LLM) -> float:
             nonlocal calls
             calls += 1
             if calls == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
-            async with (
-                aiohttp.ClientSession(raise_for_status=True) as session,
-                session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-            ):
-                answer = await response.json()
-            return float(WORDS.index(answer["choices"][0]["message"]["content"].split()[0]))
+            return float(WORDS.index(await word_of(llm, task)))
 
         return await ask(one) + (await ask(other) if asks_both else 0.0)
 

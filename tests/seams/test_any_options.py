@@ -17,24 +17,16 @@ import agl
 from agl.errors import AlgorithmError, ConfigError
 from agl_records.ledger.tables import read_accounts
 
-from .scripted import CASES, Conversation, Script, agent_of, judge, judge_entry
+from .scripted import CASES, Conversation, Script
 
 pytest.importorskip("torch")
 
 import agl_torch
 
-from .table_model import build_model, build_tokenizer
+from .table_model import build_model
+from .test_table_grpo import ALGORITHMS, train as train_cases
 
 STEPS = 2
-ALGORITHMS = {
-    "CISPO": {},
-    "Distillation": {"teacher": build_model},
-    "GRPO": {},
-    "GSPO": {},
-    "PPO": {},
-    "RLOO": {},
-    "ReinforcePlusPlus": {},
-}
 ADAPTERS = st.fixed_dictionaries(
     {"type": st.just("rows")},
     optional={
@@ -108,44 +100,17 @@ class Counted(Script):
 def train(folder: Path, kind: str, cases: list[str], adapter: Any, options: Any):
     """A run, and whether it ended by itself; one that can train nothing fails with the reason."""
     script, store = Counted(), agl.InMemoryLightningStore()
-    made = getattr(agl_torch, kind)
-    given = {"group_size": 3, "groups_per_step": len(cases), **options}
-    known = inspect.signature(made).parameters
-    algorithm = made(
-        model=build_model,
-        tokenizer=build_tokenizer(),
-        steps=STEPS,
-        learning_rate=1e-3,
-        run_dir=str(folder),
-        device="cpu",
-        torch_threads=1,
-        show_progress=False,
-        **ALGORITHMS[kind],
-        **{name: value for name, value in given.items() if name in known},
-    )
-    algorithm.rollout_config = algorithm.rollout_config.model_copy(
-        update={"retry_condition": ["unresponsive", "failed"]}
-    )
-    tasks = [{"case": case, "words": "one two"} for case in cases]
-    with judge() as server:
-        trainer = agl.Trainer(
-            algorithm=algorithm,
-            store=store,
-            strategy="shm",
-            n_runners=1,
-            adapter=adapter,
-            llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
-        )
-        is_whole = True
-        try:
-            trainer.fit(
-                agent_of(script), tasks, val_dataset=tasks[:1] if "evaluation" in options else None
-            )
-        except AlgorithmError as error:
-            [ended] = [name for name in ENDS if name in str(error)]
-            event(ended)
-            is_whole = ended not in HALFWAY
-    return script, store, is_whole
+    known = inspect.signature(getattr(agl_torch, kind)).parameters
+    given = {name: value for name, value in options.items() if name in known}
+    given |= {"teacher": build_model} if kind == "Distillation" else {}
+    given |= {"script": script, "store": store, "val": "evaluation" in options, "steps": STEPS}
+    try:
+        train_cases(folder, cases, adapter=adapter, algorithm=kind, **given)
+    except AlgorithmError as error:
+        [ended] = [name for name in ENDS if name in str(error)]
+        event(ended)
+        return script, store, ended not in HALFWAY
+    return script, store, True
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -155,7 +120,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def check_books(kind: str, cases: list[str], adapter: Any, options: Any) -> None:
     """Run, and compare what agents asked, the accounts in the store, and the metrics."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
+        folder = Path(name)
         try:
             script, store, is_whole = train(folder, kind, cases, adapter, options)
         except ConfigError as error:
@@ -163,7 +128,7 @@ def check_books(kind: str, cases: list[str], adapter: Any, options: Any) -> None
                 raise
             event(f"refused: {str(error)[:90]}")
             return
-        lines = read_metrics(folder) if is_whole else []
+        lines = read_metrics(folder / "run") if is_whole else []
     accounts = asyncio.run(read_accounts(store))
     assert accounts.problems == []
     if not is_whole:  # what failed runs again when the run goes on, and is in no account till then

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import agl_torch
 
-from .table_model import build_model, build_tokenizer
+from .table_model import TINY, build_model
 
 ALGORITHMS = ["CISPO", "Distillation", "GRPO", "GSPO", "PPO", "RLOO", "ReinforcePlusPlus"]
 
@@ -30,22 +30,13 @@ def build_teacher():
 OWN_OPTIONS = {"Distillation": {"teacher": build_teacher}}
 
 
-def train(folder, cases, *, adapter, algorithm="GRPO", **options):
-    script, store = Script(), agl.InMemoryLightningStore()
-    options |= OWN_OPTIONS.get(algorithm, {})
-    algorithm = getattr(agl_torch, algorithm)(
-        model=build_model,
-        tokenizer=build_tokenizer(),
-        steps=1,
-        groups_per_step=len(cases),
-        group_size=COPIES,
-        learning_rate=1e-3,
-        run_dir=str(folder / "run"),
-        device="cpu",
-        torch_threads=1,
-        show_progress=False,
-        **options,
-    )
+def train(folder, cases, *, adapter, algorithm="GRPO", script=None, store=None, val=0, **options):
+    """A run over these cases, each a task of its own, the first ``val`` held out as well."""
+    script, store = script or Script(), store or agl.InMemoryLightningStore()
+    tasks = [{"case": case, "words": "one two"} for case in cases]
+    given = {**TINY, "steps": 1, "groups_per_step": len(cases), "group_size": COPIES}
+    given |= {"run_dir": str(folder / "run"), **OWN_OPTIONS.get(algorithm, {}), **options}
+    algorithm = getattr(agl_torch, algorithm)(**given)
     algorithm.rollout_config = algorithm.rollout_config.model_copy(
         update={"retry_condition": ["unresponsive", "failed"]}
     )
@@ -57,8 +48,8 @@ def train(folder, cases, *, adapter, algorithm="GRPO", **options):
             n_runners=1,
             adapter={"type": "rows", **adapter},
             llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
-        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
-    return script, store, algorithm
+        ).fit(agent_of(script), tasks, val_dataset=tasks[:val] or None)
+    return script, store
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
@@ -71,16 +62,16 @@ def run(request, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 async def test_each_call_is_in_the_bin_that_a_person_names(run, case):
-    _, store, _ = run
+    _, store = run
     assert (await accounts(store))[case] == TABLE[case]
 
 
 def test_the_judge_of_the_user_answers_while_the_policy_is_trained(run):
-    script, _, _ = run
+    script, _ = run
     assert script.judged == {200: 2 * COPIES - 1, 503: 1}
 
 
 def test_credit_per_call_trains_what_its_own_reward_sets_apart(tmp_path):
-    _, store, _ = train(tmp_path, ["credit_per_call"], adapter={"credit": "per_call"})
+    _, store = train(tmp_path, ["credit_per_call"], adapter={"credit": "per_call"})
     # Rollouts have [1, 1/4], [0, 1/4] and [0, 1/4]; their mean is 7/24, which no reward equals.
     assert asyncio.run(accounts(store)) == {"credit_per_call": {"trained": 6}}

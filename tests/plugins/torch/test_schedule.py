@@ -107,6 +107,8 @@ def has(made, options):
         *((one, *row) for one in EVERY for row in DO_NOTHING if has(one, row[0])),
         (agl_torch.RLOO, {"group_size": 1}, "compares rollouts of one task"),
         (agl_torch.GRPO, {"group_size": 1}, "compares rollouts of one task"),
+        (agl_torch.GRPO, {"max_staleness": 1, "max_refills": 2}, "max_refills cannot be had"),
+        (agl_torch.GRPO, {"max_staleness": -1}, "max_staleness"),
         *(
             (one, {"max_refills": 1}, "compares no groups that could be refilled")
             for one in (agl_torch.PPO, agl_torch.ReinforcePlusPlus)
