@@ -4,9 +4,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -62,7 +60,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
+def _log_as_before():
     """What a test sets up of agl's log, as each command does, ends with the test; and so does the
     console, which knows from its first line whether it has colours.
     """
@@ -75,14 +73,14 @@ def _log_as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """The test's own folder, which is that of the process meanwhile."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def store(memory_store: Any) -> Any:
+def store(memory_store):
     return memory_store
 
 
@@ -95,7 +93,7 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def agl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+def agl(capsys):
     """Runs a command of ``agl`` in this process."""
 
     def call(*arguments: str) -> Result:

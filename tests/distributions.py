@@ -1,7 +1,7 @@
 """Distributions made for one test."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,7 +11,7 @@ Install = Callable[..., Path]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Install]:
+def install(tmp_path, monkeypatch):
     """``install("agl-x", {"x.py": source}, {"agl.algorithms": {"x": "x:X"}})``.
 
     Real metadata and modules, in a folder on sys.path.

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def write_project(folder: Path, *tasks: object) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def project(tmp_path, monkeypatch):
     write_project(tmp_path, 1, 0.5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -77,7 +77,6 @@ def begin(agl: Agl, *overrides: str) -> str:
     result = agl("run", "agl.yaml", *overrides)
     assert (result.code == 1) == any("stop_after=1" in each for each in overrides), result.err
     found = re.search(r"^run: (\S+)$", result.err, re.MULTILINE)
-    assert found is not None
     return found[1]
 
 

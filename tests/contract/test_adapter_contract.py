@@ -8,12 +8,7 @@ from agl_testing.adapter_contract import AdapterContract
 
 pytest.importorskip("agl_adapters")
 
-from agl_adapters import (
-    LlmProxyTraceToTriplet,
-    TracerTraceToTriplet,
-    TraceToMessages,
-    TraceToRows,
-)
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToRows
 
 pytestmark = pytest.mark.plugins
 
@@ -35,7 +30,7 @@ class TestAdapters(AdapterContract):
             SpanNames,
         ]
     )
-    def adapter(self, request: pytest.FixtureRequest) -> TraceAdapter:
+    def adapter(self, request):
         return request.param()
 
 
@@ -68,7 +63,7 @@ class OrderBound(TraceAdapter[list[str]]):
         return [span.span_id for span in source]
 
 
-def test_the_suite_refuses_adapters_that_break_the_contract() -> None:
+def test_the_suite_refuses_adapters_that_break_the_contract():
     suite, spans = AdapterContract(), AdapterContract.spans.__wrapped__(AdapterContract())
     for remembering in (Stateful(), Growing()):
         with pytest.raises(AssertionError):

@@ -2,19 +2,17 @@
 
 import re
 import types
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-import agl
 from agl_testing.tracer_contract import *  # noqa: F403
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "choose-a-tracer.md"
 
 
 @pytest.fixture(scope="module")
-def documented() -> types.ModuleType:
+def documented():
     """The page's own text, as the module that it says it is."""
     block = re.search(r'```python file="list_tracer.py"\n(.*?)```', PAGE.read_text(), re.S)
     assert block is not None
@@ -24,7 +22,7 @@ def documented() -> types.ModuleType:
 
 
 @pytest.fixture
-def tracer(documented: types.ModuleType) -> Generator[agl.Tracer]:
+def tracer(documented):
     tracer = documented.ListTracer()
     with tracer.lifespan():
         yield tracer

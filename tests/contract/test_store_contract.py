@@ -1,7 +1,7 @@
 """The store contract over every store that ships with the core."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,7 @@ def sqlite(folder: Path) -> LightningStore:
 
 
 @pytest.fixture(params=[in_memory, sqlite])
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[LightningStore, None]:
+async def store(request, tmp_path):
     make: Callable[[Path], LightningStore] = request.param
     store = make(tmp_path)
     yield store

@@ -1,11 +1,7 @@
 """The store contract over HTTP: a client of a server of each store, and the server as a store."""
 
-from collections.abc import AsyncGenerator
-from pathlib import Path
-
 import pytest
 
-from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
@@ -20,9 +16,7 @@ OTHERS = [
 
 
 @pytest.fixture(params=["client of sqlite", *OTHERS])
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[LightningStore, None]:
+async def store(request, tmp_path):
     side, backend = request.param.split(" of ")
     inner = (
         InMemoryLightningStore(scan_interval_seconds=0.05)

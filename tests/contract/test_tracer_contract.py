@@ -105,7 +105,7 @@ class MinimalTracer(agl.Tracer):
 
 
 @pytest.fixture(params=[agl.OtelTracer, MinimalTracer])
-def tracer(request: pytest.FixtureRequest) -> Generator[agl.Tracer]:
+def tracer(request):
     tracer = request.param()
     tracer.init()
     tracer.init_worker(0, None)

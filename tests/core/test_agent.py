@@ -25,7 +25,7 @@ def run(agent: FunctionalLitAgent[Any], **resources: agl.ResourceUnion) -> Any:
 # --- injection
 
 
-def test_parameters_are_filled_by_name() -> None:
+def test_parameters_are_filled_by_name():
     @agl.rollout
     def agent(task, llm, prompt_template, rollout, resources):
         return [task, llm, prompt_template, rollout, resources]
@@ -34,7 +34,7 @@ def test_parameters_are_filled_by_name() -> None:
     assert run(agent, **resources) == ["the task", MAIN, PROMPT, ROLLOUT, resources]
 
 
-def test_parameters_are_filled_by_annotation() -> None:
+def test_parameters_are_filled_by_annotation():
     @agl.rollout
     def agent(
         question: str,
@@ -49,7 +49,7 @@ def test_parameters_are_filled_by_annotation() -> None:
     assert run(agent, **resources) == ["the task", MAIN, PROMPT, ROLLOUT, resources]
 
 
-def test_string_and_optional_annotations_count() -> None:
+def test_string_and_optional_annotations_count():
     @agl.rollout
     def agent(
         task: "dict[str, str]",
@@ -62,7 +62,7 @@ def test_string_and_optional_annotations_count() -> None:
     assert run(agent, a=PROMPT, b=MAIN) == [MAIN, PROMPT, ROLLOUT]
 
 
-def test_annotation_that_only_type_checkers_can_resolve_counts() -> None:
+def test_annotation_that_only_type_checkers_can_resolve_counts():
     @agl.rollout
     def agent(task: "NotImported", model: "types.ProxyLLM"):  # noqa: F821
         return model
@@ -70,7 +70,7 @@ def test_annotation_that_only_type_checkers_can_resolve_counts() -> None:
     assert run(agent, b=MAIN) == MAIN
 
 
-def test_task_may_be_named_and_stand_anywhere() -> None:
+def test_task_may_be_named_and_stand_anywhere():
     @agl.rollout
     def agent(llm, task):
         return task
@@ -78,7 +78,7 @@ def test_task_may_be_named_and_stand_anywhere() -> None:
     assert run(agent, llm=MAIN) == "the task"
 
 
-def test_resource_of_the_same_name_goes_before_the_first_of_the_kind() -> None:
+def test_resource_of_the_same_name_goes_before_the_first_of_the_kind():
     @agl.rollout
     def agent(task, planner: agl.LLM, critic: agl.LLM):
         return planner, critic
@@ -86,7 +86,7 @@ def test_resource_of_the_same_name_goes_before_the_first_of_the_kind() -> None:
     assert run(agent, critic=SMALL, planner=MAIN) == (MAIN, SMALL)
 
 
-def test_unknown_parameter_with_a_default_keeps_it_unless_a_resource_has_its_name() -> None:
+def test_unknown_parameter_with_a_default_keeps_it_unless_a_resource_has_its_name():
     @agl.rollout
     def agent(task, style="plain", *args, temperature: float = 0.5, **kwargs):
         return style, args, temperature, kwargs
@@ -95,7 +95,7 @@ def test_unknown_parameter_with_a_default_keeps_it_unless_a_resource_has_its_nam
     assert run(agent, style=PROMPT) == (PROMPT, (), 0.5, {})
 
 
-def test_missing_resource_keeps_the_default() -> None:
+def test_missing_resource_keeps_the_default():
     @agl.rollout
     def agent(task, llm: agl.LLM | None = None):
         return llm
@@ -103,7 +103,7 @@ def test_missing_resource_keeps_the_default() -> None:
     assert run(agent) is None
 
 
-def test_positional_only_and_keyword_only_parameters_work() -> None:
+def test_positional_only_and_keyword_only_parameters_work():
     @agl.rollout
     def agent(task, rollout, /, *, llm):
         return task, rollout, llm
@@ -111,7 +111,7 @@ def test_positional_only_and_keyword_only_parameters_work() -> None:
     assert run(agent, x=MAIN) == ("the task", ROLLOUT, MAIN)
 
 
-def test_callable_objects_and_partials_become_agents() -> None:
+def test_callable_objects_and_partials_become_agents():
     class Agent:
         def __init__(self, factor: int) -> None:
             self.factor = factor
@@ -129,7 +129,7 @@ def test_callable_objects_and_partials_become_agents() -> None:
 # --- what is refused at decoration
 
 
-def test_parameter_that_nothing_can_fill_is_refused_by_name() -> None:
+def test_parameter_that_nothing_can_fill_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"agent 'agent': nothing to pass for parameter 'model'"):
 
         @agl.rollout
@@ -137,7 +137,7 @@ def test_parameter_that_nothing_can_fill_is_refused_by_name() -> None:
             return 0.0
 
 
-def test_agent_without_a_task_is_refused() -> None:
+def test_agent_without_a_task_is_refused():
     with pytest.raises(ConfigError, match=r"first parameter is the task; got 'llm'"):
 
         @agl.rollout
@@ -151,7 +151,7 @@ def test_agent_without_a_task_is_refused() -> None:
             return 0.0
 
 
-def test_special_decorators_need_their_resource() -> None:
+def test_special_decorators_need_their_resource():
     with pytest.raises(ConfigError, match=r"@llm_rollout 'agent': no parameter takes the llm"):
 
         @agl.llm_rollout
@@ -168,7 +168,7 @@ def test_special_decorators_need_their_resource() -> None:
 # --- what is refused at run time
 
 
-def test_missing_resource_names_the_parameter_and_what_there_is() -> None:
+def test_missing_resource_names_the_parameter_and_what_there_is():
     @agl.rollout
     def agent(task, llm):
         return 0.0
@@ -183,7 +183,7 @@ def test_missing_resource_names_the_parameter_and_what_there_is() -> None:
         run(agent)
 
 
-def test_two_models_are_told_apart_by_name_only() -> None:
+def test_two_models_are_told_apart_by_name_only():
     @agl.rollout
     def agent(task, planner: agl.LLM, critic: agl.LLM):
         return 0.0
@@ -195,7 +195,7 @@ def test_two_models_are_told_apart_by_name_only() -> None:
 # --- proxies
 
 
-def test_proxy_becomes_a_plain_llm_of_the_attempt() -> None:
+def test_proxy_becomes_a_plain_llm_of_the_attempt():
     @agl.rollout
     def agent(task, llm, resources):
         return llm, resources
@@ -207,7 +207,7 @@ def test_proxy_becomes_a_plain_llm_of_the_attempt() -> None:
     assert resources == {"main": llm}
 
 
-def test_proxy_is_kept_when_asked_for() -> None:
+def test_proxy_is_kept_when_asked_for():
     @agl.llm_rollout(strip_proxy=False)
     def agent(task, llm):
         return llm
@@ -218,7 +218,7 @@ def test_proxy_is_kept_when_asked_for() -> None:
 # --- the decorated object
 
 
-def test_decorated_function_is_still_callable() -> None:
+def test_decorated_function_is_still_callable():
     @agl.rollout
     def agent(task: str, llm: agl.LLM) -> float:
         """Doc."""
@@ -230,7 +230,7 @@ def test_decorated_function_is_still_callable() -> None:
     assert isinstance(agent, agl.LitAgent)
 
 
-async def test_decorated_coroutine_function_is_still_one() -> None:
+async def test_decorated_coroutine_function_is_still_one():
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
         return len(task) / 10
@@ -241,7 +241,7 @@ async def test_decorated_coroutine_function_is_still_one() -> None:
     assert await agent.rollout_method("val")("four", {"x": MAIN}, ROLLOUT) == 0.4  # type: ignore
 
 
-async def test_callable_object_with_async_call_is_async() -> None:
+async def test_callable_object_with_async_call_is_async():
     class Agent:
         async def __call__(self, task: str) -> float:
             return 1.0
@@ -258,7 +258,7 @@ def method_name(agent: agl.LitAgent[Any], mode: Any) -> str:
     return agent.rollout_method(mode).__name__
 
 
-def test_mode_chooses_the_most_specific_method() -> None:
+def test_mode_chooses_the_most_specific_method():
     class Agent(agl.LitAgent[str]):
         def rollout(self, task, resources, rollout):
             return 0.0
@@ -272,7 +272,7 @@ def test_mode_chooses_the_most_specific_method() -> None:
     assert not agent.is_async()
 
 
-def test_coroutine_method_goes_before_the_plain_one() -> None:
+def test_coroutine_method_goes_before_the_plain_one():
     class Agent(agl.LitAgent[str]):
         def rollout(self, task, resources, rollout):
             return 0.0
@@ -289,7 +289,7 @@ def test_coroutine_method_goes_before_the_plain_one() -> None:
     assert Agent().is_async()
 
 
-def test_agent_that_is_async_in_one_mode_only_is_not_async() -> None:
+def test_agent_that_is_async_in_one_mode_only_is_not_async():
     class Agent(agl.LitAgent[str]):
         async def training_rollout_async(self, task, resources, rollout):
             return 0.0
@@ -300,7 +300,7 @@ def test_agent_that_is_async_in_one_mode_only_is_not_async() -> None:
     assert not Agent().is_async()
 
 
-def test_agent_without_a_method_for_the_mode_is_refused() -> None:
+def test_agent_without_a_method_for_the_mode_is_refused():
     class Agent(agl.LitAgent[str]):
         def training_rollout(self, task, resources, rollout):
             return 0.0
@@ -309,7 +309,7 @@ def test_agent_without_a_method_for_the_mode_is_refused() -> None:
         Agent().rollout_method("val")
 
 
-def test_subclass_need_not_call_the_base_constructor() -> None:
+def test_subclass_need_not_call_the_base_constructor():
     class Agent(agl.LitAgent[str]):
         def __init__(self, turns: int) -> None:
             self.turns = turns
@@ -326,7 +326,7 @@ def test_subclass_need_not_call_the_base_constructor() -> None:
     assert agl.LitAgent(trained_agents="write|rewrite").trained_agents == "write|rewrite"
 
 
-def test_tracer_is_the_runners_outside_of_a_rollout() -> None:
+def test_tracer_is_the_runners_outside_of_a_rollout():
     @agl.rollout
     def agent(task):
         return 0.0
@@ -338,7 +338,7 @@ def test_tracer_is_the_runners_outside_of_a_rollout() -> None:
         assert agent.tracer is tracer
 
 
-def test_parameters_of_other_names_are_filled_by_their_order() -> None:
+def test_parameters_of_other_names_are_filled_by_their_order():
     class Agent(agl.LitAgent[str]):
         def rollout(self, t, res, ro):  # type: ignore
             return [t, res, ro]
@@ -347,7 +347,7 @@ def test_parameters_of_other_names_are_filled_by_their_order() -> None:
     assert Agent().rollout_method("val").__name__ == "rollout"
 
 
-def test_bare_address_of_the_gateway_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_bare_address_of_the_gateway_is_warned_about_once(caplog):
     from agl.types import resources
 
     resources._warn_of_bare_address.cache_clear()
@@ -362,7 +362,7 @@ def test_bare_address_of_the_gateway_is_warned_about_once(caplog: pytest.LogCapt
     assert "recorded for no rollout" in message
 
 
-def test_run_that_lacks_a_resource_is_refused_before_it_starts() -> None:
+def test_run_that_lacks_a_resource_is_refused_before_it_starts():
     @agl.rollout
     def needs_llm(task: str, llm: agl.LLM) -> float:
         raise AssertionError("it must not run")
@@ -383,7 +383,7 @@ def test_run_that_lacks_a_resource_is_refused_before_it_starts() -> None:
         trainer.fit(needs_prompt, ["x"])
 
 
-def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs() -> None:
+def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs():
     class Publishes(agl.Baseline):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             prompt = agl.PromptTemplate(template="hi")
@@ -402,7 +402,7 @@ def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs() -> None:
     assert list(algorithm.rewards.values()) == [1.0, None]  # 0.5 was on the way
 
 
-async def test_resource_that_the_store_has_already_is_enough() -> None:
+async def test_resource_that_the_store_has_already_is_enough():
 
     @agl.rollout
     def needs_prompt(task: str, prompt: agl.PromptTemplate) -> float:
@@ -415,6 +415,6 @@ async def test_resource_that_the_store_has_already_is_enough() -> None:
     assert result.mean_reward == 1.0
 
 
-def test_placeholder_without_a_value_is_named() -> None:
+def test_placeholder_without_a_value_is_named():
     with pytest.raises(KeyError, match=r"asks for 'nme'; format\(\) was given name, x"):
         agl.PromptTemplate(template="Say {nme}").format(name="a", x=1)

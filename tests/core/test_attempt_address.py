@@ -11,19 +11,19 @@ def llm(**fields: str) -> ProxyLLM:
     return ProxyLLM(endpoint="http://127.0.0.1:4000/v1", model="m", **fields)
 
 
-def test_without_a_token_the_address_is_that_of_the_guides() -> None:
+def test_without_a_token_the_address_is_that_of_the_guides():
     address = "http://127.0.0.1:4000/rollout/ro-1/attempt/at-1/v1"
     assert llm(api_key="k").get_base_url("ro-1", "at-1") == address
 
 
-def test_with_a_token_the_address_has_it() -> None:
+def test_with_a_token_the_address_has_it():
     proxy = llm(api_key="k").opened("a-token")
     address = "http://127.0.0.1:4000/rollout/ro-1/attempt/at-1/token/a-token/v1"
     assert proxy.get_base_url("ro-1", "at-1") == address
     assert proxy.get_base_url() == "http://127.0.0.1:4000/v1"
 
 
-async def test_what_an_attempt_gets_opens_nothing_else() -> None:
+async def test_what_an_attempt_gets_opens_nothing_else():
     store = InMemoryLightningStore()
     rollout = await store.start_rollout(input="task")
     ids = rollout.rollout_id, rollout.attempt.attempt_id
@@ -34,10 +34,9 @@ async def test_what_an_attempt_gets_opens_nothing_else() -> None:
     assert token in bound.endpoint
     assert "the key" not in f"{bound!r} {opened.model_dump()}"
     grant = await read_token(store, token)
-    assert grant is not None
     assert (grant.role, grant.rollout_id, grant.attempt_id) == ("model", *ids)
 
 
-def test_one_id_is_no_address() -> None:
+def test_one_id_is_no_address():
     with pytest.raises(ConfigError, match="both ids or neither"):
         llm(attempt_token="t").of_attempt("ro-1", None)

@@ -11,11 +11,10 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tests.run_project import AGENT, LEARN, Agl, begin, stored
+from tests.run_project import AGENT, LEARN, begin, stored
 
 from agl_runs.local_runs import runs_here, runs_in
 from agl_runs.records import RunStart
@@ -25,7 +24,7 @@ from agl_sqlite import SqliteLightningStore
 pytestmark = pytest.mark.usefixtures("project")
 
 
-def test_run_that_stops_says_how_it_goes_on_and_does(agl: Agl, project: Path) -> None:
+def test_run_that_stops_says_how_it_goes_on_and_does(agl, project):
     result = agl("run", "agl.yaml", "algorithm.stop_after=1")
     run, folder, *said = result.err.splitlines()
     run_id = run.removeprefix("run: ")
@@ -48,7 +47,7 @@ def test_run_that_stops_says_how_it_goes_on_and_does(agl: Agl, project: Path) ->
     assert written["algorithm"]["stop_after"] is None
 
 
-def test_newest_run_goes_on_where_none_is_named(agl: Agl) -> None:
+def test_newest_run_goes_on_where_none_is_named(agl):
     begin(agl, "algorithm.steps=1")
     second = begin(agl, "algorithm.steps=1")
     result = agl("run", "agl.yaml", "--resume", "algorithm.steps=2")
@@ -57,7 +56,7 @@ def test_newest_run_goes_on_where_none_is_named(agl: Agl) -> None:
     assert "algorithm.steps: 1 then, 2 now" in result.err
 
 
-def test_newest_run_that_has_not_come_to_its_end_goes_on(agl: Agl) -> None:
+def test_newest_run_that_has_not_come_to_its_end_goes_on(agl):
     stopped = begin(agl, "algorithm.stop_after=1")
     begin(agl)
     folder = Path("agl-runs/running")
@@ -80,9 +79,7 @@ def test_newest_run_that_has_not_come_to_its_end_goes_on(agl: Agl) -> None:
         ("agl.yaml", "algorithm.steps=3", "--resume"),
     ],
 )
-def test_run_goes_on_in_whatever_order_file_and_overrides_stand(
-    agl: Agl, arguments: tuple[str, ...]
-) -> None:
+def test_run_goes_on_in_whatever_order_file_and_overrides_stand(agl, arguments):
     run_id = begin(agl)
     result = agl("run", *arguments)
     assert result.code == 0, result.err
@@ -90,13 +87,13 @@ def test_run_goes_on_in_whatever_order_file_and_overrides_stand(
     assert stored(run_id)["config"]["algorithm"]["steps"] == 3
 
 
-def test_force_is_for_a_run_that_goes_on(agl: Agl) -> None:
+def test_force_is_for_a_run_that_goes_on(agl):
     result = agl("run", "agl.yaml", "--force")
     assert result.code == 2
     assert result.err == "agl: --force is for a run that goes on; add --resume\n"
 
 
-def test_where_no_run_can_go_on_those_that_could_be_named_are(agl: Agl) -> None:
+def test_where_no_run_can_go_on_those_that_could_be_named_are(agl):
     result = agl("run", "--resume")
     assert (result.code, "; begin one with agl run FILE\n" in result.err) == (2, True)
     Path("agl-runs/a-broken-one").mkdir(parents=True)
@@ -106,7 +103,7 @@ def test_where_no_run_can_go_on_those_that_could_be_named_are(agl: Agl) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "end of the id", "folder"])
-def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl: Agl, name: str) -> None:
+def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl, name):
     first = begin(agl)
     begin(agl)
     names = {"id": first, "end of the id": first[-4:], "folder": f"agl-runs/{first}"}
@@ -115,7 +112,7 @@ def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl: Agl, name: str) 
     assert f"run: {first}\n" in result.err
 
 
-def test_run_is_found_in_the_store_that_the_file_names(agl: Agl) -> None:
+def test_run_is_found_in_the_store_that_the_file_names(agl):
     store = "store={type: sqlite, path: kept.db}"
     run_id = begin(agl, store)
     assert agl("run", "agl.yaml", "--resume", run_id).code == 2
@@ -136,9 +133,7 @@ def test_run_is_found_in_the_store_that_the_file_names(agl: Agl) -> None:
     ],
     ids=["option", "data", "agent", "algorithm", "fewer steps"],
 )
-def test_run_that_would_be_another_is_refused_and_forced(
-    agl: Agl, project: Path, change: dict[str, Any], words: str
-) -> None:
+def test_run_that_would_be_another_is_refused_and_forced(agl, project, change, words):
     run_id = begin(agl)
     options = change.pop("options", [])
     for name, text in change.items():
@@ -157,9 +152,7 @@ def test_run_that_would_be_another_is_refused_and_forced(
     assert re.fullmatch(words, difference)
 
 
-def test_versions_of_what_models_run_on_are_recorded_and_compared(
-    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_of_what_models_run_on_are_recorded_and_compared(agl, project, monkeypatch):
     def install(version: str) -> None:
         about = project / "site" / "torch.dist-info" / "METADATA"
         about.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +170,7 @@ def test_versions_of_what_models_run_on_are_recorded_and_compared(
     assert (result.code, "torch: version 97.8.1 then, 97.9.0 now" in result.err) == (2, True)
 
 
-def test_configuration_with_a_hidden_secret_asks_for_the_file(agl: Agl) -> None:
+def test_configuration_with_a_hidden_secret_asks_for_the_file(agl):
     run_id = begin(agl, "algorithm.api_key=sk-0123456789abcdef0123")
     assert stored(run_id)["config"]["algorithm"]["api_key"] == "***"
     result = agl("run", "--resume", run_id)
@@ -192,7 +185,7 @@ def rollouts_in(folder: Path) -> int:
         return connection.execute("SELECT count(*) FROM rollout").fetchone()[0]
 
 
-def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl: Agl, project: Path) -> None:
+def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl, project):
     run_id = begin(agl, "algorithm.stop_after=1")
     folder, copy = project / "agl-runs" / run_id, project / "agl-runs/backup"
     shutil.copytree(folder, copy)
@@ -212,8 +205,8 @@ def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl: Agl, pro
 @pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "copied"])
 @pytest.mark.parametrize("how", [["--resume"], ["--resume", "RUN"], ["agl.yaml", "--resume"]])
 def test_project_that_was_moved_or_copied_goes_on_where_it_is(
-    agl: Agl, project: Path, is_moved: bool, how: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    agl, project, is_moved, how, monkeypatch
+):
     first, second = project / "first", project / "second"
     first.mkdir()
     for name in ("runs_agent.py", "runs_learn.py", "tasks.jsonl", "agl.yaml"):
@@ -237,7 +230,7 @@ def test_project_that_was_moved_or_copied_goes_on_where_it_is(
         assert rollouts_in(first / "agl-runs" / run_id) == 2
 
 
-def test_run_of_a_file_goes_on_from_python_and_back(agl: Agl) -> None:
+def test_run_of_a_file_goes_on_from_python_and_back(agl):
     import agl as package
 
     run_id = begin(agl, "algorithm.stop_after=1")
@@ -263,7 +256,7 @@ def test_run_of_a_file_goes_on_from_python_and_back(agl: Agl) -> None:
     assert (record["status"], starts) == ("finished", [[], [], ["algorithm.steps: 2 then, 3 now"]])
 
 
-def test_run_goes_on_with_another_strategy(agl: Agl, project: Path) -> None:
+def test_run_goes_on_with_another_strategy(agl, project):
     run_id = begin(agl, "algorithm.stop_after=1", "strategy={type: shm, main_thread: algorithm}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -280,7 +273,7 @@ def test_run_goes_on_with_another_strategy(agl: Agl, project: Path) -> None:
     assert (result.code, "config.yaml: strategy.nope: unknown" in result.err) == (2, True)
 
 
-def test_run_that_is_refused_leaves_no_folder(agl: Agl, project: Path) -> None:
+def test_run_that_is_refused_leaves_no_folder(agl, project):
     (project / "own").mkdir()
     (project / "own/run.json").write_text('{"run": "other", "generation": 2}')
     own = "run_dir = 'own'\n\n    async def run("
@@ -291,7 +284,7 @@ def test_run_that_is_refused_leaves_no_folder(agl: Agl, project: Path) -> None:
     assert list((project / "agl-runs").iterdir()) == []
 
 
-def test_run_of_python_is_not_gone_on_with_without_a_file(agl: Agl) -> None:
+def test_run_of_python_is_not_gone_on_with_without_a_file(agl):
     run_id = begin(agl)
     Path("agl-runs", run_id, "config.yaml").unlink()
     result = agl("run", "--resume")
@@ -299,9 +292,7 @@ def test_run_of_python_is_not_gone_on_with_without_a_file(agl: Agl) -> None:
     assert (result.code, words in result.err) == (2, True)
 
 
-def test_run_goes_on_where_its_paths_are_meant(
-    agl: Agl, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_goes_on_where_its_paths_are_meant(agl, project, monkeypatch):
     (project / "runs_learn.py").write_text(
         LEARN.replace("self.steps,", "assert os.path.exists('weights'); self.steps,", 1)
     )
@@ -316,14 +307,13 @@ def test_run_goes_on_where_its_paths_are_meant(
 
 
 @pytest.mark.parametrize("lines", [1, 4])
-def test_run_goes_on_when_the_reader_of_its_log_is_gone(project: Path, lines: int) -> None:
+def test_run_goes_on_when_the_reader_of_its_log_is_gone(project, lines):
     command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])}
     with (project / "out").open("w") as out:
         process = subprocess.Popen(
             [*command, "algorithm.steps=4"], stdout=out, stderr=subprocess.PIPE, env=environment
         )
-        assert process.stderr is not None
         for _ in range(lines):
             process.stderr.readline()
         process.stderr.close()

@@ -1,19 +1,13 @@
 """Components are built from any form in which they may be given, or refused by name."""
 
 import sys
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agl
-from agl.errors import (
-    BrokenComponentError,
-    ConfigError,
-    DatasetError,
-    UnknownComponentError,
-)
+from agl.errors import BrokenComponentError, ConfigError, DatasetError, UnknownComponentError
 from agl.plugins.build import build_component, plan_component
 from agl_runs.config.file import CheckedConfig, check_config, load_config
 from agl_runs.config.overrides import apply_overrides, parse_yaml
@@ -50,7 +44,7 @@ def build(spec: Any, **options: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _importable() -> Generator[None]:
+def _importable():
     # The tests are not on sys.path; a user's module is.
     sys.modules["my_learning"] = sys.modules[__name__]
     yield
@@ -73,7 +67,7 @@ def _importable() -> Generator[None]:
         ({"type": "my_learning:ready"}, 7),
     ],
 )
-def test_component_is_built_from_any_form(spec: Any, n: int) -> None:
+def test_component_is_built_from_any_form(spec, n):
     built = build(spec)
     assert isinstance(built, Learn)
     assert built.n == n
@@ -81,18 +75,18 @@ def test_component_is_built_from_any_form(spec: Any, n: int) -> None:
         assert built is ready
 
 
-def test_registered_name_is_built() -> None:
+def test_registered_name_is_built():
     assert isinstance(build("baseline"), agl.Baseline)
     assert build({"type": "baseline", "n_epochs": 3}).n_epochs == 3
 
 
-def test_none_takes_the_default_or_stays_none() -> None:
+def test_none_takes_the_default_or_stays_none():
     assert build(None) is None
     assert isinstance(build(None, default="baseline"), agl.Baseline)
     assert build(None, default=ready) is ready
 
 
-def test_dict_without_type_holds_options_of_the_default() -> None:
+def test_dict_without_type_holds_options_of_the_default():
     assert build({"n": 3}, default=Learn).n == 3
     built = build({"n": 3}, default={"type": Learn, "rate": 0.5, "n": 1})
     assert (built.n, built.rate) == (3, 0.5)
@@ -102,7 +96,7 @@ def test_dict_without_type_holds_options_of_the_default() -> None:
         build({"n": 3}, group=None)
 
 
-def test_optional_defaults_go_only_where_they_are_taken_and_not_given() -> None:
+def test_optional_defaults_go_only_where_they_are_taken_and_not_given():
     assert build(Learn, optional_defaults={"n": 5, "unknown": 1}).n == 5
     assert build({"type": Learn, "n": 2}, optional_defaults={"n": 5}).n == 2
     assert build(ready, optional_defaults={"n": 5}).n == 7
@@ -130,18 +124,14 @@ def test_optional_defaults_go_only_where_they_are_taken_and_not_given() -> None:
         ),
     ],
 )
-def test_wrong_component_is_refused_in_one_line(
-    spec: Any, error: type[Exception], message: str
-) -> None:
+def test_wrong_component_is_refused_in_one_line(spec, error, message):
     with pytest.raises(error) as caught:
         build(spec, where="f")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_module_that_fails_to_import_is_named_with_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_that_fails_to_import_is_named_with_the_cause(tmp_path, monkeypatch):
     (tmp_path / "fails_inside.py").write_text("import no_such_engine")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as caught:
@@ -151,7 +141,7 @@ def test_module_that_fails_to_import_is_named_with_the_cause(
     )
 
 
-def test_component_that_misses_a_module_when_built_says_what_to_install(install: Any) -> None:
+def test_component_that_misses_a_module_when_built_says_what_to_install(install):
     source = """
         import agl
 
@@ -168,7 +158,7 @@ def test_component_that_misses_a_module_when_built_says_what_to_install(install:
         build("x", where="f")
 
 
-def test_planning_builds_nothing() -> None:
+def test_planning_builds_nothing():
     plan = plan_component(
         {"type": "my_learning:Learn", "n": -1}, group="agl.algorithms", expected_type=agl.Algorithm
     )
@@ -182,11 +172,11 @@ def test_planning_builds_nothing() -> None:
     ("text", "value"),
     [("1e-6", 1e-6), ("4", 4), ("-2.5E3", -2500.0), ("[a, 1]", ["a", 1]), ("", None), ("a", "a")],
 )
-def test_yaml_values(text: str, value: Any) -> None:
+def test_yaml_values(text, value):
     assert parse_yaml(text, "x") == value
 
 
-def test_aliases_are_taken() -> None:
+def test_aliases_are_taken():
     text = "a: &a {lr: 1}\nb: {<<: *a, n: [*a, *a]}"
     assert parse_yaml(text, "x") == {"a": {"lr": 1}, "b": {"lr": 1, "n": [{"lr": 1}] * 2}}
 
@@ -202,14 +192,14 @@ def test_aliases_are_taken() -> None:
         ("a: !!python/object:os.system 1", "f.yaml, line 1: not YAML: "),
     ],
 )
-def test_text_that_is_no_yaml_is_refused_with_its_line(text: str, message: str) -> None:
+def test_text_that_is_no_yaml_is_refused_with_its_line(text, message):
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f.yaml")
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_overrides_lead_into_blocks_names_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overrides_lead_into_blocks_names_and_lists(capsys):
     values: dict[str, Any] = {"algorithm": "apo", "hooks": ["a:b", "c:d"], "store": {"path": "x"}}
     values["strategy"] = {"type": "shm", "main_thread": "runner"}
     overrides = [
@@ -242,13 +232,13 @@ def test_overrides_lead_into_blocks_names_and_lists(capsys: pytest.CaptureFixtur
         ("a.b.c=1 then a.b=2", "'a.b=2' replaces what 'a.b.c=1' has set before; give it first"),
     ],
 )
-def test_wrong_override_is_refused(override: str, message: str) -> None:
+def test_wrong_override_is_refused(override, message):
     with pytest.raises(ConfigError) as caught:
         apply_overrides({"runners": 2, "hooks": ["a"]}, override.split(" then "))
     assert message in str(caught.value)
 
 
-def test_secrets_are_redacted_and_vocabulary_is_not() -> None:
+def test_secrets_are_redacted_and_vocabulary_is_not():
     shown = redact(
         {
             "api_key": "sk-1",
@@ -311,7 +301,7 @@ resources:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def project(tmp_path, monkeypatch):
     (tmp_path / "cfg_agent.py").write_text(AGENT)
     (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n')
     (tmp_path / "empty.jsonl").write_text("")
@@ -325,7 +315,7 @@ def check(project: Path, *overrides: str) -> CheckedConfig:
     return check_config(load_config(project / "agl.yaml", overrides), run_dir=project / "run")
 
 
-def test_whole_file_is_loaded_and_nothing_is_left_behind(project: Path) -> None:
+def test_whole_file_is_loaded_and_nothing_is_left_behind(project):
     checked = check(
         project,
         "runners=3",
@@ -349,7 +339,7 @@ def test_whole_file_is_loaded_and_nothing_is_left_behind(project: Path) -> None:
     assert check(project, "agent=cfg_agent:Agent").agent.__class__.__name__ == "Agent"
 
 
-def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -> None:
+def test_environment_brings_agent_and_tasks_and_a_reward_grades(project):
     whole = ("agent=", "train=", "environment={type: cfg_agent:environment, level: 2}")
     checked = check(project, *whole, "val=tasks.jsonl", "reward=cfg_agent:grade")
     assert (checked.train, checked.val) == ([{"x": 2}] * 2, [{"x": 1}])
@@ -363,9 +353,7 @@ def test_environment_brings_agent_and_tasks_and_a_reward_grades(project: Path) -
         check(project, *whole, "environment.level=0")
 
 
-def test_concurrency_of_the_file_goes_before_the_variable(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrency_of_the_file_goes_before_the_variable(project, monkeypatch):
     monkeypatch.setenv("AGL_CONCURRENCY", "many")
     assert check(project, "concurrency=2").file.config.concurrency == 2
     assert check(project, "runner.concurrency=2").file.config.concurrency is None
@@ -381,11 +369,7 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ("runners=many", ConfigError, "agl.yaml: runners: expected int | None, got 'many'"),
         ("runners=0", ConfigError, "agl.yaml: runners must be at least 1; got 0"),
         ("hooks=cfg_agent:watch", ConfigError, "agl.yaml: hooks: "),
-        (
-            "agent=cfg_agnet:agent",
-            ConfigError,
-            "there is no module 'cfg_agnet'. Did you mean ",
-        ),
+        ("agent=cfg_agnet:agent", ConfigError, "there is no module 'cfg_agnet'. Did you mean "),
         ("agent=cfg_agent:agnet", ConfigError, "has no 'agnet', as 'cfg_agent:agnet' says. Did "),
         ("agent=cfg_agent:plain", ConfigError, "expected an agent (a function with @agl.rollout, "),
         ("agent=cfg_agent:AGENT", ConfigError, "agl.yaml: agent: "),
@@ -412,21 +396,19 @@ def test_concurrency_of_the_file_goes_before_the_variable(
         ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),
     ],
 )
-def test_each_wrong_key_is_refused_in_one_line(
-    project: Path, override: str, error: type[Exception], message: str
-) -> None:
+def test_each_wrong_key_is_refused_in_one_line(project, override, error, message):
     with pytest.raises(error) as caught:
         check(project, override)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_two_numbers_of_runners_are_refused(project: Path) -> None:
+def test_two_numbers_of_runners_are_refused(project):
     with pytest.raises(ConfigError, match="runners=2, and the strategy given has n_runners=3"):
         check(project, "runners=2", "strategy={type: cs, n_runners: 3}")
 
 
-def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no\.yaml: no such file"):
         load_config(tmp_path / "no.yaml")
     (tmp_path / "list.yaml").write_text("- 1")
@@ -434,16 +416,13 @@ def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_config(tmp_path / "list.yaml")
 
 
-def test_resolved_configuration_has_defaults_and_no_secrets(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resolved_configuration_has_defaults_and_no_secrets(project, monkeypatch):
     monkeypatch.setenv("AGL_TEST_SECRET", "hush")
     checked = check(
         project,
         "resources.llm={type: llm, endpoint: http://h/v1, model: m, api_key: '${AGL_TEST_SECRET}'}",
         "strategy={type: cs, token: '${AGL_TEST_SECRET}'}",
     )
-    assert checked.resources is not None
     assert checked.resources["llm"].api_key == "hush"  # pyright: ignore
     resolved = checked.resolved()
     assert resolved["algorithm"]["n_epochs"] == 1

@@ -1,7 +1,5 @@
 """Datasets are read whole or refused with file and line."""
 
-from pathlib import Path
-
 import pytest
 
 from agl.errors import DatasetError
@@ -22,12 +20,12 @@ from agl_runs.config.datasets import load_dataset
         ),
     ],
 )
-def test_text_formats_are_read(tmp_path: Path, name: str, content: str, tasks: list) -> None:
+def test_text_formats_are_read(tmp_path, name, content, tasks):
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert load_dataset(tmp_path / name) == tasks
 
 
-def test_parquet_is_read(tmp_path: Path) -> None:
+def test_parquet_is_read(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -60,9 +58,7 @@ def test_parquet_is_read(tmp_path: Path) -> None:
         ("a.parquet", b"PAR0 no", "a.parquet: not Parquet: "),
     ],
 )
-def test_wrong_files_are_refused_with_file_and_line(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
+def test_wrong_files_are_refused_with_file_and_line(tmp_path, name, content, message):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     if content is not None:
@@ -73,12 +69,12 @@ def test_wrong_files_are_refused_with_file_and_line(
     assert "\n" not in str(caught.value)
 
 
-def test_folder_is_no_dataset(tmp_path: Path) -> None:
+def test_folder_is_no_dataset(tmp_path):
     with pytest.raises(DatasetError, match="no such dataset file"):
         load_dataset(tmp_path)
 
 
-def test_array_in_lines_is_refused(tmp_path: Path) -> None:
+def test_array_in_lines_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('[{"x": 1}, {"x": 2}]\n')
     with pytest.raises(DatasetError, match=r"one line, which is an array of tasks. Name the file"):
         load_dataset(tmp_path / "a.jsonl")

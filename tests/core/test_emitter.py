@@ -34,7 +34,7 @@ def reward_span(value: float, **fields: Any) -> agl.Span:
 # --- rewards
 
 
-def test_reward_is_written_under_the_published_keys() -> None:
+def test_reward_is_written_under_the_published_keys():
     span = agl.emit_reward(0.5, attributes={"meta": {"step": 3}}, propagate=False)
     assert span.name == AGL_ANNOTATION
     assert span.attributes == {
@@ -44,7 +44,7 @@ def test_reward_is_written_under_the_published_keys() -> None:
     }
 
 
-def test_several_rewards_begin_with_the_primary_one() -> None:
+def test_several_rewards_begin_with_the_primary_one():
     span = agl.emit_reward({"style": 1, "truth": 0.5}, primary_key="truth", propagate=False)
     assert [(r.name, r.value) for r in agl.get_rewards_from_span(span)] == [
         ("truth", 0.5),
@@ -58,7 +58,7 @@ def test_several_rewards_begin_with_the_primary_one() -> None:
     "value",
     [True, 1, 0.5, numpy.float32(0.5), numpy.int64(2), numpy.bool_(True), decimal.Decimal("0.5")],
 )
-def test_numbers_of_any_kind_become_floats(value: Any) -> None:
+def test_numbers_of_any_kind_become_floats(value):
     span = agl.emit_reward(value, propagate=False)
     stored = span.attributes["agentlightning.reward.0.value"]
     assert type(stored) is float
@@ -66,13 +66,13 @@ def test_numbers_of_any_kind_become_floats(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, numpy.float64("nan")])
-def test_reward_that_is_not_finite_is_refused(value: float) -> None:
+def test_reward_that_is_not_finite_is_refused(value):
     with pytest.raises(ValueError, match="must be finite"):
         agl.emit_reward(value, propagate=False)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [0.5], 1j, numpy.array([0.5])])
-def test_reward_that_is_no_number_is_refused(value: Any) -> None:
+def test_reward_that_is_no_number_is_refused(value):
     with pytest.raises(TypeError, match="a reward is a number"):
         agl.emit_reward(value, propagate=False)
 
@@ -80,12 +80,12 @@ def test_reward_that_is_no_number_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("reward", "primary_key"), [({}, None), ({"a": 1.0}, "b"), (1.0, "a"), ({}, "a")]
 )
-def test_primary_key_must_fit(reward: Any, primary_key: str | None) -> None:
+def test_primary_key_must_fit(reward, primary_key):
     with pytest.raises(ValueError, match="primary_key"):
         agl.emit_reward(reward, primary_key=primary_key, propagate=False)
 
 
-def test_final_reward_is_the_one_with_the_highest_number() -> None:
+def test_final_reward_is_the_one_with_the_highest_number():
     spans = [reward_span(0.1, sequence_id=3), reward_span(0.2, sequence_id=7)]
     other = agl.Span.from_attributes(attributes={}, name="x", sequence_id=9)
     assert agl.find_final_reward([*spans, other]) == 0.2
@@ -94,12 +94,12 @@ def test_final_reward_is_the_one_with_the_highest_number() -> None:
     assert agl.find_final_reward([other]) is None
 
 
-def test_spans_without_a_number_are_newer_and_keep_their_order() -> None:
+def test_spans_without_a_number_are_newer_and_keep_their_order():
     spans = [reward_span(0.1), reward_span(0.2), reward_span(0.3, sequence_id=7)]
     assert agl.find_final_reward(spans) == 0.2
 
 
-def test_final_reward_of_a_retried_rollout_is_that_of_its_newest_attempt() -> None:
+def test_final_reward_of_a_retried_rollout_is_that_of_its_newest_attempt():
     first = [
         reward_span(0.1, attempt_id="at-1", sequence_id=n, start_time=10.0 + n) for n in range(1, 9)
     ]
@@ -108,7 +108,7 @@ def test_final_reward_of_a_retried_rollout_is_that_of_its_newest_attempt() -> No
     assert agl.find_final_reward([*second, *first]) == 0.9
 
 
-def test_rewards_of_older_spans_are_read() -> None:
+def test_rewards_of_older_spans_are_read():
     old = agl.Span.from_attributes(name=AGL_ANNOTATION, attributes={"reward": 0.25})
     agentops = agl.Span.from_attributes(
         name="grade.task",
@@ -125,12 +125,12 @@ def test_rewards_of_older_spans_are_read() -> None:
 
 
 @pytest.mark.parametrize("value", [None, object(), math.nan])
-def test_annotation_refuses_what_a_span_cannot_hold(value: Any) -> None:
+def test_annotation_refuses_what_a_span_cannot_hold(value):
     with pytest.raises(ValueError, match="attribute 'a'"):
         agl.emit_annotation({"a": value}, propagate=False)
 
 
-async def test_message_comes_back() -> None:
+async def test_message_comes_back():
     (span,) = await traced(lambda: agl.emit_message("hello", attributes={"user": {"id": 7}}))
     assert span.name == AGL_MESSAGE
     assert agl.get_message_value(span) == "hello"
@@ -138,7 +138,7 @@ async def test_message_comes_back() -> None:
     assert agl.get_object_value(span) is None
 
 
-def test_message_must_be_text() -> None:
+def test_message_must_be_text():
     with pytest.raises(TypeError, match="emit_object"):
         agl.emit_message({"a": 1}, propagate=False)  # type: ignore
 
@@ -146,7 +146,7 @@ def test_message_must_be_text() -> None:
 @pytest.mark.parametrize(
     "value", ["text", True, 3, 0.5, None, [1, "x", None], {"a": {"b": [1]}}, {}, 2**70]
 )
-def test_objects_come_back_as_they_were(value: Any) -> None:
+def test_objects_come_back_as_they_were(value):
     span = agl.emit_object(value, propagate=False)
     assert span.name == AGL_OBJECT
     assert agl.get_object_value(span) == value
@@ -154,7 +154,7 @@ def test_objects_come_back_as_they_were(value: Any) -> None:
     assert span.attributes["agentlightning.object.type"] == type(value).__name__
 
 
-def test_object_is_json_as_published() -> None:
+def test_object_is_json_as_published():
     more = {"meta": {"source": ["a", "b"]}}
     span = agl.emit_object({"name": "Ünal", "age": 30}, attributes=more, propagate=False)
     assert span.attributes["meta.source"] == ["a", "b"]
@@ -162,12 +162,12 @@ def test_object_is_json_as_published() -> None:
     assert span.attributes["agentlightning.object.json"] == '{"name": "Ünal", "age": 30}'
 
 
-def test_object_without_json_is_refused() -> None:
+def test_object_without_json_is_refused():
     with pytest.raises(ValueError, match="dict cannot be written as JSON"):
         agl.emit_object({"a": object()}, propagate=False)
 
 
-async def test_exception_is_recorded_with_its_traceback() -> None:
+async def test_exception_is_recorded_with_its_traceback():
     def fail() -> None:
         try:
             raise KeyError("missing")
@@ -194,14 +194,12 @@ async def test_exception_is_recorded_with_its_traceback() -> None:
         (lambda: agl.emit_exception(ValueError()), "exception"),
     ],
 )
-def test_emitting_without_a_tracer_says_what_to_do(emit: Any, what: str) -> None:
+def test_emitting_without_a_tracer_says_what_to_do(emit, what):
     with pytest.raises(RuntimeError, match=f"No active tracer found. Cannot emit {what} span"):
         emit()
 
 
-def test_every_span_is_logged_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_span_is_logged_when_asked_for(monkeypatch, caplog):
     monkeypatch.setenv("AGL_EMITTER_DEBUG", "1")
     with caplog.at_level("INFO", "agl"):
         agl.emit_reward(0.5, propagate=False)
@@ -211,7 +209,7 @@ def test_every_span_is_logged_when_asked_for(
 # --- operations
 
 
-async def test_decorated_function_records_arguments_and_result() -> None:
+async def test_decorated_function_records_arguments_and_result():
     @agl.operation
     def search(query: str, *rest: int, limit: int = 10, **options: Any) -> dict[str, Any]:
         return {"hits": [1, 2], "query": query}
@@ -230,7 +228,7 @@ async def test_decorated_function_records_arguments_and_result() -> None:
     }
 
 
-async def test_decorator_takes_a_name_and_attributes() -> None:
+async def test_decorator_takes_a_name_and_attributes():
     @agl.operation(name="custom", category="tool", meta={"level": 1})
     async def anything() -> str:
         await asyncio.sleep(0)
@@ -245,7 +243,7 @@ async def test_decorator_takes_a_name_and_attributes() -> None:
     }
 
 
-def test_decoration_needs_no_tracer_but_the_call_does() -> None:
+def test_decoration_needs_no_tracer_but_the_call_does():
     @agl.operation
     def work() -> None: ...
 
@@ -253,7 +251,7 @@ def test_decoration_needs_no_tracer_but_the_call_does() -> None:
         work()
 
 
-async def test_decorated_function_keeps_its_error_and_its_identity() -> None:
+async def test_decorated_function_keeps_its_error_and_its_identity():
     @agl.operation
     def divide(a: float, b: float) -> float:
         """Divide."""
@@ -272,7 +270,7 @@ async def test_decorated_function_keeps_its_error_and_its_identity() -> None:
     assert span.events[0].attributes["exception.type"] == "ZeroDivisionError"
 
 
-async def test_method_is_recorded_without_its_instance() -> None:
+async def test_method_is_recorded_without_its_instance():
     class Tool:
         @agl.operation
         def use(self, what: str) -> str:
@@ -283,7 +281,7 @@ async def test_method_is_recorded_without_its_instance() -> None:
     assert span.attributes[f"{INPUT}.what"] == "hammer"
 
 
-async def test_calls_at_once_have_a_span_each() -> None:
+async def test_calls_at_once_have_a_span_each():
     @agl.operation
     async def work(index: int) -> int:
         await asyncio.sleep(0.001 * (5 - index))
@@ -297,7 +295,7 @@ async def test_calls_at_once_have_a_span_each() -> None:
     assert sorted(pairs) == [(index, index) for index in range(5)]
 
 
-async def test_block_records_input_and_output() -> None:
+async def test_block_records_input_and_output():
     def work() -> None:
         with agl.operation(tool_name="web_search") as op:
             op.set_input("first", query="q", filters={"date": "2024"})
@@ -317,7 +315,7 @@ async def test_block_records_input_and_output() -> None:
     assert span.end_time >= span.start_time
 
 
-async def test_what_is_emitted_in_a_block_is_below_it_and_finds_it_by_its_links() -> None:
+async def test_what_is_emitted_in_a_block_is_below_it_and_finds_it_by_its_links():
     def work() -> None:
         for name in ("chat-41", "chat-42"):
             with agl.operation(conversation_id=name):
@@ -332,7 +330,7 @@ async def test_what_is_emitted_in_a_block_is_below_it_and_finds_it_by_its_links(
     assert annotation.parent_id == match.span_id
 
 
-def test_local_operation_needs_no_tracer() -> None:
+def test_local_operation_needs_no_tracer():
     @agl.operation(propagate=False)
     def local() -> str:
         return "here"
@@ -345,18 +343,18 @@ def test_local_operation_needs_no_tracer() -> None:
     assert span.end_time is not None
 
 
-def test_block_that_is_open_cannot_be_entered_again() -> None:
+def test_block_that_is_open_cannot_be_entered_again():
     op = agl.operation(propagate=False)
     with op, pytest.raises(TracerError, match="is open already"):
         op.__enter__()
 
 
-def test_input_before_the_block_is_refused() -> None:
+def test_input_before_the_block_is_refused():
     with pytest.raises(TracerError, match="has not begun"):
         agl.operation(propagate=False).set_input(1)
 
 
-def test_generator_functions_are_refused() -> None:
+def test_generator_functions_are_refused():
     with pytest.raises(ConfigError, match="generator function 'numbers'"):
 
         @agl.operation
@@ -388,28 +386,25 @@ def object_span_of_0_3(kind: str, literal: str) -> agl.Span:
         ("bytes", "/wA=", b"\xff\x00"),
     ],
 )
-def test_object_of_0_3_comes_back_and_is_written_so(kind: str, literal: str, value: Any) -> None:
+def test_object_of_0_3_comes_back_and_is_written_so(kind, literal, value):
     read = agl.get_object_value(object_span_of_0_3(kind, literal))
     assert (read, type(read)) == (value, type(value))
     written = agl.emit_object(value, propagate=False).attributes
-    assert written == {
-        "agentlightning.object.type": kind,
-        "agentlightning.object.literal": literal,
-    }
+    assert written == {"agentlightning.object.type": kind, "agentlightning.object.literal": literal}
 
 
-def test_object_that_is_no_number_comes_back() -> None:
+def test_object_that_is_no_number_comes_back():
     assert math.isnan(agl.get_object_value(agl.emit_object(math.nan, propagate=False)))
 
 
 @pytest.mark.parametrize(("kind", "literal"), [("int", "x"), ("bool", "x"), ("bytes", "a")])
-def test_object_that_is_not_what_its_type_says_is_refused(kind: str, literal: str) -> None:
+def test_object_that_is_not_what_its_type_says_is_refused(kind, literal):
     with pytest.raises(ValueError, match=rf"'{literal}' is no {kind}"):
         agl.get_object_value(object_span_of_0_3(kind, literal))
 
 
 @pytest.mark.parametrize("literal", [True, 3, 0.5])
-def test_object_with_a_native_literal_is_read_too(literal: Any) -> None:
+def test_object_with_a_native_literal_is_read_too(literal):
     attributes = {"agentlightning.object.literal": literal}
     attributes |= {"agentlightning.object.type": type(literal).__name__}
     span = agl.Span.from_attributes(name=AGL_OBJECT, attributes=attributes)
@@ -417,7 +412,7 @@ def test_object_with_a_native_literal_is_read_too(literal: Any) -> None:
 
 
 @pytest.mark.parametrize("forged", [{"writer": "agent"}, {"writer": "runner", "late": True}])
-def test_grade_counts_that_its_runner_wrote_in_time(forged: dict[str, Any]) -> None:
+def test_grade_counts_that_its_runner_wrote_in_time(forged):
     def grade(value: float, number: int, **fields: Any) -> agl.Span:
         attributes = {**reward_span(value).attributes, "agentlightning.graded": True}
         return reward_span(value, sequence_id=number, attributes=attributes, **fields)

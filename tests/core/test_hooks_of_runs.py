@@ -6,17 +6,19 @@ import csv
 import os
 import re
 import subprocess
-import sys
 import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tests.interpreter import started
+from tests.run_agents import succeeds
 
 import agl
 from agl.algorithm.base import RunContext
@@ -27,33 +29,36 @@ from agl.plugins.hooks import HookCaller, HookManager, routes_of
 class Watcher:
     """Keeps what the hooks of runs say, without the components."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+    def __init__(self):
+        self.calls = []
 
-    def on_run_start(self, agent: Any, algorithm: Any, store: Any) -> None:
-        self.calls.append(("run start", type(agent), type(algorithm), store))
+    def note(self, name, *said):
+        self.calls.append((name, [type(said[0]), *said[1:]]))
 
-    async def on_run_end(self, algorithm: Any, error: Any) -> None:
-        self.calls.append(("run end", repr(error)))
+    def on_run_start(self, agent, algorithm, store):
+        self.note("run start", agent, type(algorithm), store)
 
-    def on_attempt_end(self, runner: Any, rollout: Any, attempt: Any, error: Any) -> None:
+    async def on_run_end(self, algorithm, error):
+        self.note("run end", algorithm, repr(error))
+
+    def on_attempt_end(self, runner, rollout, attempt, error):
         assert attempt.rollout_id == rollout.rollout_id
-        self.calls.append(("attempt end", type(runner), attempt.status, repr(error)))
+        self.note("attempt end", runner, attempt.status, repr(error))
 
-    def on_step_end(self, algorithm: Any, step: int, metrics: Any) -> None:
-        self.calls.append(("step end", type(algorithm), step, metrics))
+    def on_step_end(self, algorithm, step, metrics):
+        self.note("step end", algorithm, step, metrics)
 
-    def on_update_start(self, algorithm: Any, step: int, rows: Any) -> None:
-        self.calls.append(("update start", type(algorithm), step, rows))
+    def on_update_start(self, algorithm, step, rows):
+        self.note("update start", algorithm, step, rows)
 
-    def on_evaluation_end(self, algorithm: Any, step: int, metrics: Any) -> None:
-        self.calls.append(("evaluation end", type(algorithm), step, metrics))
+    def on_evaluation_end(self, algorithm, step, metrics):
+        self.note("evaluation end", algorithm, step, metrics)
 
-    def on_resources_published(self, algorithm: Any, resources: Any) -> None:
-        self.calls.append(("resources published", type(algorithm), resources))
+    def on_resources_published(self, algorithm, resources):
+        self.note("resources published", algorithm, resources)
 
-    def on_checkpoint_saved(self, algorithm: Any, step: int, path: Any) -> None:
-        self.calls.append(("checkpoint saved", type(algorithm), step, path))
+    def on_checkpoint_saved(self, algorithm, step, path):
+        self.note("checkpoint saved", algorithm, step, path)
 
 
 class OneStep(agl.Algorithm):
@@ -93,48 +98,53 @@ def watched(train: Any = None, val: Any = None, **options: Any) -> tuple[Watcher
     return watcher, trainer
 
 
-def seen(watcher: Watcher, what: str) -> list[tuple[Any, ...]]:
-    return [rest for first, *rest in map(tuple, watcher.calls) if first == what]  # type: ignore
+def seen(watcher, what):
+    return [said for name, said in watcher.calls if name == what]
 
 
-def test_on_run_start_comes_first_and_has_agent_algorithm_and_store() -> None:
-    watcher, _ = watched([1])
-    assert watcher.calls[0][0] == "run start"
-    [[agent, algorithm, store]] = seen(watcher, "run start")
+@pytest.fixture(scope="module")
+def one_run():
+    """What a watcher saw of a run of two tasks."""
+    return watched([1, 2])[0]
+
+
+def test_on_run_start_comes_first_and_has_agent_algorithm_and_store(one_run):
+    assert one_run.calls[0][0] == "run start"
+    [[agent, algorithm, store]] = seen(one_run, "run start")
     assert (agent, algorithm) == (type(halves), OneStep)
-    assert len(asyncio.run(store.query_rollouts())) == 1
+    assert len(asyncio.run(store.query_rollouts())) == 2
 
 
-def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm() -> None:
-    watcher, _ = watched()
-    assert watcher.calls[-1] == ("run end", "None")
-    watcher, _ = watched(val=[1])
-    assert watcher.calls[-1] == ("run end", repr(ValueError("it was enough")))
+def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm(one_run):
+    assert one_run.calls[-1] == ("run end", [OneStep, "None"])
+    failed, _ = watched(val=[1])
+    assert failed.calls[-1] == ("run end", [OneStep, repr(ValueError("it was enough"))])
 
 
-def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent() -> None:
-    watcher, _ = watched([1, 2])
-    assert seen(watcher, "attempt end") == [
+def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent(one_run):
+    assert seen(one_run, "attempt end") == [
         [agl.LitAgentRunner, "succeeded", "None"],
         [agl.LitAgentRunner, "failed", repr(LookupError("no two"))],
     ]
 
 
-def test_on_update_start_has_step_and_rows() -> None:
-    assert seen(watched()[0], "update start") == [[OneStep, 1, ["a row"]]]
+def test_on_update_start_has_step_and_rows(one_run):
+    assert seen(one_run, "update start") == [[OneStep, 1, ["a row"]]]
 
 
-def test_on_step_end_has_the_metrics_that_the_algorithm_tells() -> None:
-    watcher, _ = watched()
-    assert seen(watcher, "step end") == [[OneStep, 1, {"reward/mean": 0.5}]]
+def test_on_step_end_has_the_metrics_that_the_algorithm_tells(one_run):
+    assert seen(one_run, "step end") == [[OneStep, 1, {"reward/mean": 0.5}]]
 
 
-def test_on_evaluation_end_has_the_metrics_that_the_algorithm_tells() -> None:
-    watcher, _ = watched()
-    assert seen(watcher, "evaluation end") == [[OneStep, 1, {"val/reward/mean": 1.0}]]
+def test_on_evaluation_end_has_the_metrics_that_the_algorithm_tells(one_run):
+    assert seen(one_run, "evaluation end") == [[OneStep, 1, {"val/reward/mean": 1.0}]]
 
 
-def test_on_resources_published_sees_the_trainers_and_the_algorithms() -> None:
+def test_on_checkpoint_saved_has_step_and_path(one_run):
+    assert seen(one_run, "checkpoint saved") == [[OneStep, 1, Path("one")]]
+
+
+def test_on_resources_published_sees_the_trainers_and_the_algorithms():
     watcher, trainer = watched(initial_resources={"first": PROMPT})
     [[_, first], [_, second]] = seen(watcher, "resources published")
     assert (first.resources, second.resources) == ({"first": PROMPT}, {"prompt": PROMPT})
@@ -142,14 +152,9 @@ def test_on_resources_published_sees_the_trainers_and_the_algorithms() -> None:
     assert asyncio.run(trainer.store.get_resources_by_id("mine")) == second
 
 
-def test_on_checkpoint_saved_has_step_and_path() -> None:
-    watcher, _ = watched()
-    assert seen(watcher, "checkpoint saved") == [[OneStep, 1, Path("one")]]
-
-
 def test_example_csv_tracker_writes_steps_and_evaluations_of_runs_that_do_not_name_it(
-    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    install, tmp_path, monkeypatch
+):
     folder = Path(__file__).parents[2] / "examples" / "csv-tracker"
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     source = (folder / "agl_csv_tracker.py").read_text(encoding="utf-8")
@@ -165,13 +170,11 @@ def test_example_csv_tracker_writes_steps_and_evaluations_of_runs_that_do_not_na
     assert "" < first < second
 
 
-async def test_an_algorithm_without_a_trainer_publishes_and_tells_nobody() -> None:
+async def test_an_algorithm_without_a_trainer_publishes_and_tells_nobody():
     algorithm = OneStep()
     algorithm.set_store(agl.InMemoryLightningStore())
     await algorithm.run()
-    latest = await algorithm.get_store().get_latest_resources()
-    assert latest is not None
-    assert latest.resources_id == "mine"
+    assert (await algorithm.get_store().get_latest_resources()).resources_id == "mine"
 
 
 ROUTES = """
@@ -189,19 +192,14 @@ ROUTES = """
 """
 
 
-def test_store_routes_are_answered_by_agl_store_behind_its_token(
-    install: Any, tmp_path: Path
-) -> None:
+def test_store_routes_are_answered_by_agl_store_behind_its_token(install, tmp_path):
     folder = install("agl-a", {"agl_a_mod.py": ROUTES}, {"agl.plugins": {"a": "agl_a_mod"}})
     code = "from agl.cli import main; main(['store', '--port', '0', '--backend', 'memory'])"
-    command = [sys.executable, "-c", code]
     environment = {**os.environ, "AGL_SERVER_TOKEN": "secret-long-enough"}
     environment["PYTHONPATH"] = f"{folder}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as server:
+    options = {"env": environment, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with started("-c", code, **options) as server:
         try:
-            assert server.stderr is not None
             line = next(line for line in server.stderr if line.startswith("agl store: http"))
             url = line.split()[2]
             assert answer(f"{url}/count", "secret-long-enough") == (200, "0")
@@ -220,7 +218,7 @@ def answer(url: str, token: str) -> tuple[int, str]:
         return error.code, ""
 
 
-def test_store_routes_are_answered_by_the_strategy_cs() -> None:
+def test_store_routes_are_answered_by_the_strategy_cs():
     class Counts:
         def store_routes(self, store: Any) -> list[Route]:
             async def count(request: Any) -> PlainTextResponse:
@@ -250,33 +248,23 @@ def test_store_routes_are_answered_by_the_strategy_cs() -> None:
     ],
 )
 async def test_store_routes_that_are_none_are_the_plugins_failure_and_left_out_whole(
-    given: Any, message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    given, message, caplog, monkeypatch
+):
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
     good = Route("/good", answer)
 
-    class Wrong:
-        def store_routes(self) -> Any:
-            return given
-
-    class Right:
-        def store_routes(self) -> Any:
-            return [good]
-
-    caller = HookCaller([Wrong(), Right()], manager=HookManager())
+    wrong, right = SimpleNamespace(store_routes=lambda: given), agl.Hook()
+    right.store_routes = lambda: [good]
+    caller = HookCaller([wrong, right], manager=HookManager())
     assert await routes_of(caller, agl.InMemoryLightningStore()) == [good]
     assert sum(caller.failures.values()) == 1
-    assert re.search(f"Wrong': store_routes raised TypeError: {message}", caplog.text)
+    assert re.search(f"SimpleNamespace': store_routes raised TypeError: {message}", caplog.text)
 
 
-def test_store_routes_are_not_asked_for_where_no_store_is_served() -> None:
-    asked: list[object] = []
-
-    class Routes:
-        def store_routes(self, store: object) -> None:
-            asked.append(store)
-
-    agl.Trainer(algorithm="baseline", strategy=SHM, hooks=Routes()).fit(halves, [1])
+def test_store_routes_are_not_asked_for_where_no_store_is_served():
+    asked, routes = [], agl.Hook()
+    routes.store_routes = lambda store: asked.append(store)
+    agl.Trainer(algorithm="baseline", strategy=SHM, hooks=routes).fit(halves, [1])
     assert asked == []
 
 
@@ -291,9 +279,7 @@ def test_store_routes_are_not_asked_for_where_no_store_is_served() -> None:
         ({"managed_store": True}, agl.LightningStoreClient("http://127.0.0.1:1"), True),
     ],
 )
-def test_strategy_cs_serves_a_store_of_its_own_only(
-    options: dict[str, Any], store: agl.LightningStore, serves: bool
-) -> None:
+def test_strategy_cs_serves_a_store_of_its_own_only(options, store, serves):
     assert agl.ClientServerExecutionStrategy(**options).serves(store) is serves
 
 
@@ -301,18 +287,14 @@ def test_strategy_cs_serves_a_store_of_its_own_only(
     ("hook", "arguments", "message"),
     [
         ("on_step_end", {"step": 1}, "takes algorithm, step, metrics; got algorithm, step"),
-        (
-            "on_step_end",
-            {"step": 1, "metric": {}},
-            "takes algorithm, step, metrics; got algorithm, step, metric",
-        ),
+        ("on_step_end", {"step": 1, "metric": {}}, "step, metrics; got algorithm, step, metric"),
         ("on_steps_end", {}, "no hook 'on_steps_end'; .* Did you mean 'on_step_end'?"),
     ],
 )
 @pytest.mark.parametrize("hooks", [[], [Watcher()]])
 async def test_algorithm_that_tells_wrongly_is_told_so_with_and_without_listeners(
-    hooks: list[object], hook: str, arguments: dict[str, Any], message: str
-) -> None:
+    hooks, hook, arguments, message
+):
     caller, algorithm = HookCaller(hooks), OneStep()
     algorithm.set_context(RunContext(hooks=caller))
     with pytest.raises(ConfigError, match=message):
@@ -320,58 +302,36 @@ async def test_algorithm_that_tells_wrongly_is_told_so_with_and_without_listener
     assert not caller.failures
 
 
-class _Fails(agl.FastAlgorithm):
-    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-        raise ValueError("the algorithm failed")
-
-
-def _fit(algorithm: agl.Algorithm, *hooks: object) -> None:
-    trainer = agl.Trainer(algorithm=algorithm, strategy="shm", hooks=list(hooks))
-    trainer.fit(agl.rollout(lambda task: 1.0), [])
-
-
-def test_on_run_end_hides_no_error_of_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Raises:
-        def on_run_end(self) -> None:
-            raise RuntimeError("the hook failed")
-
+def test_on_run_end_hides_no_error_of_the_algorithm(monkeypatch):
+    hook = agl.Hook()
+    hook.on_run_end = lambda: 1 / 0
     monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
-    with pytest.raises(AlgorithmError, match="the algorithm failed"):
-        _fit(_Fails(), Raises())
+    with pytest.raises(AlgorithmError, match="it was enough"):
+        agl.Trainer(algorithm=OneStep(), strategy=SHM, hooks=hook).fit(
+            halves, None, val_dataset=[1]
+        )
 
 
-def test_on_run_end_is_called_although_on_run_start_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_run_end_is_called_although_on_run_start_raised(monkeypatch):
     told: list[str] = []
 
-    class Tracker:
-        def on_run_start(self) -> None:
-            told.append("start")
-
-        def on_run_end(self) -> None:
-            told.append("end")
-
-    class Bad:
-        def on_run_start(self) -> None:
-            raise RuntimeError
-
+    tracker, bad = agl.Hook(), agl.Hook()
+    tracker.on_run_start, tracker.on_run_end = (
+        lambda: told.append("start"),
+        lambda: told.append("end"),
+    )
+    bad.on_run_start = lambda: 1 / 0
     monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
     with pytest.raises(AlgorithmError):
-        _fit(agl.Baseline(), Tracker(), Bad())
+        agl.Trainer(algorithm=agl.Baseline(), strategy=SHM, hooks=[tracker, bad]).fit(succeeds, [])
     assert told == ["start", "end"]
 
 
-def test_run_summary_changes_what_is_said_of_a_run() -> None:
+def test_run_summary_changes_what_is_said_of_a_run():
     class Says:
         def run_summary(self, store: Any, result: agl.RunResult, lines: list[str]) -> None:
             lines[:] = [f"{len(lines) >= 1} {result.mean_reward}"]
 
     trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[Says()])
-    trainer.fit(run_summary_agent, [1, 2])
+    trainer.fit(succeeds, [1, 2])
     assert trainer.result.summary.splitlines()[-1] == "True 1.0"
-
-
-@agl.rollout
-def run_summary_agent(task: int) -> float:
-    return 1.0

@@ -4,7 +4,6 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from agl_runs.baseline import Baseline
 
 
 @pytest.fixture(autouse=True)
-def log_as_it_was() -> Iterator[None]:
+def log_as_it_was():
     logger = logging.getLogger("agl")
     before = list(logger.handlers), logger.level, logger.propagate
     yield
@@ -47,7 +46,7 @@ def dev(level: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if re.match(r"\d{4}-", line)]
 
 
-def test_a_dry_run_says_a_line_of_each_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_a_line_of_each_rollout(capsys):
     lines = dev("INFO", capsys)
     said = [line.split("baseline: ")[1] for line in lines]
     said = [re.sub(r"ro-\w+", "ro-x", re.sub(r"\d+\.\d s", "# s", line)) for line in said]
@@ -89,9 +88,7 @@ def hostile(task: str) -> float:
     raise ValueError(f"{task}: \x1b]0;title\x07\x1b[2Jgone\n2026-01-01 1/1 forged")
 
 
-def test_what_an_agent_raises_is_one_line_that_no_terminal_obeys(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_an_agent_raises_is_one_line_that_no_terminal_obeys(capsys):
     setup_logging("INFO")
     algorithm = Baseline(max_queue_length=1)
     agl.Trainer(algorithm=algorithm, strategy="shm", n_runners=1).dev(hostile, ["Ada"])
@@ -101,15 +98,13 @@ def test_what_an_agent_raises_is_one_line_that_no_terminal_obeys(
     assert r"agent: ValueError: Ada: \x1b]0;title\x07\x1b[2Jgone 2026-01-01 1/1 forged" in said
 
 
-def test_a_forked_process_logs_although_a_thread_held_the_terminal() -> None:
+def test_a_forked_process_logs_although_a_thread_held_the_terminal():
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "from the child" in done.stderr
 
 
-def test_at_level_debug_a_dry_run_says_what_was_recorded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_at_level_debug_a_dry_run_says_what_was_recorded(capsys):
     text = "\n".join(dev("DEBUG", capsys))
     assert "Enqueued in train mode: Ada" in text
     assert "#1 agentlightning.message (OK)" in text
@@ -118,9 +113,7 @@ def test_at_level_debug_a_dry_run_says_what_was_recorded(
     assert "Not adapted" not in text  # what failed has nothing to be adapted
 
 
-def test_a_dry_run_of_an_agent_without_spans_says_that_there_is_no_reward(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dry_run_of_an_agent_without_spans_says_that_there_is_no_reward(capsys):
     @agl.rollout
     def silent(task: str) -> None:
         pass
@@ -132,9 +125,7 @@ def test_a_dry_run_of_an_agent_without_spans_says_that_there_is_no_reward(
     assert "Not adapted" not in text
 
 
-def test_the_log_of_the_runner_is_as_it_was_after_a_dry_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_log_of_the_runner_is_as_it_was_after_a_dry_run(capsys):
     dev("INFO", capsys)
     assert not logging.getLogger("agl.runner.attempt").filters
 
@@ -154,7 +145,7 @@ def logged(**env: str) -> list[str]:
     return run.stderr.splitlines()
 
 
-def test_where_no_terminal_is_a_record_is_one_line() -> None:
+def test_where_no_terminal_is_a_record_is_one_line():
     first, second = logged(COLUMNS="80")
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+ agl\.x: (word ){40} end", first
@@ -162,7 +153,7 @@ def test_where_no_terminal_is_a_record_is_one_line() -> None:
     assert second.endswith(f" WARNING {second.split()[3]} agl.x: ro-{'0123456789' * 12}")
 
 
-def test_on_a_terminal_a_record_has_the_time_of_day_and_no_line_breaks_of_ours() -> None:
+def test_on_a_terminal_a_record_has_the_time_of_day_and_no_line_breaks_of_ours():
     lines = logged(COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
     first, second = (re.sub(r"\x1b\[\d*m", "", line) for line in lines)
     assert re.fullmatch(r"\d\d:\d\d:\d\d (word ){40} end", first)

@@ -56,7 +56,7 @@ def make_span(name: str, **attributes: Any) -> None:
 # --- where spans belong
 
 
-async def test_spans_of_libraries_are_collected(memory_store: agl.LightningStore) -> None:
+async def test_spans_of_libraries_are_collected(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     async with tracer.trace_context(**context):
         with trace_api.get_tracer("library").start_as_current_span("outer") as span:
@@ -68,9 +68,7 @@ async def test_spans_of_libraries_are_collected(memory_store: agl.LightningStore
     assert outer.events[0].name == "half-way"
 
 
-async def test_roots_of_one_attempt_share_a_trace_id_and_have_no_outer_parent(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_roots_of_one_attempt_share_a_trace_id_and_have_no_outer_parent(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     with trace_api.get_tracer("caller").start_as_current_span("caller"):
         async with tracer.trace_context(**context):
@@ -81,9 +79,7 @@ async def test_roots_of_one_attempt_share_a_trace_id_and_have_no_outer_parent(
     assert len({span.trace_id for span in spans}) == 1
 
 
-async def test_thread_without_context_belongs_to_the_only_open_trace(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_thread_without_context_belongs_to_the_only_open_trace(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
 
     def work() -> None:
@@ -97,9 +93,7 @@ async def test_thread_without_context_belongs_to_the_only_open_trace(
     assert await names(memory_store, context) == ["library", "agentlightning.annotation"]
 
 
-async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts_in_turn(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts_in_turn(memory_store):
     tracer = agl.OtelTracer()
     work, done = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
 
@@ -121,9 +115,7 @@ async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts_in_turn(
     thread.join()
 
 
-async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to_it(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to_it(memory_store):
     # The algorithm and the servers of the same process are such threads.
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     begin, errors = threading.Event(), list[BaseException]()
@@ -147,9 +139,7 @@ async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to
     assert "outside every open trace context" in str(errors[0])
 
 
-async def test_thread_without_context_belongs_to_none_of_several_traces(
-    memory_store: agl.LightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_thread_without_context_belongs_to_none_of_several_traces(memory_store, caplog):
     tracer = agl.OtelTracer()
     first, second = await ids(memory_store), await ids(memory_store)
     before = ROUTER.num_unattributed
@@ -161,9 +151,7 @@ async def test_thread_without_context_belongs_to_none_of_several_traces(
     assert ROUTER.num_unattributed == before + 1
 
 
-async def test_task_that_outlives_its_trace_writes_into_no_other(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_task_that_outlives_its_trace_writes_into_no_other(memory_store):
     tracer = agl.OtelTracer()
     first, second = await ids(memory_store), await ids(memory_store)
     go_on = asyncio.Event()
@@ -182,9 +170,7 @@ async def test_task_that_outlives_its_trace_writes_into_no_other(
     assert ROUTER.num_unattributed == before + 1
 
 
-async def test_span_begun_elsewhere_with_the_traces_context_belongs_to_it(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_span_begun_elsewhere_with_the_traces_context_belongs_to_it(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     async with tracer.trace_context(**context):
         copied = contextvars.copy_context()
@@ -194,7 +180,7 @@ async def test_span_begun_elsewhere_with_the_traces_context_belongs_to_it(
     assert await names(memory_store, context) == ["copied"]
 
 
-async def test_seeding_random_does_not_repeat_span_ids(memory_store: agl.LightningStore) -> None:
+async def test_seeding_random_does_not_repeat_span_ids(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     async with tracer.trace_context(**context):
         for index in range(3):
@@ -209,7 +195,7 @@ async def test_seeding_random_does_not_repeat_span_ids(memory_store: agl.Lightni
 # --- writing
 
 
-async def test_spans_are_written_in_batches(memory_store: agl.LightningStore) -> None:
+async def test_spans_are_written_in_batches(memory_store):
     store = CountingStore(write_seconds=0.01)
     tracer, context = agl.OtelTracer(), await ids(store)
     async with tracer.trace_context(**context):
@@ -222,7 +208,7 @@ async def test_spans_are_written_in_batches(memory_store: agl.LightningStore) ->
     assert len(store.writes) <= 8
 
 
-async def test_spans_are_in_the_store_soon_while_the_agent_runs() -> None:
+async def test_spans_are_in_the_store_soon_while_the_agent_runs():
     store = CountingStore()
     tracer, context = agl.OtelTracer(), await ids(store)
     async with tracer.trace_context(**context):
@@ -232,7 +218,7 @@ async def test_spans_are_in_the_store_soon_while_the_agent_runs() -> None:
         assert [span.sequence_id for span in stored] == [1]
 
 
-async def test_failed_write_is_tried_again_and_loses_nothing() -> None:
+async def test_failed_write_is_tried_again_and_loses_nothing():
     store = CountingStore(failures=1)
     tracer, context = agl.OtelTracer(), await ids(store)
     async with tracer.trace_context(**context):
@@ -243,7 +229,7 @@ async def test_failed_write_is_tried_again_and_loses_nothing() -> None:
     assert [agl.get_message_value(span) for span in spans] == ["first", "second"]
 
 
-async def test_store_that_stays_away_fails_the_trace() -> None:
+async def test_store_that_stays_away_fails_the_trace():
     store = CountingStore(failures=99)
     tracer, context = agl.OtelTracer(), await ids(store)
     with pytest.raises(TracerError, match=r"1 of 1 spans could not be stored: ConnectionError"):
@@ -252,7 +238,7 @@ async def test_store_that_stays_away_fails_the_trace() -> None:
     assert [span.name for span in tracer.get_last_trace()] == ["lost"]
 
 
-async def test_span_that_cannot_be_kept_costs_no_other(memory_store: agl.LightningStore) -> None:
+async def test_span_that_cannot_be_kept_costs_no_other(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
 
     async def record() -> None:
@@ -268,9 +254,7 @@ async def test_span_that_cannot_be_kept_costs_no_other(memory_store: agl.Lightni
     assert await names(memory_store, context) == ["whole", "in between"]
 
 
-async def test_error_of_the_agent_goes_before_that_of_the_store(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_error_of_the_agent_goes_before_that_of_the_store(caplog):
     store = CountingStore(failures=99)
     tracer, context = agl.OtelTracer(), await ids(store)
 
@@ -284,9 +268,7 @@ async def test_error_of_the_agent_goes_before_that_of_the_store(
     assert "1 of 1 spans could not be stored" in caplog.text
 
 
-async def test_span_that_is_still_open_is_stored_as_an_error(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_span_that_is_still_open_is_stored_as_an_error(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     async with tracer.trace_context(**context):
         span = trace_api.get_tracer("library").start_span("hanging", attributes={"url": "x"})
@@ -300,7 +282,7 @@ async def test_span_that_is_still_open_is_stored_as_an_error(
     assert stored.end_time is not None
 
 
-async def test_cancelled_body_has_its_spans_stored(memory_store: agl.LightningStore) -> None:
+async def test_cancelled_body_has_its_spans_stored(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
 
     async def run() -> None:
@@ -316,7 +298,7 @@ async def test_cancelled_body_has_its_spans_stored(memory_store: agl.LightningSt
     assert await names(memory_store, context) == ["before"]
 
 
-async def test_nothing_is_cut_off(memory_store: agl.LightningStore) -> None:
+async def test_nothing_is_cut_off(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     many = {f"key-{index}": "x" * 100 for index in range(1000)}
     async with tracer.trace_context(**context):
@@ -325,7 +307,7 @@ async def test_nothing_is_cut_off(memory_store: agl.LightningStore) -> None:
     assert span.attributes == many
 
 
-async def test_writes_of_an_instrumented_client_do_not_trace_themselves() -> None:
+async def test_writes_of_an_instrumented_client_do_not_trace_themselves():
     class Instrumented(CountingStore):
         async def add_many_spans(self, spans: Sequence[agl.Span]) -> Sequence[agl.Span]:
             make_span("POST /spans")
@@ -362,7 +344,7 @@ def in_process(code: str, **environment: str) -> str:
 @pytest.mark.parametrize(
     "begin", ["trace.set_tracer_provider(TracerProvider())", "agl.OtelTracer().init_worker(0)"]
 )
-def test_provider_that_is_set_already_is_kept_and_exporters_see_everything(begin: str) -> None:
+def test_provider_that_is_set_already_is_kept_and_exporters_see_everything(begin):
     output = in_process(
         """
         import asyncio
@@ -398,7 +380,7 @@ def test_provider_that_is_set_already_is_kept_and_exporters_see_everything(begin
     ]
 
 
-def test_switched_off_opentelemetry_is_refused() -> None:
+def test_switched_off_opentelemetry_is_refused():
     output = in_process(
         """
         import agl
@@ -412,7 +394,7 @@ def test_switched_off_opentelemetry_is_refused() -> None:
     assert output.startswith("OTEL_SDK_DISABLED=true: OpenTelemetry would drop every span")
 
 
-def test_reward_that_a_foreign_sampler_drops_is_refused() -> None:
+def test_reward_that_a_foreign_sampler_drops_is_refused():
     output = in_process(
         """
         from opentelemetry import trace
@@ -431,7 +413,7 @@ def test_reward_that_a_foreign_sampler_drops_is_refused() -> None:
     assert "ALWAYS_ON" in output
 
 
-def test_forked_process_starts_afresh() -> None:
+def test_forked_process_starts_afresh():
     output = in_process(
         """
         import asyncio, os, sys
@@ -473,7 +455,7 @@ def test_forked_process_starts_afresh() -> None:
     assert one_id != other_id
 
 
-def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted() -> None:
+def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted():
     output = in_process(
         """
         import asyncio, logging, threading
@@ -507,9 +489,7 @@ def test_first_lost_span_of_an_agent_is_logged_and_the_others_are_counted() -> N
 # --- as 0.3's scripts use it
 
 
-async def test_trace_context_yields_a_tracer_of_opentelemetry(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_trace_context_yields_a_tracer_of_opentelemetry(memory_store):
     tracer, context = agl.OtelTracer(), await ids(memory_store)
     async with tracer.trace_context(name="write", **context) as made:
         assert isinstance(made, trace_api.Tracer)
@@ -524,7 +504,7 @@ async def test_trace_context_yields_a_tracer_of_opentelemetry(
 
 
 @pytest.mark.parametrize("tracer", [agl.OtelTracer(), agl.DummyTracer()])
-async def test_status_is_recorded_as_a_code_with_a_description(tracer: agl.Tracer) -> None:
+async def test_status_is_recorded_as_a_code_with_a_description(tracer):
     async with tracer.trace_context():
         with tracer.operation_context("op") as recording:
             recording.record_status("ERROR", "bad")
@@ -537,6 +517,6 @@ async def test_status_is_recorded_as_a_code_with_a_description(tracer: agl.Trace
             recording.record_status("NOPE")  # type: ignore
 
 
-def test_tracer_is_there_where_processes_cannot_be_forked() -> None:
+def test_tracer_is_there_where_processes_cannot_be_forked():
     code = "import os; del os.register_at_fork, os.fork; import agl; agl.OtelTracer()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,7 +1,5 @@
 """What of a task its agent need not see."""
 
-from typing import Any
-
 import pytest
 
 from agl.types import private_of, without_private
@@ -18,7 +16,7 @@ from agl.types import private_of, without_private
         (None, None, None),
     ],
 )
-def test_private_is_a_key_of_the_task_itself(task: Any, public: Any, private: Any) -> None:
+def test_private_is_a_key_of_the_task_itself(task, public, private):
     before = repr(task)
     assert without_private(task) == public
     assert private_of(task) == private

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import pytest
-
 from agl.store.memory import InMemoryLightningStore
 from agl.types import PaginatedResult, Rollout
 from agl_runs.result import result_of
 from agl_runs.rollouts import LEFT_OVER, cancel_leftovers
 
 
-async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it() -> None:
+async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it():
     store = InMemoryLightningStore()
     of_run = {"run": "r", "generation": 1}
     own = await store.start_rollout("a critique", metadata=of_run, key="apo/critique/1")
@@ -29,19 +27,14 @@ async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_lef
     attempt = await store.get_latest_attempt(claimed.rollout_id)
     worker = await store.get_worker_by_id("w")
     assert (attempt and attempt.status, attempt and attempt.error) == ("failed", LEFT_OVER)
-    assert worker is not None
     assert worker.status == "idle"
     # The next start goes on with it.
     again = await store.start_rollout("a critique", metadata=of_run, key="apo/critique/1")
     await store.update_attempt(again.rollout_id, "latest", status="succeeded")
-    ended = await store.get_rollout_by_id(own.rollout_id)
-    assert ended is not None
-    assert ended.status == "succeeded"
+    assert (await store.get_rollout_by_id(own.rollout_id)).status == "succeeded"
 
 
-async def test_a_run_reads_and_counts_none_but_its_own_rollouts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_run_reads_and_counts_none_but_its_own_rollouts(monkeypatch):
     store = InMemoryLightningStore()
     mine = await store.enqueue_rollout("mine", metadata={"run": "r"})
     for metadata in (None, {"run": "other"}, {"step": 1}):

@@ -16,12 +16,7 @@ import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.store.forwarding import StandInStore
 from agl_runs.description import commit_of, options_of
-from agl_runs.differences import (
-    differences,
-    options_that_shape,
-    shape_changes,
-    what_shapes,
-)
+from agl_runs.differences import differences, options_that_shape, shape_changes, what_shapes
 from agl_runs.replay import replay
 from agl_sqlite import SqliteLightningStore
 
@@ -30,7 +25,7 @@ from .toy_runs import Toy, Writing, agent, fit, runs_of
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended() -> None:
+def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended():
     store = agl.InMemoryLightningStore()
     toy = fit(store)
     ((run_id, generation, folder, during),) = toy.seen
@@ -46,14 +41,14 @@ def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended() ->
     assert {"agent", "algorithm"} <= run.code.sources.keys()
 
 
-def test_rollouts_say_to_which_run_they_belong() -> None:
+def test_rollouts_say_to_which_run_they_belong():
     store = agl.InMemoryLightningStore()
     run_id = fit(store).seen[0][0]
     for rollout in asyncio.run(store.query_rollouts()):
         assert rollout.metadata == {"run": run_id, "generation": 1}
 
 
-def test_what_the_algorithm_says_of_a_rollout_stays() -> None:
+def test_what_the_algorithm_says_of_a_rollout_stays():
     class Labels(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             await self.get_store().enqueue_rollout(1, metadata={"run": "mine", "step": 3})
@@ -67,7 +62,7 @@ def test_what_the_algorithm_says_of_a_rollout_stays() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_run_that_fails_says_why(strategy: str) -> None:
+def test_run_that_fails_says_why(strategy):
     store = SqliteLightningStore("kept.db")
     trainer = agl.Trainer(
         algorithm=Toy(fails=True), store=store, strategy=strategy, port=_port(strategy)
@@ -81,7 +76,7 @@ def test_run_that_fails_says_why(strategy: str) -> None:
     asyncio.run(store.close())
 
 
-def test_interrupted_run_can_go_on() -> None:
+def test_interrupted_run_can_go_on():
     class Interrupted(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             if (self.get_run() or ("", 1))[1] == 1:
@@ -106,14 +101,13 @@ def test_interrupted_run_can_go_on() -> None:
     [{"run": "a"}, {"run": "a", "run_dir": "out"}, {"run_dir": "out"}, {}],
     ids=["run", "run and run_dir", "run_dir", "none"],
 )
-def test_what_a_run_says_of_going_on_can_be_followed(options: dict[str, Any], fails: bool) -> None:
+def test_what_a_run_says_of_going_on_can_be_followed(options, fails):
     first = Writing(fails=fails, stops=True)
     with pytest.raises((StoppedError, AlgorithmError)) as caught:
         fit(algorithm=first, **options)
     asyncio.run(first.get_trainer().store.close())
     said = "".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     advice = re.search(r"go on with Trainer\((.*?)\) and what else it had", said)
-    assert advice is not None
     second = fit(force=True, **eval(f"dict({advice[1]})"))
     assert second.seen[0][:2] == (first.seen[0][0], 2)
     asyncio.run(second.get_trainer().store.close())
@@ -129,7 +123,7 @@ class OwnStore(agl.LightningStore):
         return await getattr(self._inner, operation)(**arguments)
 
 
-def test_run_that_is_in_memory_only_says_that_it_cannot_go_on() -> None:
+def test_run_that_is_in_memory_only_says_that_it_cannot_go_on():
     with pytest.raises(StoppedError, match=r"it cannot go on after this process.*run=\.\.\."):
         fit(StandInStore(agl.InMemoryLightningStore()), Toy(stops=True))
     with pytest.raises(StoppedError, match="it cannot go on after this process"):
@@ -139,9 +133,7 @@ def test_run_that_is_in_memory_only_says_that_it_cannot_go_on() -> None:
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_baseline_names_a_rollout_that_is_gone_and_runs_the_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_baseline_names_a_rollout_that_is_gone_and_runs_the_others(caplog):
     class Deleting(StandInStore):
         async def wait_for_rollouts(self, *, rollout_ids: Any, timeout: float | None = None) -> Any:
             (one,) = await self._store.query_rollouts(rollout_id_in=rollout_ids)
@@ -157,16 +149,14 @@ def test_baseline_names_a_rollout_that_is_gone_and_runs_the_others(
     assert "was deleted, and counts for nothing" in caplog.text
 
 
-def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path: Path) -> None:
+def test_replay_of_a_run_that_there_is_not_makes_nothing(tmp_path):
     trainer = agl.Trainer(algorithm=Toy(), run="typo", strategy="shm")
     with pytest.raises(ConfigError, match=r"there is no run in .*typo.*See: agl runs"):
         replay(trainer, agent, 1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_commit_is_that_of_the_repository_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_that_of_the_repository_of_the_folder(tmp_path, monkeypatch):
     def git(*arguments: str) -> str:
         about = ("-c", "user.name=n", "-c", "user.email=e")
         command = ["git", "-C", str(tmp_path), *about, *arguments]
@@ -219,9 +209,7 @@ class Steps(Base):
         ("gateway.attempt_budget.calls", 7, 100, False),
     ],
 )
-def test_what_only_ends_a_run_or_finds_servers_may_change(
-    name: str, then: Any, now: Any, is_safe: bool
-) -> None:
+def test_what_only_ends_a_run_or_finds_servers_may_change(name, then, now, is_safe):
     def config(value: Any) -> Any:
         for part in reversed(name.split(".")):
             value = {part: value}
@@ -240,9 +228,7 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(
 @pytest.mark.parametrize(
     ("model", "is_same"), [("/new/a/m", True), ("/old/a/m", True), ("/new/b/m", False)]
 )
-def test_a_path_is_the_same_where_it_is_or_as_it_lies_from_the_run(
-    model: str, is_same: bool
-) -> None:
+def test_a_path_is_the_same_where_it_is_or_as_it_lies_from_the_run(model, is_same):
     then, now = ({"algorithm": {"model": one}} for one in ("/old/a/m", model))
     before = agl.Run(run_id="a", algorithm="toy", create_time=0.0, config=then, folder="/old/run")
     start = agl.RunStart(run_id="a", algorithm="toy", config=now, folder="/new/run")
@@ -258,7 +244,7 @@ def test_a_path_is_the_same_where_it_is_or_as_it_lies_from_the_run(
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_algorithm_that_raises_at_once_ends_the_run(strategy: str) -> None:
+def test_algorithm_that_raises_at_once_ends_the_run(strategy):
     class AtOnce(agl.Algorithm):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             raise RuntimeError("at once")
@@ -283,7 +269,7 @@ def _port(strategy: str) -> int | None:
         (json.JSONEncoder(), "json.encoder.JSONEncoder"),
     ],
 )
-def test_functions_and_objects_among_options_are_recorded_by_name(given: Any, name: str) -> None:
+def test_functions_and_objects_among_options_are_recorded_by_name(given, name):
     class Toy(agl.Algorithm):
         def __init__(self, model: Any) -> None:
             self.model = model

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from .toy_runs import agent, fit, runs_of, started
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path):
     store = agl.InMemoryLightningStore()
     words = f"in use by process {os.getpid()}"
     with folders.hold_folder(tmp_path / "out"), pytest.raises(ConfigError, match=words):
@@ -36,7 +35,7 @@ def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path: Path
     fit(store, run="a", run_dir="out")
 
 
-def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Path) -> None:
+def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -50,7 +49,7 @@ def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path: Pa
     assert fit(store, run="a", resume=True, run_dir="out").seen[0][1] == 2
 
 
-def test_run_of_another_machine_goes_on_and_says_what_nobody_knows() -> None:
+def test_run_of_another_machine_goes_on_and_says_what_nobody_knows():
     store = agl.InMemoryLightningStore()
     asyncio.run(
         begin_run(store, agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere"))
@@ -93,7 +92,7 @@ agl.Trainer(algorithm=agl.Baseline(), run="k", strategy="shm").fit(agent, [1, 2,
 """
 
 
-def test_killed_baseline_goes_on_with_what_has_not_succeeded() -> None:
+def test_killed_baseline_goes_on_with_what_has_not_succeeded():
     process = started(KILLED_BASELINE)
     process.kill()
     process.communicate()
@@ -117,14 +116,14 @@ def test_killed_baseline_goes_on_with_what_has_not_succeeded() -> None:
     assert sorted(baseline.rewards.values(), key=str) == [1, 2, 3, 4, 5]
 
 
-def test_baseline_that_is_forced_runs_all_again() -> None:
+def test_baseline_that_is_forced_runs_all_again():
     store = agl.InMemoryLightningStore()
     for again in (False, True):
         fit(store, agl.Baseline(), run="r", resume=again, force=again)
     assert len(asyncio.run(store.query_rollouts())) == 4
 
 
-def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
+def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts():
     store = agl.InMemoryLightningStore()
     ran: list[Any] = []
     left = {"run": "r", "generation": 1}
@@ -144,7 +143,7 @@ def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts() -> None:
 
 
 @pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
-def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bool) -> None:
+def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped):
     process = started(KILLED)
     process.send_signal(signal.SIGKILL)
     if is_reaped:
@@ -168,7 +167,7 @@ def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped: bo
     process.communicate()
 
 
-def test_zombie_that_left_no_lock_is_dead() -> None:
+def test_zombie_that_left_no_lock_is_dead():
     process = started("print('here', flush=True); input()")
     run = agl.Run(
         run_id="a",
@@ -186,9 +185,7 @@ def test_zombie_that_left_no_lock_is_dead() -> None:
 
 
 @pytest.mark.parametrize("behind", [0.0, 60.0, 86_400.0])
-def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(
-    tmp_path: Path, behind: float
-) -> None:
+def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(tmp_path, behind):
     process = started(HOLDING)
     start = RunGeneration(
         number=1, start_time=time.time() - behind, pid=process.pid, host=platform.node()
@@ -199,7 +196,7 @@ def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(
     assert folders.shown_status(run) == "died"
 
 
-def test_a_look_whether_a_run_lives_keeps_no_trainer_out(tmp_path: Path) -> None:
+def test_a_look_whether_a_run_lives_keeps_no_trainer_out(tmp_path):
     start = RunGeneration(number=1, start_time=0.0, pid=os.getpid(), host=platform.node())
     run = agl.Run(
         run_id="a", algorithm="toy", create_time=0.0, folder=str(tmp_path), generations=[start]

@@ -4,7 +4,6 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize("can_be_logged", [True, False])
-async def test_who_reads_a_store_sees_what_another_one_writes_later(
-    tmp_path: Path, can_be_logged: bool
-) -> None:
+async def test_who_reads_a_store_sees_what_another_one_writes_later(tmp_path, can_be_logged):
     file = tmp_path / "store.db"
 
     async def add() -> None:
@@ -39,7 +36,7 @@ async def test_who_reads_a_store_sees_what_another_one_writes_later(
     assert not can_be_logged or os.listdir(tmp_path) == ["store.db"]
 
 
-async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path: Path) -> None:
+async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path):
     killed = tmp_path / "agl-runs" / "killed"
     killed.mkdir(parents=True)
     store = agl.SqliteLightningStore(tmp_path / "store.db")
@@ -62,9 +59,7 @@ async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path
         (b"CREATE TABLE theirs (a)", "no store of agl"),
     ],
 )
-def test_readers_say_of_a_file_that_it_is_no_store(
-    content: bytes, told: str, tmp_path: Path
-) -> None:
+def test_readers_say_of_a_file_that_it_is_no_store(content, told, tmp_path):
     file = tmp_path / "store.db"
     if content.startswith(b"CREATE"):
         with closing(sqlite3.connect(file)) as connection:

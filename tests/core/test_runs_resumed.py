@@ -14,13 +14,13 @@ from .toy_runs import Toy, Writing, agent, fit, runs_of
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path: Path) -> None:
+def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path):
     store = agl.InMemoryLightningStore()
     fit(store, run="a", run_dir="elsewhere")
     assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
 
 
-def test_store_that_this_process_has_says_so() -> None:
+def test_store_that_this_process_has_says_so():
     toy = fit(run="a")
     with pytest.raises(StoreUnavailableError, match="open in this process already"):
         fit(run="a", resume=True)
@@ -28,7 +28,7 @@ def test_store_that_this_process_has_says_so() -> None:
     asyncio.run(fit(run="a", resume=True).get_trainer().store.close())
 
 
-async def test_trainer_in_a_running_loop_says_what_to_do() -> None:
+async def test_trainer_in_a_running_loop_says_what_to_do():
     toy, tasks = Toy(), [1, 2]
     trainer = agl.Trainer(algorithm=toy, strategy="shm")
     with pytest.raises(ConfigError, match=r"await asyncio\.to_thread\(trainer\.fit"):
@@ -37,7 +37,7 @@ async def test_trainer_in_a_running_loop_says_what_to_do() -> None:
     assert len(toy.seen) == 1
 
 
-def test_new_run_of_a_name_that_there_is_is_refused() -> None:
+def test_new_run_of_a_name_that_there_is_is_refused():
     store = agl.InMemoryLightningStore()
     fit(store, run="a")
     with pytest.raises(ConfigError, match=r"'a' is in the store already .finished.*resume=True"):
@@ -45,7 +45,7 @@ def test_new_run_of_a_name_that_there_is_is_refused() -> None:
     assert [len(run.generations) for run in runs_of(store)] == [1]
 
 
-def test_going_on_with_what_there_is_not_names_what_there_is() -> None:
+def test_going_on_with_what_there_is_not_names_what_there_is():
     store = agl.InMemoryLightningStore()
     fit(store, run="a")
     with pytest.raises(ConfigError, match=r"no run 'b' in this store.*newest here: a"):
@@ -59,28 +59,26 @@ def test_going_on_with_what_there_is_not_names_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["a/b", "", "..", "-x"])
-def test_id_that_names_no_folder_is_refused(run_id: str) -> None:
+def test_id_that_names_no_folder_is_refused(run_id):
     with pytest.raises(ConfigError, match="the id of a run names its folder"):
         fit(run=run_id)
 
 
-def test_run_of_another_algorithm_is_refused() -> None:
+def test_run_of_another_algorithm_is_refused():
     store = agl.InMemoryLightningStore()
     fit(store, run="a")
     with pytest.raises(ConfigError, match="run 'a' is one of 'toy', and this is 'baseline'"):
         fit(store, agl.Baseline(), run="a", resume=True)
 
 
-def test_folder_of_another_run_is_refused() -> None:
+def test_folder_of_another_run_is_refused():
     Path("out").mkdir()
     Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     with pytest.raises(ConfigError, match="holds run 'other'"):
         fit(run="a", run_dir="out")
 
 
-def test_folder_says_which_run_goes_on_where_nobody_else_does(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_folder_says_which_run_goes_on_where_nobody_else_does(caplog):
     Path("out").mkdir()
     Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     # A store in memory knows of no earlier starts.
@@ -88,7 +86,7 @@ def test_folder_says_which_run_goes_on_where_nobody_else_does(
     assert "the store has no record of run other" in caplog.text
 
 
-def test_folder_that_an_algorithm_names_is_made_by_it() -> None:
+def test_folder_that_an_algorithm_names_is_made_by_it():
     class Making(agl.Algorithm):
         run_dir = "own"
 
@@ -99,7 +97,7 @@ def test_folder_that_an_algorithm_names_is_made_by_it() -> None:
     assert Path("own").is_dir()
 
 
-def test_run_that_its_folder_names_is_refused_where_it_would_be_another() -> None:
+def test_run_that_its_folder_names_is_refused_where_it_would_be_another():
     store = agl.InMemoryLightningStore()
     fit(store, Writing(), run_dir="out")
     with pytest.raises(ConfigError, match=r"seed: 7 then, 8 now.*give another run_dir, or go on"):
@@ -111,7 +109,7 @@ def test_run_that_its_folder_names_is_refused_where_it_would_be_another() -> Non
     assert run.generations[1].differences[0] == "algorithm.seed: 7 then, 8 now"
 
 
-def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
+def test_store_that_keeps_no_runs_is_used_all_the_same():
     class Older(agl.LightningStore):
         def __init__(self) -> None:
             self.inside = agl.InMemoryLightningStore()
@@ -131,7 +129,7 @@ def test_store_that_keeps_no_runs_is_used_all_the_same() -> None:
         fit(store, Unasking(), run="a")
 
 
-def test_folder_of_what_was_not_started_is_not_left(tmp_path: Path) -> None:
+def test_folder_of_what_was_not_started_is_not_left(tmp_path):
     class Refuses(Toy):
         async def clear_leftovers(self, store: Any) -> None:
             raise ConfigError("not so")

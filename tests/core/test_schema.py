@@ -71,7 +71,7 @@ class Open:
     def __init__(self, n: int = 1, **others: Any) -> None: ...
 
 
-def test_options_have_names_types_defaults_and_docs() -> None:
+def test_options_have_names_types_defaults_and_docs():
     options = {option.name: option for option in schema_of(Learn).options}
     assert list(options) == [
         *("n", "model", "mode", "many", "rates", "flag", "api_key", "size", "part"),
@@ -85,7 +85,7 @@ def test_options_have_names_types_defaults_and_docs() -> None:
     assert options["hidden"].type == "Invisible | None"
 
 
-def test_class_without_a_constructor_has_no_options() -> None:
+def test_class_without_a_constructor_has_no_options():
     class Bare:
         pass
 
@@ -94,7 +94,7 @@ def test_class_without_a_constructor_has_no_options() -> None:
         validate(Bare, {"x": 1}, "")
 
 
-def test_dataclass_fields_are_documented_by_the_text_under_them() -> None:
+def test_dataclass_fields_are_documented_by_the_text_under_them():
     from agl_runs.config.file import RunConfig
 
     options = {option.name: option for option in schema_of(RunConfig).options}
@@ -129,7 +129,7 @@ class Derived(Base):
     steps: int = 20
 
 
-def test_a_dataclass_has_its_own_options_before_those_of_its_base() -> None:
+def test_a_dataclass_has_its_own_options_before_those_of_its_base():
     options = {option.name: option for option in schema_of(Derived).options}
     assert list(options) == ["model", "steps", "beta", "seed"]
     assert (options["steps"].doc, options["steps"].default) == ("How many.", 20)
@@ -157,9 +157,7 @@ def test_a_dataclass_has_its_own_options_before_those_of_its_base() -> None:
         ({"n": 1, "thing": 5, "hidden": "x"}, {"n": 1, "thing": 5, "hidden": "x"}),
     ],
 )
-def test_values_are_converted_to_the_annotated_types(
-    values: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_values_are_converted_to_the_annotated_types(values, expected):
     assert validate(Learn, values, "") == expected
 
 
@@ -209,18 +207,18 @@ def test_values_are_converted_to_the_annotated_types(
         ({"n": 1, "api_key": "sk-1"}, "f.yaml: algorithm.api_key: expected int, got ***"),
     ],
 )
-def test_wrong_options_are_refused_by_their_address(values: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_refused_by_their_address(values, message):
     with pytest.raises(ConfigError) as caught:
         validate(Learn, values, "f.yaml: algorithm")
     assert str(caught.value).startswith(message)
 
 
-def test_constructor_with_kwargs_takes_any_further_key() -> None:
+def test_constructor_with_kwargs_takes_any_further_key():
     assert schema_of(Open).open
     assert validate(Open, {"n": "2", "other": "x"}, "") == {"n": 2, "other": "x"}
 
 
-def test_pydantic_model_and_function_have_schemas_too() -> None:
+def test_pydantic_model_and_function_have_schemas_too():
     def build(n: int = 1) -> Base:
         """Build.
 
@@ -245,5 +243,5 @@ def test_pydantic_model_and_function_have_schemas_too() -> None:
         (None, "None"),
     ],
 )
-def test_types_read_as_one_would_write_them(annotation: Any, text: str) -> None:
+def test_types_read_as_one_would_write_them(annotation, text):
     assert readable_type(annotation) == text

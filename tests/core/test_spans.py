@@ -10,7 +10,7 @@ from agl.store.span_checks import add_accepted
 from agl.types import Span
 
 
-def test_attributes_that_are_none_are_left_out() -> None:
+def test_attributes_that_are_none_are_left_out():
     # Newer SDKs let None through, and AgentOps sets it.
     finished = ReadableSpan(
         name="call",
@@ -21,7 +21,7 @@ def test_attributes_that_are_none_are_left_out() -> None:
     assert span.attributes == {"gen_ai.prompt.0.role": "user"}
 
 
-def test_attributes_that_only_newer_sdks_take_are_unfolded() -> None:
+def test_attributes_that_only_newer_sdks_take_are_unfolded():
     tracer = TracerProvider().get_tracer("any")
     odd: Any = {"a": {"b": 1, "c": {}}, "d": [1, "x", None], "e": b"\xff", "f": [{"g": [1, 2]}]}
     started = tracer.start_span("call", attributes=odd)
@@ -31,7 +31,7 @@ def test_attributes_that_only_newer_sdks_take_are_unfolded() -> None:
     assert span.attributes == known
 
 
-def test_values_of_one_key_are_all_kept() -> None:
+def test_values_of_one_key_are_all_kept():
     tracer = TracerProvider().get_tracer("any")
     odd: Any = {"k": {"x": 1}, "k.x": 9, "k.x.again": 10}
     started = tracer.start_span("call", attributes=odd)
@@ -41,7 +41,7 @@ def test_values_of_one_key_are_all_kept() -> None:
 
 
 @pytest.mark.parametrize("bad", [set[int](), {37}, {0, 63}])
-async def test_a_refused_span_costs_few_calls_and_its_neighbours_nothing(bad: set[int]) -> None:
+async def test_a_refused_span_costs_few_calls_and_its_neighbours_nothing(bad):
     given = [Span.from_attributes(attributes={"i": i}, name=str(i)) for i in range(64)]
     calls = []
 

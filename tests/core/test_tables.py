@@ -1,7 +1,5 @@
 """Tables of commands: a line for each row, and nothing is lost in a pipe."""
 
-import pytest
-
 from agl.cli.shared import table_text
 
 COLUMNS = ["rollout_id", "status", "attempts", "input", "error"]
@@ -15,7 +13,7 @@ def lines(*arguments: object, **options: object) -> list[str]:
     return table_text(*arguments, **options).splitlines()  # type: ignore[arg-type]
 
 
-def test_cut_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_table_is_as_wide_as_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     shown = lines(COLUMNS, ROWS, cut=True)
@@ -25,7 +23,7 @@ def test_cut_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -
     assert len(lines(COLUMNS, ROWS)[2]) > 80
 
 
-def test_table_in_a_pipe_is_whole() -> None:
+def test_table_in_a_pipe_is_whole():
     shown = lines(COLUMNS, ROWS, cut=True)
     assert len(shown) == 4
     assert "attempts" in shown[0]
@@ -33,11 +31,11 @@ def test_table_in_a_pipe_is_whole() -> None:
     assert "…" not in "".join(shown)
 
 
-def test_table_without_rows_is_its_head() -> None:
+def test_table_without_rows_is_its_head():
     assert lines(["a", "b"], [])[0] == "a  b"
 
 
-def test_table_in_a_pipe_has_a_line_for_each_row() -> None:
+def test_table_in_a_pipe_has_a_line_for_each_row():
     assert lines(["name", "said"], [["ro-1", "two\nlines"], [None, "日本 x"]]) == [
         "name  said",
         "───────────────",

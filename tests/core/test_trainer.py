@@ -33,7 +33,7 @@ def shm(**options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
 @pytest.mark.parametrize("n_runners", [1, 3])
-def test_fit_runs_every_task_once(main_thread: str, n_runners: int) -> None:
+def test_fit_runs_every_task_once(main_thread, n_runners):
     seen: list[tuple[int, str, float | None]] = []
 
     @agl.algo
@@ -49,7 +49,7 @@ def test_fit_runs_every_task_once(main_thread: str, n_runners: int) -> None:
     assert seen == [(task, "succeeded", task / 10) for task in range(5)]
 
 
-def test_synchronous_algorithm_runs_beside_the_loop() -> None:
+def test_synchronous_algorithm_runs_beside_the_loop():
     threads: list[str] = []
 
     @agl.algo
@@ -62,7 +62,7 @@ def test_synchronous_algorithm_runs_beside_the_loop() -> None:
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-def test_crashed_algorithm_raises_and_stops_the_runners(main_thread: str) -> None:
+def test_crashed_algorithm_raises_and_stops_the_runners(main_thread):
     @agl.algo
     async def algorithm(store: agl.LightningStore) -> None:
         raise ZeroDivisionError("broken")
@@ -78,7 +78,7 @@ def test_crashed_algorithm_raises_and_stops_the_runners(main_thread: str) -> Non
 
 
 @pytest.mark.parametrize("broken", ["init_worker", "teardown_worker"])
-def test_runner_that_fails_at_its_start_or_end_is_torn_down(broken: str) -> None:
+def test_runner_that_fails_at_its_start_or_end_is_torn_down(broken):
     called: list[str] = []
 
     class Broken(agl.LitAgentRunner[Any]):
@@ -107,7 +107,7 @@ def test_runner_that_fails_at_its_start_or_end_is_torn_down(broken: str) -> None
 
 
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-def test_crashed_runner_ends_the_run(main_thread: str) -> None:
+def test_crashed_runner_ends_the_run(main_thread):
     class Broken(agl.LitAgentRunner[Any]):
         async def iter(self, *, event: Any = None) -> None:
             raise OSError("no such device")
@@ -121,7 +121,7 @@ def test_crashed_runner_ends_the_run(main_thread: str) -> None:
         trainer.fit(tenth, [1, 2, 3])
 
 
-def test_initial_resources_reach_the_agent() -> None:
+def test_initial_resources_reach_the_agent():
     got: list[str] = []
 
     @agl.rollout
@@ -137,7 +137,7 @@ def test_initial_resources_reach_the_agent() -> None:
     assert got == ["Q: why?"]
 
 
-def test_baseline_keeps_rewards_and_counts_failures() -> None:
+def test_baseline_keeps_rewards_and_counts_failures():
     @agl.rollout
     def agent(task: int) -> float:
         if task == 2:
@@ -161,12 +161,12 @@ def test_baseline_keeps_rewards_and_counts_failures() -> None:
         ({"max_queue_length": 0}, "max_queue_length must be at least 1; got 0"),
     ],
 )
-def test_baseline_refuses_senseless_options(options: dict[str, Any], message: str) -> None:
+def test_baseline_refuses_senseless_options(options, message):
     with pytest.raises(ConfigError, match=f"Baseline: {message}"):
         agl.Baseline(**options)
 
 
-def test_strategy_forms_of_the_guides() -> None:
+def test_strategy_forms_of_the_guides():
     algorithm = agl.Baseline()
     assert agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm").n_runners == 1
     options = {"type": "shm", "n_runners": 8, "main_thread": "algorithm"}
@@ -183,7 +183,7 @@ def test_strategy_forms_of_the_guides() -> None:
     assert (default.n_runners, default.server_port) == (8, 0)
 
 
-def test_environment_reaches_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_reaches_the_strategy(monkeypatch):
     monkeypatch.setenv("AGL_SERVER_PORT", "10000")
     monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
@@ -194,7 +194,7 @@ def test_environment_reaches_the_strategy(monkeypatch: pytest.MonkeyPatch) -> No
     assert strategy.managed_store is False
 
 
-def test_names_of_0_3_are_taken_beside_ours() -> None:
+def test_names_of_0_3_are_taken_beside_ours():
     trainer = agl.Trainer(n_workers=1, strategy=shm())
     assert trainer.dev(tenth, dev_dataset=[1]).mean_reward == 0.1
     assert trainer.n_runners == 1
@@ -202,7 +202,7 @@ def test_names_of_0_3_are_taken_beside_ours() -> None:
         agl.Trainer(n_runners=1, n_workers=2)
 
 
-def test_algorithms_run_under_a_strategy_of_ones_own() -> None:
+def test_algorithms_run_under_a_strategy_of_ones_own():
     class OneAfterTheOther(agl.ExecutionStrategy):
         def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:
             async def both() -> None:
@@ -219,7 +219,7 @@ def test_algorithms_run_under_a_strategy_of_ones_own() -> None:
     assert list(baseline.rewards.values()) == [0.1, 0.2]
 
 
-def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer() -> None:
+def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer():
     class Reads(agl.Algorithm):
         def __init__(self) -> None:  # as the guide's, it does not call the base's
             self.read: list[Any] = []
@@ -244,7 +244,7 @@ def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer() -> 
     assert algorithm.read == [0.1, 0.2]
 
 
-def test_wrong_requests_are_refused_before_anything_starts() -> None:
+def test_wrong_requests_are_refused_before_anything_starts():
     with pytest.raises(UnknownComponentError, match=r"unknown strategy 'smh'.*Did you mean 'shm'"):
         agl.Trainer(strategy="smh")
     with pytest.raises(ConfigError, match="n_runners must be at least 1; got 0"):
@@ -261,12 +261,12 @@ def test_wrong_requests_are_refused_before_anything_starts() -> None:
     [("8", "whole number; got '8'"), (2.5, "whole number; got 2.5"), (True, "got True"),
      (0, "at least 1; got 0")],
 )  # fmt: skip
-def test_what_is_no_count_is_refused(name: str, value: Any, said: str) -> None:
+def test_what_is_no_count_is_refused(name, value, said):
     with pytest.raises(ConfigError, match=f"Trainer: {name} must be .*{said}"):
         agl.Trainer(strategy="shm", **{name: value})
 
 
-def test_dev_refuses_a_slow_algorithm() -> None:
+def test_dev_refuses_a_slow_algorithm():
     @agl.algo
     def algorithm(store: agl.LightningStore) -> None: ...
 
@@ -274,7 +274,7 @@ def test_dev_refuses_a_slow_algorithm() -> None:
         agl.Trainer(algorithm=algorithm, strategy="shm").dev(tenth, [1])
 
 
-def test_adapter_that_selects_others_than_the_agent_says_is_refused() -> None:
+def test_adapter_that_selects_others_than_the_agent_says_is_refused():
     class Selecting(agl.TraceAdapter[list[str]]):
         def __init__(self, agent_match: str | None = None) -> None:
             self.agent_match = agent_match
@@ -295,7 +295,7 @@ def test_adapter_that_selects_others_than_the_agent_says_is_refused() -> None:
     fit(Selecting("write"))
 
 
-def test_an_algorithm_takes_the_type_of_its_tasks_as_in_0_3() -> None:
+def test_an_algorithm_takes_the_type_of_its_tasks_as_in_0_3():
     assert agl.Baseline[dict[str, str]](n_epochs=2).n_epochs == 2
     assert agl.Algorithm[int] is agl.Algorithm
 
@@ -318,9 +318,7 @@ def takes_train_tasks(train_dataset: Any) -> None:
         (takes_train_tasks, {"train_dataset": [1], "val_dataset": [2]}, "val_dataset"),
     ],
 )
-def test_dataset_that_the_algorithm_does_not_take_is_refused(
-    algorithm: Any, datasets: dict[str, Any], name: str
-) -> None:
+def test_dataset_that_the_algorithm_does_not_take_is_refused(algorithm, datasets, name):
     with pytest.raises(TypeError, match=rf"{name} is given, and the function does not") as caught:
         agl.Trainer(algorithm=algorithm, strategy=shm()).fit(tenth, **datasets)
     assert isinstance(caught.value, ConfigError)
@@ -341,7 +339,7 @@ def test_dataset_that_the_algorithm_does_not_take_is_refused(
         (type("L", (list,), {"__len__": lambda _: -1})(), r"Its len\(\) raises ValueError"),
     ],
 )
-def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:
+def test_what_is_no_dataset_is_refused_by_name(dataset, said):
     trainer = agl.Trainer(strategy=shm())
     with pytest.raises(DatasetError, match=f"Trainer: train_dataset.*{said}"):
         trainer.fit(tenth, dataset)
@@ -349,7 +347,7 @@ def test_what_is_no_dataset_is_refused_by_name(dataset: Any, said: str) -> None:
         trainer.dev(tenth, [1], val_dataset=dataset)
 
 
-def test_setters_that_an_algorithm_overrides_are_called() -> None:
+def test_setters_that_an_algorithm_overrides_are_called():
     class Keeps(agl.FastAlgorithm):
         def set_trainer(self, trainer: Any) -> None:
             self.kept_trainer = trainer
@@ -370,7 +368,7 @@ def test_setters_that_an_algorithm_overrides_are_called() -> None:
     assert algorithm.kept_proxy is None
 
 
-def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours() -> None:
+def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours():
     class Own(agl.FastAlgorithm):
         _context = "mine"
         seen: list[Any] = []  # noqa: RUF012
@@ -397,20 +395,18 @@ def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours() -> None:
         ("Hello", "expected a dict of name -> resource; got 'Hello'"),
     ],
 )
-def test_what_is_no_resource_is_refused_by_name(resources: Any, said: str) -> None:
+def test_what_is_no_resource_is_refused_by_name(resources, said):
     with pytest.raises(ConfigError, match=f"Trainer: initial_resources: {said}"):
         agl.Trainer(initial_resources=resources)
 
 
-def test_part_of_an_argument_is_answered_with_the_whole() -> None:
+def test_part_of_an_argument_is_answered_with_the_whole():
     arguments: dict[str, Any] = {"resources": {}}
     with pytest.raises(ConfigError, match=r"'resources'. Did you mean 'initial_resources'\?"):
         agl.Trainer(**arguments)
 
 
-def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(monkeypatch):
     scan = registry._scan
     monkeypatch.setattr(
         registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.kind != "recorder")
@@ -437,7 +433,7 @@ def without_runs(task: int) -> float:
         ("x.db", "SqliteLightningStore('x.db')"),
     ],
 )
-def test_place_in_the_place_of_a_store_names_the_store_for_it(given: str, right: str) -> None:
+def test_place_in_the_place_of_a_store_names_the_store_for_it(given, right):
     with pytest.raises(ConfigError, match=re.escape(f"store: {given!r} is no name of")) as said:
         agl.Trainer(store=given)
     assert right in str(said.value)

@@ -1,19 +1,13 @@
 import enum
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import agl
-from agl.utils.otel import (
-    attributes_under,
-    from_attributes,
-    to_attribute_value,
-    to_attributes,
-)
+from agl.utils.otel import attributes_under, from_attributes, to_attribute_value, to_attributes
 
 
 class Color(enum.Enum):
@@ -25,7 +19,7 @@ class Point:
     x: int
 
 
-def test_nested_data_gets_dotted_keys() -> None:
+def test_nested_data_gets_dotted_keys():
     nested = {"a": {"b": {"c": 1}}, "d": [1, 2], "e": [1, "x"], "f": [{"g": True}], "h": []}
     assert to_attributes(nested) == {
         "a.b.c": 1,
@@ -37,15 +31,15 @@ def test_nested_data_gets_dotted_keys() -> None:
     }
 
 
-def test_prefix_stands_before_every_key() -> None:
+def test_prefix_stands_before_every_key():
     assert to_attributes({"a": 1, "b": {"c": 2}}, prefix="p.q") == {"p.q.a": 1, "p.q.b.c": 2}
 
 
-def test_lists_of_bools_and_ints_are_not_of_one_type() -> None:
+def test_lists_of_bools_and_ints_are_not_of_one_type():
     assert to_attributes({"a": [True, 1]}) == {"a.0": True, "a.1": 1}
 
 
-def test_two_values_under_one_key_are_refused() -> None:
+def test_two_values_under_one_key_are_refused():
     with pytest.raises(ValueError, match=r"'a\.b' is given twice"):
         to_attributes({"a.b": 1, "a": {"b": 2}})
 
@@ -68,13 +62,13 @@ def test_two_values_under_one_key_are_refused() -> None:
         (agl.RewardDimension(name="a", value=1.0), '{"name": "a", "value": 1.0}'),
     ],
 )
-def test_values_become_what_a_span_can_hold(value: Any, expected: Any) -> None:
+def test_values_become_what_a_span_can_hold(value, expected):
     got = to_attribute_value(value)
     assert got == expected
     assert type(got) is type(expected)
 
 
-def test_object_without_json_becomes_its_text() -> None:
+def test_object_without_json_becomes_its_text():
     class Thing:
         def __str__(self) -> str:
             return "a thing"
@@ -83,7 +77,7 @@ def test_object_without_json_becomes_its_text() -> None:
 
 
 @pytest.mark.parametrize("value", [None, math.nan, 2**63, object(), Point(1), b"x"])
-def test_strict_refuses_what_a_span_cannot_hold(value: Any) -> None:
+def test_strict_refuses_what_a_span_cannot_hold(value):
     with pytest.raises(ValueError, match=r"attribute 'a\.b': got"):
         to_attributes({"a": {"b": value}}, strict=True)
 
@@ -107,11 +101,11 @@ leaves = st.one_of(st.text(max_size=5), st.booleans(), st.integers(-(2**63), 2**
         max_size=4,
     )
 )
-def test_reading_undoes_writing(nested: dict[str, Any]) -> None:
+def test_reading_undoes_writing(nested):
     assert from_attributes(to_attributes(nested)) == nested
 
 
-def test_reading_makes_lists_of_counted_keys_only() -> None:
+def test_reading_makes_lists_of_counted_keys_only():
     flat = {"a.0.b": 1, "a.1.b": 2, "c.1": 3, "d.0": 4, "d.x": 5}
     assert from_attributes(flat) == {
         "a": [{"b": 1}, {"b": 2}],
@@ -121,11 +115,11 @@ def test_reading_makes_lists_of_counted_keys_only() -> None:
 
 
 @pytest.mark.parametrize("flat", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}, {"a": {}, "a.b": 1}])
-def test_reading_refuses_a_key_that_is_a_prefix(flat: dict[str, Any]) -> None:
+def test_reading_refuses_a_key_that_is_a_prefix(flat):
     with pytest.raises(ValueError, match="prefix"):
         from_attributes(flat)
 
 
-def test_attributes_under_a_prefix_lose_it() -> None:
+def test_attributes_under_a_prefix_lose_it():
     attributes = {"a.b": 1, "a.c.d": 2, "ab.c": 3, "a": 4}
     assert attributes_under(attributes, "a") == {"b": 1, "c.d": 2, "": 4}

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 SCRIPT = """
 import importlib, logging, os, pkgutil, signal, sys, types
@@ -41,7 +40,7 @@ print(agl.Trainer(strategy="shm", run="first").dev(agent, [1]).rollouts)
 """
 
 
-def test_the_core_is_imported_and_runs_without_the_functions_of_posix(tmp_path: Path) -> None:
+def test_the_core_is_imported_and_runs_without_the_functions_of_posix(tmp_path):
     command = [sys.executable, "-W", "error", "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "{'succeeded': 1}\n", done.stderr

@@ -68,6 +68,5 @@ def started(script: str) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"here\n"
     return process

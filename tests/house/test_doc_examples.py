@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -211,7 +210,7 @@ def check_yaml(source: str, folder: Path, page_blocks: list[Block]) -> None:
 
 
 @pytest.fixture
-def modules_as_they_were(tmp_path: Path) -> Iterator[None]:
+def modules_as_they_were(tmp_path):
     """Checking a configuration imports its agent; the next page may have one of that name."""
     path = list(sys.path)
     yield
@@ -222,7 +221,7 @@ def modules_as_they_were(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+def test_python_block_runs(block, tmp_path):
     if reason := missing(block.needs):
         pytest.skip(reason)
     page_blocks = [b for b in BLOCKS if b.page == block.page]
@@ -230,9 +229,7 @@ def test_python_block_runs(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_yaml_block_is_a_valid_configuration(
-    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules_as_they_were: None
-) -> None:
+def test_yaml_block_is_a_valid_configuration(block, tmp_path, monkeypatch, modules_as_they_were):
     if reason := missing(block.needs):
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
@@ -249,9 +246,7 @@ def test_yaml_block_is_a_valid_configuration(
         if b.language == "yaml" and b.file and b.needs is None
     ],
 )
-def test_configuration_file_of_a_page_runs_with_the_other_files(
-    block: Block, tmp_path: Path
-) -> None:
+def test_configuration_file_of_a_page_runs_with_the_other_files(block, tmp_path):
     write_files(tmp_path, [b for b in BLOCKS if b.page == block.page])
     command = [sys.executable, "-W", "error", "-c", "from agl.cli import main; main()"]
     done = subprocess.run(
@@ -265,14 +260,14 @@ def test_configuration_file_of_a_page_runs_with_the_other_files(
 
 
 @pytest.mark.parametrize("block", [*blocks("toml"), *blocks("json")])
-def test_data_block_parses(block: Block) -> None:
+def test_data_block_parses(block):
     lines = block.source.splitlines() if (block.file or "").endswith(".jsonl") else [block.source]
     for text in lines:
         assert (tomllib.loads if block.language == "toml" else json.loads)(text)
 
 
 @pytest.mark.parametrize("block", blocks("bash"))
-def test_agl_commands_of_bash_blocks_exist(block: Block) -> None:
+def test_agl_commands_of_bash_blocks_exist(block):
     if reason := missing(block.needs):
         pytest.skip(reason)
     import click
@@ -295,7 +290,7 @@ def test_agl_commands_of_bash_blocks_exist(block: Block) -> None:
         assert used <= options, f"'agl {verb}' has no {used - options}"
 
 
-def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others() -> None:
+def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others():
     marked = {b.name: b.needs for b in BLOCKS if b.needs is not None}
     assert {name for needs in marked.values() for name in needs.split()} <= KNOWN_NEEDS, marked
     for block in BLOCKS:
@@ -311,7 +306,7 @@ def test_marks_are_of_the_known_set_and_no_block_hides_from_the_others() -> None
 @pytest.mark.parametrize(
     "page", [*PAGES, *PLUGIN_PAGES], ids=lambda page: str(page.relative_to(REPOSITORY))
 )
-def test_links_and_named_paths_exist(page: Path) -> None:
+def test_links_and_named_paths_exist(page):
     text = FENCE.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
@@ -329,7 +324,7 @@ def test_links_and_named_paths_exist(page: Path) -> None:
             assert found or (REPOSITORY / code).exists(), f"{page.name}: there is no {code}"
 
 
-def test_every_picture_stands_on_a_page() -> None:
+def test_every_picture_stands_on_a_page():
     folder = REPOSITORY / "docs"
     kept = {one for one in folder.rglob("*") if one.suffix in (".jpg", ".png", ".svg")}
     shown = {
@@ -354,19 +349,19 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "source", ["1 / 0", "import warnings\nwarnings.warn('old')", "print(2)\n#> 3\n"]
 )
-def test_broken_python_block_is_noticed(source: str, tmp_path: Path) -> None:
+def test_broken_python_block_is_noticed(source, tmp_path):
     with pytest.raises(AssertionError):
         run_python(source, tmp_path, [])
 
 
-def test_broken_yaml_block_is_noticed(tmp_path: Path, modules_as_they_were: None) -> None:
+def test_broken_yaml_block_is_noticed(tmp_path, modules_as_they_were):
     from agl.errors import ConfigError
 
     with pytest.raises(ConfigError, match="n_epoch"):
         check_yaml("algorithm: {type: baseline, n_epoch: 2}", tmp_path, [])
 
 
-def test_fences_are_read() -> None:
+def test_fences_are_read():
     text = (
         '# Page\n\n```python needs="agl-apo" continues\nx = 1\n```\n'
         "\n- item\n\n  ```yaml\n  a: 1\n  ```\n"
@@ -383,6 +378,6 @@ def test_fences_are_read() -> None:
         blocks_of(REPOSITORY / "README.md", "```python skip\n```\n")
 
 
-def test_the_trainer_of_the_docs_is_short() -> None:
+def test_the_trainer_of_the_docs_is_short():
     (trainer,) = [block for block in BLOCKS if block.file == "reinforce.py"]
     assert len(trainer.source.splitlines()) <= 60

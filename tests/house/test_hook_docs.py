@@ -25,18 +25,18 @@ def section(hook: str) -> str:
     return found.group(1)
 
 
-def test_page_has_the_hooks_that_there_are() -> None:
+def test_page_has_the_hooks_that_there_are():
     assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == HOOKS
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_spec_says_when_it_is_called(hook: str) -> None:
+def test_spec_says_when_it_is_called(hook):
     doc = inspect.getdoc(getattr(hookspecs, hook)) or ""
     assert re.search(r"^Called: \S", doc, re.MULTILINE)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_spec_or_its_module_describes_each_argument(hook: str) -> None:
+def test_spec_or_its_module_describes_each_argument(hook):
     function = getattr(hookspecs, hook)
     doc = inspect.getdoc(function) or ""
     for name in inspect.signature(function).parameters:
@@ -46,13 +46,13 @@ def test_spec_or_its_module_describes_each_argument(hook: str) -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_page_has_the_exact_signature(hook: str) -> None:
+def test_page_has_the_exact_signature(hook):
     signature = str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
     assert f"```text\n{hook}{signature}\n```" in section(hook)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_example_of_the_page_runs_and_prints_what_it_says(hook: str) -> None:
+def test_example_of_the_page_runs_and_prints_what_it_says(hook):
     [example] = re.findall(r"```python\n(.*?)```", section(hook), re.DOTALL)
     assert f"def {hook}(" in example
     expected = re.findall(r"^#> (.*)$", example, re.MULTILINE)
@@ -63,5 +63,5 @@ def test_example_of_the_page_runs_and_prints_what_it_says(hook: str) -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_test_is_named_after_the_hook(hook: str) -> None:
+def test_a_test_is_named_after_the_hook(hook):
     assert re.search(rf"^(async )?def test_{hook}\w*\(", TESTS, re.MULTILINE)

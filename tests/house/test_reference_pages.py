@@ -25,11 +25,11 @@ def rows(page: str, pattern: str) -> list[tuple[str, ...]]:
     return re.findall(rf"^\| {pattern} \|", text, re.M)
 
 
-def test_every_environment_variable_has_a_row() -> None:
+def test_every_environment_variable_has_a_row():
     assert set(rows("environment.md", "`(AGL_[A-Z_]+)`")) == {v.value for v in LightningEnvVar}
 
 
-def test_every_error_has_a_row_with_its_bases() -> None:
+def test_every_error_has_a_row_with_its_bases():
     found = {
         (name, cls.__bases__[0].__name__, cls.__bases__[1].__name__ if cls.__bases__[1:] else "")
         for name, cls in inspect.getmembers(errors, inspect.isclass)
@@ -39,7 +39,7 @@ def test_every_error_has_a_row_with_its_bases() -> None:
     assert set(rows("errors.md", pattern)) == found
 
 
-def test_every_span_name_and_attribute_has_a_row() -> None:
+def test_every_span_name_and_attribute_has_a_row():
     names = {
         (name, value)
         for name, value in vars(semconv).items()
@@ -51,12 +51,12 @@ def test_every_span_name_and_attribute_has_a_row() -> None:
     assert set(rows("semconv.md", "`([A-Z_]+)` \\| `([a-z_.]+)`")) == names
 
 
-def test_every_key_of_the_configuration_file_has_a_row() -> None:
+def test_every_key_of_the_configuration_file_has_a_row():
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     assert set(rows("config-file.md", "`([a-z_]+)`")) == fields
 
 
-def test_every_reason_and_boundary_has_a_row() -> None:
+def test_every_reason_and_boundary_has_a_row():
     reasons = rows("../explanation/learning-data.md", "`([a-z_]+)`")
     assert set(reasons) == set(get_args(ExclusionReason))
     text = (REFERENCE / "errors.md").read_text().partition("## Failures of attempts")[2]
@@ -64,7 +64,7 @@ def test_every_reason_and_boundary_has_a_row() -> None:
     assert set(boundaries) == set(get_args(Failure.model_fields["boundary"].annotation))
 
 
-async def test_every_route_of_the_store_server_has_a_row() -> None:
+async def test_every_route_of_the_store_server_has_a_row():
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, open=True)
     await server.start()
     with await asyncio.to_thread(urlopen, f"{server.endpoint}/openapi.json") as answer:

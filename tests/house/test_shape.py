@@ -21,12 +21,12 @@ TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
 
-def test_top_level_has_few_rooms() -> None:
+def test_top_level_has_few_rooms():
     modules = set(AGL.rglob("*.py")) - {AGL / "__init__.py"}
     assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
 
 
-def test_rooms_are_those_of_the_page() -> None:
+def test_rooms_are_those_of_the_page():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = next(
         contract["layers"]
@@ -41,7 +41,7 @@ def test_rooms_are_those_of_the_page() -> None:
     ]
 
 
-def test_wheels_that_the_readme_names_are_all_that_they_need() -> None:
+def test_wheels_that_the_readme_names_are_all_that_they_need():
     # pip takes what is missing from an index, where anybody may register our names.
     needs = {}
     for root in DISTRIBUTIONS:
@@ -53,9 +53,7 @@ def test_wheels_that_the_readme_names_are_all_that_they_need() -> None:
     assert {need for name in named for need in needs[name] & needs.keys()} <= named
 
 
-def test_ci_runs_tests_with_other_releases_where_a_package_that_they_need_changed(
-    tmp_path: Path,
-) -> None:
+def test_ci_runs_tests_with_other_releases_where_a_package_that_they_need_changed(tmp_path):
     text = (ROOT / ".ci/run").read_text(encoding="utf-8")
     script = f"""set -euo pipefail
         {re.search(r"^changed.*?^}", text, re.MULTILINE | re.DOTALL)[0]}
@@ -68,7 +66,7 @@ def test_ci_runs_tests_with_other_releases_where_a_package_that_they_need_change
     assert (run.stdout, "[before] nothing" in run.stderr) == ("after\n", True), run.stderr
 
 
-def test_core_does_not_grow() -> None:
+def test_core_does_not_grow():
     lines = [
         len(path.read_text(encoding="utf-8").splitlines())
         for path in AGL.rglob("*.py*")
@@ -77,14 +75,14 @@ def test_core_does_not_grow() -> None:
     assert sum(lines) <= MOST_IN_THE_CORE
 
 
-def test_no_room_below_the_trainer_asks_for_the_lazy_names() -> None:
+def test_no_room_below_the_trainer_asks_for_the_lazy_names():
     for path in AGL.rglob("*.py"):
         if path.relative_to(AGL).parts[0] not in ("cli", "adapter.py", "__init__.py"):
             asks = re.search(r"^\s*(import agl|from agl import .*)$", path.read_text("utf-8"), re.M)
             assert asks is None, path
 
 
-def test_modules_are_short() -> None:
+def test_modules_are_short():
     sources = [path for root in DISTRIBUTIONS for path in root.glob("src/**/*.py")]
     long = {
         str(path.relative_to(ROOT))
@@ -94,7 +92,7 @@ def test_modules_are_short() -> None:
     assert long == TOO_LONG
 
 
-def test_imports_of_every_distribution_are_checked() -> None:
+def test_imports_of_every_distribution_are_checked():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = {
         path.parent.name for root in DISTRIBUTIONS for path in root.glob("src/*/__init__.py")
@@ -112,7 +110,7 @@ def test_imports_of_every_distribution_are_checked() -> None:
     assert sorted(layered) == sorted({"agl", *split, *plugins})
 
 
-def test_what_the_core_alone_skips_runs_with_the_plugins() -> None:
+def test_what_the_core_alone_skips_runs_with_the_plugins():
     needs_more = re.compile(r'importorskip\("(torch|agl_(?!testing))')
     skipping = [
         path
@@ -124,7 +122,7 @@ def test_what_the_core_alone_skips_runs_with_the_plugins() -> None:
     assert [p.name for p in skipping if "pytest.mark.plugins" not in p.read_text("utf-8")] == []
 
 
-def test_few_tests_take_longer_than_a_test_may() -> None:
+def test_few_tests_take_longer_than_a_test_may():
     marks = [
         path.name
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -134,7 +132,7 @@ def test_few_tests_take_longer_than_a_test_may() -> None:
     assert len(marks) <= MOST_SLOW, sorted(marks)
 
 
-def test_every_benchmark_runs_at_night() -> None:
+def test_every_benchmark_runs_at_night():
     benchmarks = ROOT / "benchmarks"
     parts = {"run_all.py", "gateway_ours.py", "gateway_peer.py", "gateway_parts.py", "apo_peer.py"}
     programs = {
@@ -147,7 +145,7 @@ def test_every_benchmark_runs_at_night() -> None:
     assert run == programs - parts
 
 
-def test_packages_require_each_other_in_the_minor_version_that_they_have() -> None:
+def test_packages_require_each_other_in_the_minor_version_that_they_have():
     """And where several require one library, they agree on the oldest that is good enough."""
     projects = [
         tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]

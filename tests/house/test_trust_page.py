@@ -20,13 +20,13 @@ def names_in(path: Path) -> set[str]:
     return {one.name for one in body if isinstance(one, functions) and one.name[:5] == "test_"}
 
 
-def test_the_page_has_promises() -> None:
+def test_the_page_has_promises():
     assert len(ROWS) >= 50
     assert PAGE.count("::") == len(ROWS), "a test is named outside of a table of promises"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.strip("| ").partition(" |")[0])
-def test_a_promise_is_shown_by_a_test(row: str) -> None:
+def test_a_promise_is_shown_by_a_test(row):
     named = re.fullmatch(r"\| [^|]+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
     assert named, "write: | promise | `tests/FILE.py::test_NAME` |"
     assert named[2] in names_in(REPOSITORY / named[1])

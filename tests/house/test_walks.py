@@ -111,9 +111,7 @@ async def run_one(port: int) -> None:
 
 
 @pytest.mark.timeout(120)  # a runner that fails leaves the algorithm waiting
-def test_files_are_met_in_the_order_of_the_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_met_in_the_order_of_the_pages(tmp_path, monkeypatch):
     # What a runner does by the clock is on nobody's way.
     monkeypatch.setattr(Heartbeat, "beating", lambda _: contextlib.nullcontext())
     monkeypatch.setattr("agl.runner.litagent.LOOK_SECONDS", 60)
@@ -146,7 +144,7 @@ def test_files_are_met_in_the_order_of_the_pages(
 
 
 @pytest.mark.parametrize("page", ["follow-a-rollout.md", "follow-a-reward.md"])
-def test_no_file_is_met_twice_on_the_way_down(page: str) -> None:
+def test_no_file_is_met_twice_on_the_way_down(page):
     files = rows(page, 1, 2)
     assert len(files) == len(set(files))
     for file in files:

@@ -4,5 +4,5 @@ from agl_testing.traces import Trace
 
 
 @pytest.fixture
-def trace() -> Trace:
+def trace():
     return Trace()

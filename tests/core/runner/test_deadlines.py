@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.run_agents import succeeds
 
 import agl
 from agl.errors import RunnerStuckError, StoreUnavailableError
@@ -18,13 +19,13 @@ from agl.utils.life_cycle import worker_name
 Store = agl.InMemoryLightningStore
 
 
-# --- deadlines and cancellation
+def seconds(**config):
+    return agl.RolloutConfig(**{f"{name}_seconds": value for name, value in config.items()})
 
 
-async def test_coroutine_is_cancelled_at_its_deadline(run_all: Any, memory_store: Store) -> None:
+async def test_coroutine_is_cancelled_at_its_deadline(run_all, memory_store):
     cleaned_up = threading.Event()
 
-    @agl.rollout
     async def agent(task):
         agl.emit_message("before")
         if task == "slow":
@@ -34,27 +35,20 @@ async def test_coroutine_is_cancelled_at_its_deadline(run_all: Any, memory_store
                 cleaned_up.set()
         return 1.0
 
-    rollouts = await run_all(
-        agent, memory_store, ["slow", "fast"], config=agl.RolloutConfig(timeout_seconds=0.6)
-    )
-    slow, fast = rollouts
+    slow, fast = await run_all(agent, memory_store, ["slow", "fast"], config=seconds(timeout=0.6))
     assert cleaned_up.is_set()
     assert (slow.status, slow.attempt.status, fast.status) == ("failed", "timeout", "succeeded")
-    assert slow.attempt.error is not None
     assert slow.attempt.error.boundary == "timeout"
     assert len(await memory_store.query_spans(slow.rollout_id)) == 1
 
 
-async def test_time_before_the_agent_is_called_counts_as_in_the_store(
-    run_one: Any, memory_store: Store
-) -> None:
+async def test_time_before_the_agent_is_called_counts_as_in_the_store(run_one, memory_store):
     ran: list[float] = []
 
     class Slow:
         async def on_rollout_start(self, **context: Any) -> None:
             await asyncio.sleep(2)
 
-    @agl.rollout
     async def agent(task):
         began = time.monotonic()
         try:
@@ -62,58 +56,45 @@ async def test_time_before_the_agent_is_called_counts_as_in_the_store(
         finally:
             ran.append(time.monotonic() - began)
 
-    config = agl.RolloutConfig(timeout_seconds=2.5)
-    attempt = await run_one(agent, memory_store, config=config, hooks=[Slow()])
+    attempt = await run_one(agent, memory_store, config=seconds(timeout=2.5), hooks=[Slow()])
     assert attempt.status == "timeout"
     assert ran[0] < 2
 
 
-async def test_plain_agent_that_never_returns_is_left_behind(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_plain_agent_that_never_returns_is_left_behind(run_all, memory_store):
     release = threading.Event()
 
-    @agl.rollout
     def agent(task):
         if task == "hang":
             release.wait(30)
         return 1.0
 
-    rollouts = await run_all(
-        agent, memory_store, ["hang", "next"], config=agl.RolloutConfig(timeout_seconds=0.6)
-    )
+    rollouts = await run_all(agent, memory_store, ["hang", "next"], config=seconds(timeout=0.6))
     release.set()
     assert [r.attempt.status for r in rollouts] == ["timeout", "succeeded"]
 
 
-async def test_runner_that_shall_be_replaced_says_so(memory_store: Store) -> None:
+async def test_runner_that_shall_be_replaced_says_so(run_all, memory_store):
     release = threading.Event()
 
-    @agl.rollout
     def agent(task):
         release.wait(30)
 
-    for task in ("hang", "left for the next runner"):
-        await memory_store.enqueue_rollout(task, config=agl.RolloutConfig(timeout_seconds=0.2))
-    runner = agl.LitAgentRunner(agl.OtelTracer(), on_stuck="raise")
-    with (
-        runner.run_context(agent=agent, store=memory_store),
-        pytest.raises(RunnerStuckError, match=r"ran longer than timeout_seconds=0\.2"),
-    ):
-        await runner.iter()
+    tasks, options = ["hang", "left for the next"], {"on_stuck": "raise", "num_rollouts": 9}
+    with pytest.raises(RunnerStuckError, match=r"ran longer than timeout_seconds=0\.2"):
+        await run_all(agent, memory_store, tasks, config=seconds(timeout=0.2), **options)
     release.set()
     hung, left = await memory_store.query_rollouts()
     assert (hung.status, left.status) == ("failed", "queuing")
-    assert hung.attempt.status == "timeout"  # type: ignore
+    assert hung.attempt.status == "timeout"
 
 
 async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_all, memory_store, monkeypatch
+):
     monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
     release, beside = threading.Event(), threading.Event()
 
-    @agl.rollout
     async def agent(task):
         if task == "block":
             await asyncio.to_thread(beside.wait, 3)
@@ -123,25 +104,22 @@ async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
             await asyncio.sleep(30)
         return 1.0
 
-    blocking = agl.RolloutConfig(timeout_seconds=1.0)
-    await memory_store.enqueue_rollout("block", config=blocking)
+    await memory_store.enqueue_rollout("block", config=seconds(timeout=1.0))
     await memory_store.enqueue_rollout("beside")
     await memory_store.enqueue_rollout("after")
     block, other, after = await run_all(agent, memory_store, num_rollouts=3, concurrency=2)
     release.set()
     assert block.attempt.status == "timeout"
-    assert other.attempt.error is not None
     assert other.attempt.error.boundary == "lost"
     assert "blocked the event loop" in other.attempt.error.message
     assert after.status == "succeeded"
 
 
 async def test_coroutine_that_ignores_its_cancellation_counts_as_stuck(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_all, memory_store, monkeypatch
+):
     monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
 
-    @agl.rollout
     async def agent(task):
         for _ in range(2):
             with contextlib.suppress(asyncio.CancelledError):
@@ -149,44 +127,30 @@ async def test_coroutine_that_ignores_its_cancellation_counts_as_stuck(
         return 1.0
 
     with pytest.raises(RunnerStuckError):
-        await run_all(
-            agent,
-            memory_store,
-            ["x"],
-            config=agl.RolloutConfig(timeout_seconds=0.1),
-            on_stuck="raise",
-        )
+        await run_all(agent, memory_store, ["x"], config=seconds(timeout=0.1), on_stuck="raise")
     (rollout,) = await memory_store.query_rollouts()
-    assert rollout.attempt.status == "timeout"  # type: ignore
+    assert rollout.attempt.status == "timeout"
 
 
-async def test_cancelled_rollout_stops_its_coroutine(
-    run_all: Any, until: Any, memory_store: Store
-) -> None:
+async def test_cancelled_rollout_stops_its_coroutine(run_all, until, memory_store):
     started = threading.Event()
 
-    @agl.rollout
     async def agent(task):
         started.set()
         await asyncio.sleep(30)
 
-    rollout = await memory_store.enqueue_rollout("x")
-    running = asyncio.create_task(
-        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1)
-    )
+    running = asyncio.create_task(run_all(agent, memory_store, ["x"], heartbeat_interval=0.1))
     await until(started.is_set)
+    (rollout,) = await memory_store.query_rollouts()
     await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
     (rollout,) = await running
-    assert rollout.status == "cancelled"
-    assert rollout.attempt.status == "failed"
-    assert rollout.attempt.error is not None
+    assert (rollout.status, rollout.attempt.status) == ("cancelled", "failed")
     assert rollout.attempt.error.boundary == "cancelled"
 
 
 async def test_result_that_comes_too_late_is_logged_and_the_run_goes_on(
-    run_all: Any, memory_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    @agl.rollout
+    run_all, memory_store, caplog
+):
     async def agent(task, rollout):
         if task == "late":
             await memory_store.update_attempt(
@@ -199,84 +163,58 @@ async def test_result_that_comes_too_late_is_logged_and_the_run_goes_on(
     assert "its result comes too late" in caplog.text
 
 
-# --- workers and heartbeats
-
-
-def test_worker_names_differ_between_hosts_processes_and_runners() -> None:
+def test_worker_names_differ_between_hosts_processes_and_runners():
     assert worker_name(3) == f"{socket.gethostname()}-{os.getpid()}-3"
     assert worker_name(3, pid=7) == f"{socket.gethostname()}-7-3"
 
 
-def test_runners_of_one_process_get_different_numbers() -> None:
-    @agl.rollout
-    def agent(task): ...
-
-    names: set[str] = set()
-    store = Store()
-    runners = [agl.LitAgentRunner(agl.OtelTracer()) for _ in range(2)]
+def test_runners_of_one_process_get_different_numbers():
+    runners, names = [agl.LitAgentRunner(agl.OtelTracer()) for _ in range(2)], set()
     for runner in runners:
-        with runner.run_context(agent=agent, store=store):
+        with runner.run_context(agent=succeeds, store=Store()):
             names.add(runner.get_worker_id())
-    with runners[0].run_context(agent=agent, store=store, worker_id=77):
+    with runners[0].run_context(agent=succeeds, store=Store(), worker_id=77):
         assert runners[0].get_worker_id() == worker_name(77)
     assert len(names) == 2
 
 
-async def test_heartbeats_keep_a_silent_attempt_alive(run_one: Any) -> None:
+async def test_heartbeats_keep_a_silent_attempt_alive(run_one):
     store = Store(scan_interval_seconds=0.05)
 
-    @agl.rollout
     def agent(task):
         time.sleep(2.5)
         return 1.0
 
-    config = agl.RolloutConfig(unresponsive_seconds=1.6)
-    attempt = await run_one(agent, store, config=config)
+    attempt = await run_one(agent, store, config=seconds(unresponsive=1.6))
     assert attempt.status == "succeeded"
     worker = await store.get_worker_by_id(attempt.worker_id)
-    assert worker is not None
-    assert worker.heartbeat_stats is not None
-    assert worker.heartbeat_stats["pid"] == os.getpid()
-    assert worker.heartbeat_stats["host"] == socket.gethostname()
-    assert worker.heartbeat_stats["num_running"] in (0, 1)
+    said = worker.heartbeat_stats
+    assert (said["pid"], said["host"]) == (os.getpid(), socket.gethostname())
+    assert said["num_running"] in (0, 1)
     await store.close()
 
 
-async def test_agent_without_spans_is_shown_as_running(run_all: Any, memory_store: Store) -> None:
+async def test_agent_without_spans_is_shown_as_running(run_all, memory_store):
     release = threading.Event()
 
-    @agl.rollout
     def agent(task):
         release.wait(30)
 
-    rollout = await memory_store.enqueue_rollout("x")
-    running = asyncio.create_task(
-        run_all(agent, memory_store, num_rollouts=1, heartbeat_interval=0.1)
-    )
-    status = ""
+    running = asyncio.create_task(run_all(agent, memory_store, ["x"], heartbeat_interval=0.1))
     async with asyncio.timeout(25):
-        while status != "running":
+        while not await memory_store.query_rollouts(status_in=["running"]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-            (found,) = await memory_store.query_rollouts(rollout_id_in=[rollout.rollout_id])
-            status = found.status
     release.set()
-    (rollout,) = await running
-    assert rollout.status == "succeeded"
+    assert [one.status for one in await running] == ["succeeded"]
 
 
-async def test_heartbeat_that_fails_ends_nothing(
-    run_one: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_heartbeat_that_fails_ends_nothing(run_one, caplog):
     class NoWorkers(Store):
         async def update_worker(self, *args: Any, **kwargs: Any) -> Any:
             raise StoreUnavailableError("away")
 
-    @agl.rollout
-    async def agent(task):
-        await asyncio.sleep(0.3)
-
-    store = NoWorkers()
+    agent = agl.rollout(lambda task: time.sleep(0.3))
     with caplog.at_level(logging.WARNING, "agl"):
-        attempt = await run_one(agent, store, heartbeat_interval=0.05)
+        attempt = await run_one(agent, NoWorkers(), heartbeat_interval=0.05)
     assert attempt.status == "succeeded"
     assert caplog.text.count("heartbeat of") == 1

@@ -1,25 +1,22 @@
 """What agents do to the loop, the threads and the records of a runner."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
 
 import pytest
+from tests.interpreter import python
+from tests.run_agents import succeeds
 
 import agl
 
 Store = agl.InMemoryLightningStore
 
 
-async def test_agent_cancelled_before_its_first_step_is_not_stuck(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_agent_cancelled_before_its_first_step_is_not_stuck(run_all, memory_store):
     begun = threading.Event()
 
-    @agl.rollout
     async def agent(task: str) -> float:
         if task == "block":
             begun.set()
@@ -30,20 +27,16 @@ async def test_agent_cancelled_before_its_first_step_is_not_stuck(
     limit = agl.RolloutConfig(timeout_seconds=0.4)
     await memory_store.enqueue_rollout("waits", config=limit)
     # Were it stuck, the runner would have to be replaced: RunnerStuckError.
-    block, waits = await run_all(
-        agent, memory_store, num_rollouts=2, concurrency=2, on_stuck="raise"
-    )
+    options = {"num_rollouts": 2, "concurrency": 2, "on_stuck": "raise"}
+    block, waits = await run_all(agent, memory_store, **options)
     assert begun.is_set()
     assert block.status == "succeeded"
     assert waits.attempt.error.boundary in ("lost", "timeout")
 
 
-async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(run_all, memory_store):
     ended = threading.Event()
 
-    @agl.rollout
     def agent(task: int) -> None:
         while not ended.is_set():
             agl.emit_reward(1.0)
@@ -54,16 +47,13 @@ async def test_agent_that_emits_without_a_pause_ends_at_its_deadline(
     assert rollout.attempt.status == "timeout"
 
 
-async def test_hook_is_told_the_status_that_the_store_has(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_hook_is_told_the_status_that_the_store_has(run_all, memory_store):
     told: list[str] = []
 
     class Told(agl.Hook):
         async def on_rollout_end(self, *, rollout: agl.Rollout) -> None:
             told.append(rollout.status)
 
-    @agl.rollout
     async def agent(task: str, rollout: agl.Rollout) -> float:
         await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
         return 1.0
@@ -72,12 +62,9 @@ async def test_hook_is_told_the_status_that_the_store_has(
     assert told == [rollout.status] == ["cancelled"]
 
 
-async def test_attribute_that_is_not_finite_costs_no_other_span(
-    run_all: Any, memory_store: Store
-) -> None:
+async def test_attribute_that_is_not_finite_costs_no_other_span(run_all, memory_store):
     from opentelemetry import trace
 
-    @agl.rollout
     async def agent(task: str) -> float:
         for number in range(30):
             with trace.get_tracer("library").start_as_current_span(f"call {number}"):
@@ -94,14 +81,13 @@ async def test_attribute_that_is_not_finite_costs_no_other_span(
     assert agl.find_final_reward(spans) == 1.0
 
 
-async def test_spans_too_many_for_one_request_are_stored_one_by_one(run_all: Any) -> None:
+async def test_spans_too_many_for_one_request_are_stored_one_by_one(run_all):
     class Small(Store):
         async def turn(self, spans: Any = (), **options: Any) -> Any:
             if len(spans) > 2:
                 raise agl.errors.InvalidRecordError("too much at once")
             return await super().turn(spans, **options)
 
-    @agl.rollout
     async def agent(task: str) -> Any:
         return [agl.Span.from_attributes(name=f"{n}", attributes={}) for n in range(5)]
 
@@ -113,9 +99,7 @@ async def test_spans_too_many_for_one_request_are_stored_one_by_one(run_all: Any
     await store.close()
 
 
-async def test_thread_that_cannot_be_started_costs_one_attempt(
-    run_all: Any, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_thread_that_cannot_be_started_costs_one_attempt(run_all, memory_store, monkeypatch):
     start = threading.Thread.start
 
     def refuse(self: threading.Thread) -> None:
@@ -126,11 +110,7 @@ async def test_thread_that_cannot_be_started_costs_one_attempt(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
-    @agl.rollout
-    def agent(task: str) -> float:
-        return 1.0
-
-    first, second = await run_all(agent, memory_store, ["first", "second"])
+    first, second = await run_all(succeeds, memory_store, ["first", "second"])
     assert first.attempt.error.boundary == "lost"
     assert "can't start new thread" in first.attempt.error.message
     assert second.status == "succeeded"
@@ -192,13 +172,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("on_stuck", ["continue", "raise"])
-def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_stuck: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEAK.replace("ON_STUCK", repr(on_stuck))],
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_stuck):
+    done = python("-c", LEAK.replace("ON_STUCK", repr(on_stuck)))
     lines = done.stdout.splitlines()
     assert "suffers failed ('lost', True, True)" in lines, done.stderr
     if on_stuck == "continue":
@@ -210,16 +185,11 @@ def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_
 
 @pytest.mark.parametrize("then", ["returns", "emits", "waits"])
 async def test_deleting_a_rollout_under_way_drops_it_and_nothing_else(
-    then: str,
-    run_all: Any,
-    memory_store: Store,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    then, run_all, memory_store, caplog, monkeypatch
+):
     # On a busy machine an agent that is told to stop needs longer than two seconds.
     monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 60.0)
 
-    @agl.rollout
     async def agent(task: str, rollout: agl.Rollout) -> float:
         if task == "deleted":
             await memory_store.delete_rollouts([rollout.rollout_id])
@@ -230,9 +200,7 @@ async def test_deleting_a_rollout_under_way_drops_it_and_nothing_else(
 
     tasks = ["deleted", "sibling", "later"]
     left = await run_all(agent, memory_store, tasks, concurrency=2, heartbeat_interval=0.1)
-    assert [(one.input, one.status) for one in left] == [
-        ("sibling", "succeeded"),
-        ("later", "succeeded"),
-    ]
+    ends = {one.input: one.status for one in left}
+    assert ends == {"sibling": "succeeded", "later": "succeeded"}
     said = [one.getMessage() for one in caplog.records if one.levelname != "INFO"]
     assert ["was deleted while it ran" in line for line in said] == [True]

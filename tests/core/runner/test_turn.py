@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.run_agents import cancelled, running, succeeds
 
 import agl
 from agl.store.base import LightningStore, Turn
@@ -33,14 +34,11 @@ class Watched(ForwardingStore):
         return answer
 
 
-async def test_spans_end_and_next_claim_are_one_call(
-    run_all: Any, memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_spans_end_and_next_claim_are_one_call(run_all, memory_store, monkeypatch):
     from opentelemetry import trace
 
     monkeypatch.setattr(buffer, "BATCH_SECONDS", 60.0)  # a held-up loop writes early
 
-    @agl.rollout
     def agent(task):
         trace.get_tracer("tests").start_span("one").end()
         return 1.0
@@ -54,9 +52,7 @@ async def test_spans_end_and_next_claim_are_one_call(
     assert store.turns == [(2, 1)] * 4 + [(2, 0)]
 
 
-async def test_no_rollout_is_claimed_while_a_hook_keeps_it_waiting(
-    run_all: Any, memory_store: agl.LightningStore
-) -> None:
+async def test_no_rollout_is_claimed_while_a_hook_keeps_it_waiting(run_all, memory_store):
     ages: list[float] = []
 
     class Slow(agl.Hook):
@@ -69,21 +65,15 @@ async def test_no_rollout_is_claimed_while_a_hook_keeps_it_waiting(
             assert [one.rollout_id for one in claimed] == [rollout.rollout_id]
             ages.append(asyncio.get_running_loop().time())
 
-    @agl.rollout
-    def agent(task):
-        return 1.0
-
-    rollouts = await run_all(agent, memory_store, [1, 2, 3], hooks=[Slow()])
+    rollouts = await run_all(succeeds, memory_store, [1, 2, 3], hooks=[Slow()])
     assert [rollout.status for rollout in rollouts] == ["succeeded"] * 3
-    assert ages == sorted(ages)
-    assert len(ages) == 6
+    assert (len(ages), ages) == (6, sorted(ages))
 
 
-async def test_runners_share_what_is_queued(memory_store: agl.LightningStore) -> None:
+async def test_runners_share_what_is_queued(memory_store):
     num, begun = 16, 0
     all_begun = asyncio.Event()
 
-    @agl.rollout
     async def agent(task):
         nonlocal begun
         begun += 1
@@ -98,29 +88,25 @@ async def test_runners_share_what_is_queued(memory_store: agl.LightningStore) ->
             return answer
 
     loop = asyncio.get_running_loop()
-    event = agl.ThreadingEvent()
-    runners = [agl.LitAgentRunner(agl.OtelTracer(), concurrency=num) for _ in range(2)]
-    with (
-        runners[0].run_context(agent=agent, store=Distant(memory_store)),
-        runners[1].run_context(agent=agent, store=Distant(memory_store)),
+    options = {"event": agl.ThreadingEvent(), "concurrency": num}
+    async with (
+        running(agent, Distant(memory_store), **options) as one,
+        running(agent, Distant(memory_store), **options) as other,
     ):
-        running = [asyncio.create_task(runner.iter(event=event)) for runner in runners]
         await asyncio.sleep(0.1)
         await memory_store.enqueue_many_rollouts(
             [agl.EnqueueRolloutRequest(input=number) for number in range(num)]
         )
         await asyncio.wait_for(all_begun.wait(), 60)
-        event.set()
-        await asyncio.gather(*running)
+        options["event"].set()
+        await asyncio.gather(one, other)
     share = Counter(rollout.attempt.worker_id for rollout in await memory_store.query_rollouts())
     assert len(share) == 2
     assert min(share.values()) >= 4
 
 
 @pytest.mark.parametrize("stop", ["event", "cancel"])
-async def test_what_was_claimed_with_the_last_end_is_given_back(
-    memory_store: agl.LightningStore, stop: str, until: Any
-) -> None:
+async def test_what_was_claimed_with_the_last_end_is_given_back(memory_store, stop, until):
     class SlowTurn(Watched):
         async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
             answer = await super().call(operation, arguments)
@@ -128,33 +114,23 @@ async def test_what_was_claimed_with_the_last_end_is_given_back(
                 await asyncio.sleep(0.2)
             return answer
 
-    @agl.rollout
-    def agent(task):
-        return 1.0
-
     event, store = agl.ThreadingEvent(), SlowTurn(memory_store)
-    runner = agl.LitAgentRunner(agl.OtelTracer())
     for number in range(2):
         await memory_store.enqueue_rollout(number)
-    with runner.run_context(agent=agent, store=store):
-        running = asyncio.create_task(runner.iter(event=event))
+    async with running(succeeds, store, event=event) as task:
         await until(lambda: store.turns)
         if stop == "event":
             event.set()
-            await running
+            await task
         else:
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
+            await cancelled(task)
     first, second = await memory_store.query_rollouts()
     assert (first.status, second.status) == ("succeeded", "requeuing")
 
 
 @pytest.mark.parametrize("waits", ["on_rollout_end", "on_attempt_end"])
 @pytest.mark.parametrize("stop", ["event", "cancel"])
-async def test_runner_cancelled_in_a_hook_gives_back_what_it_claimed(
-    memory_store: agl.LightningStore, stop: str, waits: str
-) -> None:
+async def test_runner_cancelled_in_a_hook_gives_back_what_it_claimed(memory_store, stop, waits):
     begun = asyncio.Event()
 
     async def wait() -> None:
@@ -164,31 +140,22 @@ async def test_runner_cancelled_in_a_hook_gives_back_what_it_claimed(
     hook = agl.Hook()
     setattr(hook, waits, wait)
 
-    @agl.rollout
-    def agent(task):
-        return 1.0
-
-    event = agl.ThreadingEvent()
-    runner = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.0)
+    options = {"hooks": [hook], "event": agl.ThreadingEvent(), "grace_seconds": 0.0}
     for number in range(2):
         await memory_store.enqueue_rollout(number)
-    with runner.run_context(agent=agent, store=memory_store, hooks=[hook]):
-        running = asyncio.create_task(runner.iter(event=event))
+    async with running(succeeds, memory_store, **options) as task:
         await asyncio.wait_for(begun.wait(), 60)
         if stop == "event":
-            event.set()
+            options["event"].set()
         else:
-            running.cancel()
-        await asyncio.wait([running], timeout=60)
+            task.cancel()
+        await asyncio.wait([task], timeout=60)
     first, second = await memory_store.query_rollouts()
     assert first.status == "succeeded"
     assert second.status in ("queuing", "requeuing")
 
 
-async def test_runner_with_a_limit_claims_no_more(
-    run_all: Any, memory_store: agl.LightningStore
-) -> None:
-    @agl.rollout
+async def test_runner_with_a_limit_claims_no_more(run_all, memory_store):
     async def agent(task):
         await asyncio.sleep(0.01)
 
@@ -196,28 +163,20 @@ async def test_runner_with_a_limit_claims_no_more(
     assert Counter(rollout.status for rollout in rollouts) == {"succeeded": 7, "queuing": 2}
 
 
-async def test_result_that_no_store_keeps_fails_its_attempt_only(
-    run_all: Any, memory_store: agl.LightningStore
-) -> None:
-    @agl.rollout
+async def test_result_that_no_store_keeps_fails_its_attempt_only(run_all, memory_store):
     def agent(task):
         number = 1 << 60 if task == "bad" else 0
         return [agl.Span.from_attributes(attributes={}, name="own", sequence_id=number)]
 
     bad, good = await run_all(agent, memory_store, ["bad", "good"])
     assert (bad.status, good.status) == ("failed", "succeeded")
-    assert (bad.attempt.error.boundary, bad.attempt.error.type) == (
-        "store",
-        "agl.errors.InvalidRecordError",
-    )
+    error = bad.attempt.error
+    assert (error.boundary, error.type) == ("store", "agl.errors.InvalidRecordError")
 
 
-async def test_server_that_goes_away_and_returns_costs_nothing(
-    run_all: Any, memory_store: agl.LightningStore, until: Any
-) -> None:
+async def test_server_that_goes_away_and_returns_costs_nothing(run_all, memory_store, until):
     begun = 0
 
-    @agl.rollout
     async def agent(task):
         nonlocal begun
         begun += 1

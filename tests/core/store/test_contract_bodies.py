@@ -1,7 +1,5 @@
 """What the contract makes of its operations, for a store that writes no more than those."""
 
-from pathlib import Path
-
 import pytest
 
 from agl.store.base import LightningStore
@@ -43,7 +41,7 @@ class OnlyOperations(InMemoryLightningStore):
 
 
 @pytest.fixture
-async def store(tmp_path: Path):
+async def store(tmp_path):
     store = OnlyOperations(scan_interval_seconds=0.05)
     yield store
     await store.close()
@@ -53,7 +51,7 @@ class TestBodiesOfTheContract(StoreContract):
     pass
 
 
-def test_operations_are_few_and_the_engine_has_a_body_for_each() -> None:
+def test_operations_are_few_and_the_engine_has_a_body_for_each():
     methods = {name: getattr(LightningStore, name) for name in dir(LightningStore)}
     assert {
         name for name, method in methods.items() if hasattr(method, "is_operation")

@@ -45,63 +45,46 @@ async def seen(store: agl.LightningStore, given: Any, num_before: int = 0) -> li
     return [one.input for one in (rollout, pages[0], read, claimed, ended)]
 
 
-async def test_input_may_be_any_object_of_the_process(memory_store: agl.LightningStore) -> None:
-    for given in [
-        Task([1]),
-        Colour.RED,
-        (1, (2,)),
-        {1: "a"},
-        {"a": {3}},
-    ]:
+async def test_input_may_be_any_object_of_the_process(memory_store):
+    for given in [Task([1]), Colour.RED, (1, (2,)), {1: "a"}, {"a": {3}}]:
         for found in await seen(memory_store, given):
             assert (found, type(found)) == (given, type(given))
 
 
-async def test_objects_come_back_however_long_the_queue_is(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_objects_come_back_however_long_the_queue_is(memory_store):
     assert await seen(memory_store, Task([1]), num_before=2_000) == [Task([1])] * 5
 
 
-async def test_an_object_in_the_store_is_the_stores_own(memory_store: agl.LightningStore) -> None:
+async def test_an_object_in_the_store_is_the_stores_own(memory_store):
     task = Task([1])
     rollout = await memory_store.enqueue_rollout(task)
     task.numbers.append(2)
     claimed = await memory_store.dequeue_rollout()
-    assert claimed is not None
     assert claimed.input == Task([1])
     claimed.input.numbers.append(3)
-    read = await memory_store.get_rollout_by_id(rollout.rollout_id)
-    assert read is not None
-    assert read.input == Task([1])
+    assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).input == Task([1])
 
 
-async def test_a_turn_and_a_new_input_keep_objects(memory_store: agl.LightningStore) -> None:
+async def test_a_turn_and_a_new_input_keep_objects(memory_store):
     rollout = await memory_store.enqueue_rollout("text")
     await memory_store.update_rollout(rollout.rollout_id, input=Task([1]))
     turn = await memory_store.turn([], limit=1, worker_id="w")
     assert [one.input for one in turn.claimed] == [Task([1])]
     await memory_store.update_rollout(rollout.rollout_id, input={"plain": [1]})
-    read = await memory_store.get_rollout_by_id(rollout.rollout_id)
-    assert read is not None
-    assert read.input == {"plain": [1]}
+    assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).input == {"plain": [1]}
 
 
-async def test_a_refused_change_leaves_the_input(memory_store: agl.LightningStore) -> None:
+async def test_a_refused_change_leaves_the_input(memory_store):
     for given, other in (((1,), Plain()), ((1,), "text"), ("text", Plain())):
         rollout = await memory_store.enqueue_rollout(given)
         with pytest.raises(InvalidRecordError):
             await memory_store.update_rollout(
                 rollout.rollout_id, input=other, metadata={"a": object()}
             )
-        read = await memory_store.get_rollout_by_id(rollout.rollout_id)
-        assert read is not None
-        assert read.input == given
+        assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).input == given
 
 
-async def test_an_interrupt_in_a_call_leaves_a_working_store(
-    memory_store: agl.LightningStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupt_in_a_call_leaves_a_working_store(memory_store, monkeypatch):
     def interrupted(tables: MemoryTables) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
@@ -116,20 +99,18 @@ async def test_an_interrupt_in_a_call_leaves_a_working_store(
     assert [one.input for one in claimed] == [1, 1, 3]
 
 
-async def test_input_that_cannot_be_read_back_is_refused(memory_store: agl.LightningStore) -> None:
+async def test_input_that_cannot_be_read_back_is_refused(memory_store):
     deep: Any = 1
     for _ in range(230):
         deep = [deep]
     await memory_store.enqueue_rollout(0)
     with pytest.raises(InvalidRecordError, match="metadata cannot"):
         await memory_store.enqueue_rollout(0, metadata={"a": deep})
-    claimed = await memory_store.dequeue_rollout()
-    assert claimed is not None
-    assert claimed.input == 0
+    assert (await memory_store.dequeue_rollout()).input == 0
 
 
 @hypothesis.given(st.data())
-def test_changes_are_undone_whole(data: st.DataObject) -> None:
+def test_changes_are_undone_whole(data):
     undo_log = UndoLog()
     tables = [
         Table[Document](undo_log, "kind", "key", version=lambda one: one.version),
@@ -167,7 +148,7 @@ def test_changes_are_undone_whole(data: st.DataObject) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_fork_is_refused(memory_store: agl.InMemoryLightningStore) -> None:
+def test_fork_is_refused(memory_store):
     """It would work on a copy, which nobody else sees, or wait for a lock for ever."""
     with memory_store._lock:
         if (pid := os.fork()) == 0:

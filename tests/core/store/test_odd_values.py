@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -27,9 +25,7 @@ CYCLE.append(CYCLE)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[agl.LightningStore]:
+async def store(request, tmp_path):
     in_memory = request.param == "memory"
     made = agl.InMemoryLightningStore() if in_memory else agl.SqliteLightningStore(tmp_path / "s")
     yield made
@@ -41,7 +37,7 @@ def span(started: agl.AttemptedRollout, **fields: Any) -> Span:
     return Span.from_attributes(**{"attributes": {}, **ids, **fields})
 
 
-async def test_blanks_behind_a_span_damage_nothing(store: agl.LightningStore) -> None:
+async def test_blanks_behind_a_span_damage_nothing(store):
     server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
     await server.start()
     started = await store.start_rollout("task")
@@ -60,9 +56,7 @@ async def test_blanks_behind_a_span_damage_nothing(store: agl.LightningStore) ->
 
 
 @pytest.mark.parametrize("value", [DEEP, CYCLE], ids=["deep", "cycle"])
-async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
-    store: agl.LightningStore, value: Any
-) -> None:
+async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(store, value):
     one = await store.enqueue_rollout("one")
     await store.update_worker("w", {"known": 1})
     for refused in (
@@ -71,11 +65,8 @@ async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
     ):
         with pytest.raises(InvalidRecordError):
             await refused
-    worker = await store.get_worker_by_id("w")
-    assert worker is not None
-    assert worker.heartbeat_stats == {"known": 1}
+    assert (await store.get_worker_by_id("w")).heartbeat_stats == {"known": 1}
     claimed = await store.dequeue_rollout("w")
-    assert claimed is not None
     assert claimed.input == "one"
     assert [each.metadata for each in await store.query_rollouts()] == [claimed.metadata]
     with pytest.raises(InvalidRecordError):
@@ -97,9 +88,7 @@ async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(
         ({"label": CYCLE}, "input .*holds itself"),
     ],
 )
-async def test_no_store_takes_a_task_that_json_cannot_hold(
-    store: agl.LightningStore, task: Any, said: str
-) -> None:
+async def test_no_store_takes_a_task_that_json_cannot_hold(store, task, said):
     server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
     await server.start()
     client = agl.LightningStoreClient(server.endpoint)
@@ -117,7 +106,7 @@ async def test_no_store_takes_a_task_that_json_cannot_hold(
     await server.stop()
 
 
-async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store: agl.LightningStore) -> None:
+async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store):
     first = await store.start_rollout("task")
     await store.start_attempt(first.rollout_id)
     own = first.attempt.attempt_id
@@ -126,17 +115,15 @@ async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store: agl.Light
     assert [one.late for one in await store.query_spans(first.rollout_id, own)] == [True]
 
 
-async def test_a_task_with_these_words_is_no_number(tmp_path: Path) -> None:
+async def test_a_task_with_these_words_is_no_number(tmp_path):
     store = agl.SqliteLightningStore(tmp_path / "s.db")
     task = {"text": "NaN, Infinity", "digits": "7" * 10_000, "number": 10**300}
     await store.enqueue_rollout(json.loads(json.dumps(task)))
-    claimed = await store.dequeue_rollout()
-    assert claimed is not None
-    assert claimed.input == task
+    assert (await store.dequeue_rollout()).input == task
     await store.close()
 
 
-async def test_span_of_odd_texts_becomes_one_that_is_kept(store: agl.LightningStore) -> None:
+async def test_span_of_odd_texts_becomes_one_that_is_kept(store):
     started = await store.start_rollout("task")
     ids = {"trace_id": "\ud800", "span_id": "b" * 16, "is_remote": False, "trace_state": {}}
     odd = span(started, parent_id="\ud800").model_copy(

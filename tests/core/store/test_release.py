@@ -1,7 +1,6 @@
 """Claims that will not be run: all of them go back, whatever became of one."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -34,18 +33,16 @@ async def check_given_back(store: agl.LightningStore) -> None:
     for rollout in (cancelled, other):
         (attempt,) = await store.query_attempts(rollout.rollout_id)
         assert (attempt.status, attempt.error and attempt.error.boundary) == ("failed", "cancelled")
-    worker = await store.get_worker_by_id("w")
-    assert worker is not None
-    assert worker.status == "idle"
+    assert (await store.get_worker_by_id("w")).status == "idle"
 
 
-async def test_one_that_was_cancelled_keeps_no_other(memory_store: agl.LightningStore) -> None:
+async def test_one_that_was_cancelled_keeps_no_other(memory_store):
     for claimed in await two_claimed(memory_store):
         await release_claim(memory_store, claimed)
     await check_given_back(memory_store)
 
 
-async def test_one_that_the_store_refuses_keeps_no_other() -> None:
+async def test_one_that_the_store_refuses_keeps_no_other():
     class Refuses(agl.InMemoryLightningStore):
         async def update_rollout(self, rollout_id: str, *args: Any, **kwargs: Any) -> agl.Rollout:
             if rollout_id == claimed[0].rollout_id:
@@ -64,9 +61,7 @@ async def test_one_that_the_store_refuses_keeps_no_other() -> None:
     ]
 
 
-async def test_what_somebody_else_runs_by_now_is_left_alone(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_what_somebody_else_runs_by_now_is_left_alone(memory_store):
     await memory_store.enqueue_rollout(1)
     (first,) = await memory_store.dequeue_many_rollouts(worker_id="slow")
     await memory_store.update_rollout(first.rollout_id, status="requeuing")
@@ -77,7 +72,7 @@ async def test_what_somebody_else_runs_by_now_is_left_alone(
     assert (rollout.status, rollout.attempt.attempt_id) == ("preparing", second.attempt.attempt_id)
 
 
-async def test_server_gives_back_all_that_a_client_left() -> None:
+async def test_server_gives_back_all_that_a_client_left():
     class Cancels(agl.InMemoryLightningStore):
         async def dequeue_many_rollouts(self, **options: Any) -> Sequence[agl.AttemptedRollout]:
             claimed = await super().dequeue_many_rollouts(**options)
@@ -99,7 +94,7 @@ async def test_server_gives_back_all_that_a_client_left() -> None:
     await check_given_back(store)
 
 
-async def test_client_gives_back_all_that_it_claimed() -> None:
+async def test_client_gives_back_all_that_it_claimed():
     store = agl.InMemoryLightningStore()
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
@@ -118,9 +113,7 @@ async def test_client_gives_back_all_that_it_claimed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(kind, tmp_path):
     store: Any = (
         agl.InMemoryLightningStore()
         if kind == "memory"
@@ -142,9 +135,7 @@ class SetMeanwhile(ThreadingEvent):
         return self.looks > 1
 
 
-async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(
-    memory_store: agl.LightningStore,
-) -> None:
+async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(memory_store):
     await memory_store.enqueue_rollout(1)
     claimed = await Claims(memory_store, "w", SetMeanwhile(), 9).wait(1, 0.0)
     assert [one.input for one in claimed] == [1]

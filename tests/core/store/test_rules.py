@@ -18,11 +18,7 @@ def attempt(status="running", **fields):
 
 def rollout(status="running", **config):
     return Rollout(
-        rollout_id="ro-1",
-        input=None,
-        start_time=0.0,
-        status=status,
-        config=RolloutConfig(**config),
+        rollout_id="ro-1", input=None, start_time=0.0, status=status, config=RolloutConfig(**config)
     )
 
 

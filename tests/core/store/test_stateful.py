@@ -278,9 +278,7 @@ class SqliteMachine(StoreMachine):
 
 
 small = settings(
-    max_examples=30,
-    stateful_step_count=25,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
 )
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = small

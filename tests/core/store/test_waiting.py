@@ -53,7 +53,6 @@ async def test_claim_of_a_loop_that_closed_is_not_made(tmp_path):
     await asyncio.to_thread(lambda: asyncio.run(claim_and_leave()))
     blocked.set()
     claimed = await store.dequeue_rollout(wait_seconds=4)
-    assert claimed is not None
     assert (claimed.input, claimed.attempt.sequence_id) == ("task", 1)
     await store.close()
 
@@ -62,13 +61,9 @@ async def test_claim_that_nobody_received_is_put_back(tmp_path):
     store = SqliteLightningStore(tmp_path / "agl.db")
     await store.enqueue_rollout("task")
     claimed = await store.dequeue_rollout()
-    job = Job(
-        lambda tables, now: None,
-        claimed_of=lambda result: result,
-    )
+    job = Job(lambda tables, now: None, claimed_of=lambda result: result)
     store._writer.take_back(job, ([claimed], None))
     again = await store.dequeue_rollout(wait_seconds=4)
-    assert again is not None
     assert (again.input, again.attempt.sequence_id) == ("task", 2)
     abandoned = (await store.query_attempts(again.rollout_id))[0]
     assert abandoned.error.type == "claim_abandoned"

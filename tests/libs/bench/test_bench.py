@@ -1,7 +1,7 @@
 """The load program does what it says, and notices a store that does not."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from agl_bench.payloads import (
     otlp_request,
     reward_draft,
 )
-from agl_bench.protocols import WayName, best_way
+from agl_bench.protocols import best_way
 from agl_bench.workloads import WORKLOADS, Workload, perfect_seconds, script_of
 from agl_http.otlp import spans_of
 
@@ -60,12 +60,12 @@ class Forgetful(agl.InMemoryLightningStore):
 
 
 @pytest.fixture
-async def store() -> Forgetful:
+async def store():
     return Forgetful()
 
 
 @pytest.fixture
-async def url(store: Forgetful) -> AsyncGenerator[str]:
+async def url(store):
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
     yield server.endpoint
@@ -73,9 +73,7 @@ async def url(store: Forgetful) -> AsyncGenerator[str]:
 
 
 @pytest.mark.parametrize("way", ["wire", "single", "otlp", "batch", "turn", None])
-async def test_every_way_finishes_and_checks_every_task(
-    url: str, store: Forgetful, way: WayName | None
-) -> None:
+async def test_every_way_finishes_and_checks_every_task(url, store, way):
     tally = await LoadProgram(TINY, url, 25, way=way).run()
     assert (tally.finished, tally.checked, tally.wrong) == (25, 25, [])
     assert (await store.query_rollouts(status_in=["succeeded"])).total == 25
@@ -86,13 +84,13 @@ async def test_every_way_finishes_and_checks_every_task(
     assert 0 < report["share_of_perfect"] <= 1
 
 
-def test_fastest_way_that_the_server_knows_is_taken() -> None:
+def test_fastest_way_that_the_server_knows_is_taken():
     assert best_way(frozenset()) == "otlp"
     assert best_way(frozenset({"spans/batch", "idempotency"})) == "batch"
     assert best_way(frozenset({"spans/batch", "turn"})) == "turn"
 
 
-async def test_way_that_the_server_does_not_know_is_refused() -> None:
+async def test_way_that_the_server_does_not_know_is_refused():
     async def health(request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})  # what 0.3 answers
 
@@ -113,9 +111,7 @@ async def test_way_that_the_server_does_not_know_is_refused() -> None:
     ("lost", "problem"),
     [("round", "were sent"), ("final", "no span has bench.task="), ("annotation", "final reward")],
 )
-async def test_store_that_loses_something_is_noticed(
-    url: str, store: Forgetful, lost: str, problem: str
-) -> None:
+async def test_store_that_loses_something_is_noticed(url, store, lost, problem):
     store.lost = {"annotation": "agentlightning.annotation"}.get(lost, lost)
     tally = await LoadProgram(TINY, url, 3, way="otlp").run()
     assert len(tally.wrong) == 3
@@ -129,9 +125,7 @@ async def test_store_that_loses_something_is_noticed(
         ("batch_partial", [(6, 0), (6, 2), (6, 2), (2, 2)]),
     ],
 )
-async def test_batches_are_queued_when_the_workload_says(
-    url: str, store: Forgetful, mode: str, sizes: list[tuple[int, int]]
-) -> None:
+async def test_batches_are_queued_when_the_workload_says(url, store, mode, sizes):
     remaining = 2 if mode == "batch_partial" else 0
     workload = replace(TINY, mode=mode, batch=6, remaining=remaining, runners=1)
     tally = await LoadProgram(workload, url, 20).run()
@@ -141,7 +135,7 @@ async def test_batches_are_queued_when_the_workload_says(
         assert unfinished <= most
 
 
-async def test_single_keeps_a_number_in_flight(url: str, store: Forgetful) -> None:
+async def test_single_keeps_a_number_in_flight(url, store):
     workload = replace(TINY, mode="single", batch=6, runners=3)
     await LoadProgram(workload, url, 30).run()
     assert store.queued[0] == (6, 0)
@@ -149,7 +143,7 @@ async def test_single_keeps_a_number_in_flight(url: str, store: Forgetful) -> No
     assert all(size + unfinished <= 6 for size, unfinished in store.queued)
 
 
-async def test_run_that_is_cut_short_says_how_far_it_came(url: str) -> None:
+async def test_run_that_is_cut_short_says_how_far_it_came(url):
     slow = replace(TINY, max_sleep=0.2)
     tally, seconds = Tally(), 0.7
     while tally.finished == 0:  # on a busy machine so little time is too little
@@ -159,7 +153,7 @@ async def test_run_that_is_cut_short_says_how_far_it_came(url: str) -> None:
     assert report_of(slow, tally)["share_of_perfect"] is None
 
 
-def test_perfect_run_waits_for_the_slowest_of_each_batch() -> None:
+def test_perfect_run_waits_for_the_slowest_of_each_batch():
     work = replace(TINY, runners=2, batch=3)
     # Batch 1: 1 and 2 start, 1 ends at 1 and 3 starts, which ends at 4. Batch 2: from 4 to 5.
     assert perfect_seconds(work, [1.0, 2.0, 3.0, 1.0]) == 5.0
@@ -171,20 +165,20 @@ def test_perfect_run_waits_for_the_slowest_of_each_batch() -> None:
     assert perfect_seconds(single, [1.0, 2.0, 3.0, 1.0]) == 7.0
 
 
-def test_published_parameters_give_the_published_ideal_rates() -> None:
+def test_published_parameters_give_the_published_ideal_rates():
     # From the table of 0.3; it rounds.
     published = {"minimal": 16.0, "medium": 166.7, "mid-high": 750, "large": 4000}
     published |= {"long-queue": 853, "in-flight": 1280, "heavy-trace": 46.5}
     assert {n: w.ideal_rate for n, w in WORKLOADS.items()} == pytest.approx(published, rel=2e-3)
 
 
-def test_agents_sleep_as_long_as_expected() -> None:
+def test_agents_sleep_as_long_as_expected():
     medium = WORKLOADS["medium"]
     busy = [script_of(medium, task, seed=1).busy_seconds for task in range(4000)]
     assert sum(busy) / len(busy) == pytest.approx(medium.busy_seconds, rel=0.03)
 
 
-def test_json_and_otlp_say_the_same() -> None:
+def test_json_and_otlp_say_the_same():
     pool = AttributePool(3)
     drafts = [
         SpanDraft("nested", "1" * 32, "2" * 16, "3" * 16, 1700000000.25, 1700000001.5, pool.pick()),
@@ -204,7 +198,7 @@ def test_json_and_otlp_say_the_same() -> None:
     assert in_json[1].attributes[REWARD] == 0.25
 
 
-def test_command_starts_a_server_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_starts_a_server_and_reports(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "store", "--workload", "in-flight", "--tasks", "20", "--json"])
     captured = capsys.readouterr()

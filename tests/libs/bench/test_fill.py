@@ -25,7 +25,7 @@ SHAPE = Shape(rollouts=60, runs=2, groups=2, group_size=5)
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(tmp_path_factory):
     path = tmp_path_factory.mktemp("filled") / "store.db"
     made = fill_store(path, SHAPE, long_trace=120)
     assert made["long_rollout"].startswith("ro-1")
@@ -48,7 +48,7 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def test_filled_records_are_what_the_store_writes_of_the_same(filled: Path, tmp_path: Path) -> None:
+def test_filled_records_are_what_the_store_writes_of_the_same(filled, tmp_path):
     """Each is read, given to an empty store through its contract, and compared as it lies there."""
     records = asyncio.run(read_all(filled))
     again = tmp_path / "again.db"

@@ -1,8 +1,7 @@
 """The sums per step at the end of ``agl run``."""
 
 import sys
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ class Toy(agl.Algorithm):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def project(tmp_path, monkeypatch):
     (tmp_path / "ledger_agent.py").write_text(AGENT)
     (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n' * 12)
     (tmp_path / "agl.yaml").write_text(
@@ -46,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     sys.modules.pop("ledger_agent", None)
 
 
-def test_a_run_ends_with_its_ledger(agl: Agl, project: Path) -> None:
+def test_a_run_ends_with_its_ledger(agl, project):
     result = agl("run", "agl.yaml")
     assert result.code == 0, result.err
     _, _, ledger = result.out.partition("ledger       the last 10 of 12 steps\n")

@@ -1,7 +1,6 @@
 """The collector: tasks through the store, and what a broken-off request leaves."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ async def break_off(store: agl.LightningStore, collecting: asyncio.Task[Any], nu
 
 
 @pytest.mark.parametrize("store", [agl.InMemoryLightningStore(), EndsLate()])
-async def test_broken_off_request_cancels_what_has_not_ended(store: agl.LightningStore) -> None:
+async def test_broken_off_request_cancels_what_has_not_ended(store):
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
     resources = await store.add_resources({})
     collecting = asyncio.create_task(
@@ -65,7 +64,7 @@ async def test_broken_off_request_cancels_what_has_not_ended(store: agl.Lightnin
     assert statuses == ["cancelled"] * (4 - late) + ["succeeded"] * late
 
 
-async def test_who_takes_what_there_is_is_not_stopped() -> None:
+async def test_who_takes_what_there_is_is_not_stopped():
     class Slow(agl.InMemoryLightningStore):
         async def wait_for_rollouts(self, **given: Any):  # pyright: ignore
             await asyncio.sleep(0.01)
@@ -81,7 +80,7 @@ async def test_who_takes_what_there_is_is_not_stopped() -> None:
     assert [one.rollout.status for one in collected.ended] == ["cancelled"] * 2
 
 
-async def test_asked_again_under_its_key_nothing_runs_twice() -> None:
+async def test_asked_again_under_its_key_nothing_runs_twice():
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
     resources = await store.add_resources({})
@@ -107,8 +106,8 @@ GATEWAY_GONE = Failure(boundary="model", type="GatewayError", message="it was ki
 
 @pytest.mark.parametrize(("again", "failed"), [(1, 0), (2, 1)])
 async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place_three_times_at_most(
-    again: int, failed: int
-) -> None:
+    again, failed
+):
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig(), seed=7)
     resources = await store.add_resources({})
@@ -126,9 +125,7 @@ async def test_a_rollout_whose_gateway_was_killed_runs_again_in_its_place_three_
 
 
 @pytest.mark.parametrize("share", [0.75, 1.0, None])
-async def test_a_run_ends_when_too_many_of_its_newest_rollouts_failed(
-    share: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_ends_when_too_many_of_its_newest_rollouts_failed(share, monkeypatch):
     monkeypatch.setattr("agl_runs.failures.WINDOW", 4)
     store = agl.InMemoryLightningStore()
     policy = Failures(grader="exclude", stop_after=share)
@@ -147,7 +144,7 @@ async def test_a_run_ends_when_too_many_of_its_newest_rollouts_failed(
             await collecting
 
 
-async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
+async def test_what_dead_starts_took_along_is_no_try_of_a_later_one():
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig())
     resources = (await store.add_resources({})).resources_id
@@ -169,7 +166,7 @@ async def test_what_dead_starts_took_along_is_no_try_of_a_later_one() -> None:
     assert len(await query_parts(store)) == 2
 
 
-async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled() -> None:
+async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled():
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, None, agl.RolloutConfig())
     resources = await store.add_resources({})
@@ -203,7 +200,7 @@ async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancell
     assert (quick.rows, slow.rows) == ([], [])
 
 
-async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys() -> None:
+async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys():
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, None, agl.RolloutConfig())
     await store.add_resources({})
@@ -213,7 +210,7 @@ async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys() ->
     assert [one.status for one in await store.query_rollouts()] == ["queuing", "queuing"]
 
 
-async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path: Path) -> None:
+async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path):
     path = tmp_path / "agl.db"
     tasks = ["damaged", "whole"]
     store = agl.SqliteLightningStore(path)
@@ -241,7 +238,7 @@ async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path: P
     await store.close()
 
 
-async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone() -> None:
+async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone():
     async def seeds(seed: int | None, **place: Any) -> list[Any]:
         store = agl.InMemoryLightningStore()
         collector = Collector(store, None, NoRows(), agl.RolloutConfig(), seed=seed)
@@ -262,7 +259,7 @@ async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone() -> Non
     assert await seeds(None) == [None] * 4
 
 
-async def test_rollouts_that_were_deleted_are_named() -> None:
+async def test_rollouts_that_were_deleted_are_named():
     store = agl.InMemoryLightningStore()
     collector = Collector(store, None, NoRows(), agl.RolloutConfig(), patience_seconds=0.1)
     resources = await store.add_resources({})

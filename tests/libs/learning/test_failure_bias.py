@@ -27,7 +27,7 @@ def ended(group: int, reward: float | None, tokens: int, kind: Any = None) -> En
     return one
 
 
-def test_by_task_it_is_the_mean_kept_against_the_mean_asked_for() -> None:
+def test_by_task_it_is_the_mean_kept_against_the_mean_asked_for():
     kept = [ended(0, reward, 10) for reward in (1.0, 1.0, 1.0, 0.0)]
     kept += [ended(1, reward, 10) for reward in (1.0, 0.0)]
     out = [ended(1, None, 10, "infrastructure") for _ in range(2)]
@@ -48,7 +48,7 @@ def test_by_task_it_is_the_mean_kept_against_the_mean_asked_for() -> None:
     assert failure_metrics(lost) == {"failures/excluded": 1, "failures/tasks_lost": 1}
 
 
-def test_by_length_it_is_the_slope_times_the_length_that_is_missing() -> None:
+def test_by_length_it_is_the_slope_times_the_length_that_is_missing():
     kept = [ended(0, reward, tokens) for reward, tokens in ((1.0, 10), (0.5, 20), (0.0, 30))]
     # A reward of 1 per mean length; each of those left out is half a mean length longer than it.
     for kind, tokens in (("timeout", 0), ("agent", 30), ("grader", 90), ("infrastructure", 25)):
@@ -58,7 +58,7 @@ def test_by_length_it_is_the_slope_times_the_length_that_is_missing() -> None:
         assert failure_metrics([*kept, ended(0, None, 0, kind)])["failures/bias"] == 0
 
 
-def test_what_is_penalised_without_an_answer_to_train_is_left_out() -> None:
+def test_what_is_penalised_without_an_answer_to_train_is_left_out():
     one = ended(0, None, 0, "timeout")
     one.reward, one.unusable = -1.0, None
     found = failure_metrics([ended(0, 1.0, 10), ended(0, 0.0, 10), one])
@@ -89,7 +89,7 @@ def drawn(chance: random.Random, fails: Any) -> tuple[dict[str, float], float]:
         (lambda chance, ease, tokens: "timeout" if tokens > 350 else None, "length"),
     ],
 )
-def test_a_planted_shift_is_found_and_chance_is_none(fails: Any, part: str) -> None:
+def test_a_planted_shift_is_found_and_chance_is_none(fails, part):
     chance, watch = random.Random(7), Diagnostics(100)
     steps = [drawn(chance, fails) for _ in range(60)]
     bias = fmean(metrics["failures/bias"] for metrics, _ in steps)

@@ -41,7 +41,7 @@ def collected(rewards: list[float]) -> Collected:
 
 @pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 0.7, 1e-9, 1e9, -0.1, 0.0])
 @pytest.mark.parametrize("number", range(1, 9))
-def test_equal_rewards_have_no_advantage_at_all(reward: float, number: int) -> None:
+def test_equal_rewards_have_no_advantage_at_all(reward, number):
     for normalise in (True, False):
         assert group_advantages([[reward]] * number, normalise) == [[0.0]] * number
     assert moments([[reward]] * number).std == 0
@@ -51,7 +51,7 @@ def test_equal_rewards_have_no_advantage_at_all(reward: float, number: int) -> N
     "rewards",
     [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3], [0.2, 0.4, 0.6], [1.1, 2.2, 3.3], [0.1, 0.2, 0.3, 0.2]],
 )
-def test_which_rollouts_count_does_not_hang_on_rounding(rewards: list[float]) -> None:
+def test_which_rollouts_count_does_not_hang_on_rounding(rewards):
     for given in itertools.permutations(rewards):
         batch = collected(list(given))
         weighed = weigh(batch, WeighingOptions())
@@ -65,7 +65,7 @@ def test_which_rollouts_count_does_not_hang_on_rounding(rewards: list[float]) ->
         assert batch.ledger.reasons() == {"zero_advantage": len(rewards) - 2}
 
 
-def test_a_difference_that_somebody_means_is_kept_however_small_it_is() -> None:
+def test_a_difference_that_somebody_means_is_kept_however_small_it_is():
     high, low = group_advantages([[1e9 + 1], [1e9]], normalise_std=False)
     assert (high, low) == ([0.5], [-0.5])
     high, low = group_advantages([[2e-9], [1e-9]], normalise_std=False)
@@ -73,13 +73,13 @@ def test_a_difference_that_somebody_means_is_kept_however_small_it_is() -> None:
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_the_largest_rewards_have_finite_advantages(normalise: bool) -> None:
+def test_the_largest_rewards_have_finite_advantages(normalise):
     found = group_advantages([[MAX_REWARD], [0.0], [-MAX_REWARD]], normalise)
     assert [math.isfinite(one) for (one,) in found] == [True] * 3
     assert found[0][0] > 0 == found[1][0] > found[2][0]
 
 
-def test_two_terms_that_cancel_are_zero() -> None:
+def test_two_terms_that_cancel_are_zero():
     # The first of two: 0.3 - mean(0.3, 0.1) = 0.1, and 1 * (0.2 - mean(0.2, 0.4)) = -0.1.
     credits = [
         Credit(reward=0.3, step=StepCredit(reward=0.2, group="s", weight=1.0)),

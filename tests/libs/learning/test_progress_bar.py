@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from agl_learning.reports.progress_bar import Bar, working
 
 DRAW = """
@@ -23,7 +21,7 @@ def drawn(**env: str) -> str:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
 
 
-def test_bar_on_a_terminal_shows_how_much_is_done_and_the_time_left() -> None:
+def test_bar_on_a_terminal_shows_how_much_is_done_and_the_time_left():
     shown = drawn(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm", COLUMNS="80")
     assert "grpo" in shown
     assert "3/4" in shown
@@ -31,14 +29,12 @@ def test_bar_on_a_terminal_shows_how_much_is_done_and_the_time_left() -> None:
     assert "a line of the log\n" in shown
 
 
-def test_nothing_but_the_log_is_written_without_a_terminal() -> None:
+def test_nothing_but_the_log_is_written_without_a_terminal():
     (line,) = drawn(COLUMNS="80").splitlines()
     assert line.endswith("INFO " + line.split()[3] + " agl.x: a line of the log")
 
 
-def test_bar_that_is_not_to_be_shown_shows_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bar_that_is_not_to_be_shown_shows_nothing(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Bar("grpo", 4, shows=False) as bar:
         bar.update(4)

@@ -82,10 +82,7 @@ def test_of_calls_with_their_own_rewards_the_best_part_is_kept(ended, collected)
         ended("b", 1, [([1], [7], 0.0), ([3], [8], 0.5)]),
     )
     made = {e["rollout_id"]: e["labels"] for e in best(one, keep_fraction=0.5)}
-    assert made == {
-        "a": [-100, 2, -100, -100, -100, 6],
-        "b": [-100, -100, -100, 8],
-    }
+    assert made == {"a": [-100, 2, -100, -100, -100, 6], "b": [-100, -100, -100, 8]}
     assert one.ledger.reasons() == {"not_selected": 2}
     one.ledger.check()
 
@@ -134,10 +131,7 @@ def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected)
 
 def test_the_order_in_which_rows_were_recorded_changes_no_example(ended, collected):
     def examples(turn):
-        rollouts = [
-            ended("a", 0, [([1], [2], 1.0)]),
-            ended("b", 1, [([1], [3], 1.0)]),
-        ]
+        rollouts = [ended("a", 0, [([1], [2], 1.0)]), ended("b", 1, [([1], [3], 1.0)])]
         rows = [row for one in rollouts for row in one.rows]
         more = [row.model_copy(update={"token_ids": [7, n]}) for n, row in enumerate(rows)]
         for one, row in zip(rollouts, more, strict=True):

@@ -10,13 +10,7 @@ from agl.errors import ConfigError, StoppedError
 from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.task_order import Tasks
-from agl_learning.trainer.source import (
-    Ahead,
-    InStep,
-    check_source,
-    idle_groups,
-    reject_stale,
-)
+from agl_learning.trainer.source import Ahead, InStep, check_source, idle_groups, reject_stale
 
 WEIGH = partial(weigh, options=WeighingOptions())
 TASKS = Tasks(range(100), 0)

@@ -65,7 +65,6 @@ def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
     }
     (trained, _) = batch.ledger.trained
     assert trained.row == 0
-    assert trained.advantage is not None
     assert trained.advantage.because == "1 against mean 0.5, std 0.7071 of 2 rollouts"
 
 
@@ -79,10 +78,7 @@ def test_calls_of_one_row_train_with_advantages_of_their_own():
     assert batch.ledger.reasons() == {"zero_advantage": 2}
     assert [
         (one.row.call_ids, one.row.loss_mask, [a.value for a in one.advantages]) for one in result
-    ] == [
-        (["two"], [0, 0, 0, 0, 1], [1.0]),
-        (["two"], [0, 0, 0, 0, 1], [-1.0]),
-    ]
+    ] == [(["two"], [0, 0, 0, 0, 1], [1.0]), (["two"], [0, 0, 0, 0, 1], [-1.0])]
 
 
 def test_version_lag_counts_how_old_the_sampling_weights_were():

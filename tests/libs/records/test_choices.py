@@ -28,11 +28,11 @@ def chosen(calls: list[ModelCall]) -> list[int | None]:
     return [each.choice for each in decided(calls, [named(9)])]
 
 
-def test_it_means_the_last_of_calls_one_after_the_other() -> None:
+def test_it_means_the_last_of_calls_one_after_the_other():
     assert chosen([call(1, 1.0, 2.0), call(2, 3.0, 4.0), call(10, 5.0, 6.0)]) == [None, 1, None]
 
 
-def test_it_means_none_of_calls_at_once() -> None:
+def test_it_means_none_of_calls_at_once():
     calls = [call(1, 0.0, 0.5), call(2, 1.0, 3.0), call(3, 2.0, 4.0)]
     assert chosen(calls) == [None, None, None]
     said = [each.unchosen for each in decided(calls, [named(9)])]
@@ -40,6 +40,6 @@ def test_it_means_none_of_calls_at_once() -> None:
     assert "no later call goes on with one of its 2 answers" in said[0]
 
 
-def test_it_means_none_of_several_without_times() -> None:
+def test_it_means_none_of_several_without_times():
     assert chosen([call(1, None, None), call(2, None, None)]) == [None, None]
     assert chosen([call(1, None, None)]) == [1]

@@ -46,7 +46,7 @@ async def run_one(store: agl.LightningStore) -> tuple[str, str]:
     return ids
 
 
-async def test_the_store_keeps_a_ledger_per_step(memory_store) -> None:
+async def test_the_store_keeps_a_ledger_per_step(memory_store):
     ledgers = []
     for step in (1, 2):
         rollout_id, attempt_id = await run_one(memory_store)
@@ -72,7 +72,7 @@ async def test_the_store_keeps_a_ledger_per_step(memory_store) -> None:
     assert part.trained[0].advantage.value == 0.5
 
 
-async def test_a_rollout_that_never_ran_keeps_its_account_too(memory_store) -> None:
+async def test_a_rollout_that_never_ran_keeps_its_account_too(memory_store):
     rollout = await memory_store.enqueue_rollout("task", metadata={"group": 3})
     rollout = await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
     ledger = Ledger()
@@ -84,7 +84,7 @@ async def test_a_rollout_that_never_ran_keeps_its_account_too(memory_store) -> N
     assert kept.metadata["group"] == 3
 
 
-async def test_an_imbalance_is_not_stored(memory_store) -> None:
+async def test_an_imbalance_is_not_stored(memory_store):
     rollout_id, attempt_id = await run_one(memory_store)
     ledger = Ledger()
     ledger.add_call(call("a", rollout_id, attempt_id))
@@ -93,7 +93,7 @@ async def test_an_imbalance_is_not_stored(memory_store) -> None:
     assert not await query_parts(memory_store)
 
 
-async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store) -> None:
+async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store):
     await run_one(memory_store)
     assert await agl.load_ledger(memory_store) == Ledger()
 
@@ -110,7 +110,7 @@ def part_of(rollout_id: str, step: int | None = 1, **about: Any) -> LedgerPart:
     )
 
 
-async def test_account_that_is_kept_again_is_there_once(memory_store) -> None:
+async def test_account_that_is_kept_again_is_there_once(memory_store):
     rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
     first, second = part_of(rollout_id, 1), part_of(rollout_id, 2)
     await put_parts(memory_store, [first, second])
@@ -122,7 +122,7 @@ async def test_account_that_is_kept_again_is_there_once(memory_store) -> None:
     assert await query_parts(memory_store) == [changed, second]
 
 
-async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memory_store) -> None:
+async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memory_store):
     rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
     changes = [{"step": None}, {"algorithm": None}, {"step": 0}, {}, {"run": "a/b"}, {"run": "b"}]
     parts = [part_of(rollout_id, **{"step": 1, **change}) for change in changes]
@@ -131,9 +131,7 @@ async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memor
     assert sorted(found, key=repr) == sorted(parts, key=repr)
 
 
-async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(
-    memory_store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(memory_store, monkeypatch):
     monkeypatch.setattr("agl_records.ledger.documents.PAGE", 2)
     rollouts = [await memory_store.enqueue_rollout("task") for _ in range(5)]
     ids = [one.rollout_id for one in rollouts]
@@ -158,7 +156,7 @@ async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(
     assert await count_parts(memory_store) == 4
 
 
-async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_store) -> None:
+async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_store):
     rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
     await put_parts(memory_store, [part_of(rollout_id, step) for step in (1, 2)])
     odd = {"items": 7, "step": 0}

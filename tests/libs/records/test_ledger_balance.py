@@ -37,7 +37,7 @@ def balanced() -> Ledger:
     return ledger
 
 
-def test_a_balanced_ledger_says_what_became_of_everything() -> None:
+def test_a_balanced_ledger_says_what_became_of_everything():
     ledger = balanced()
     ledger.check()
     assert ledger.summary() == {
@@ -66,14 +66,14 @@ def test_a_balanced_ledger_says_what_became_of_everything() -> None:
         (lambda ledger: ledger.use_reward("ro-1", "at-1", "rb"), "rewards.*in several"),
     ],
 )
-def test_an_imbalance_is_an_error_that_shows_both_sides(change, message) -> None:
+def test_an_imbalance_is_an_error_that_shows_both_sides(change, message):
     ledger = balanced()
     change(ledger)
     with pytest.raises(LedgerError, match=message):
         ledger.check()
 
 
-def test_a_rollout_is_excluded_as_most_of_its_calls_are() -> None:
+def test_a_rollout_is_excluded_as_most_of_its_calls_are():
     ledger = Ledger()
     for name, reason in (("a", "no_token_ids"), ("b", "model_error"), ("c", "model_error")):
         ledger.add_call(call(name))
@@ -85,7 +85,7 @@ def test_a_rollout_is_excluded_as_most_of_its_calls_are() -> None:
     assert ledger.reasons("rollout") == {"model_error": 1, "not_run": 1}
 
 
-def test_every_code_has_its_meaning() -> None:
+def test_every_code_has_its_meaning():
     from typing import get_args
 
     from agl_records.types import ExclusionReason

@@ -10,10 +10,7 @@ from agl.types import Span
 from agl_records.calls.reader import model_calls
 from agl_records.calls.sources import read_call
 
-MESSAGES = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Where is it?"},
-]
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
 CALL = {
     "id": "call_1",
     "type": "function",
@@ -75,7 +72,7 @@ PARTS = {
     ],
     ids=["gateway", "parts"],
 )
-def test_every_way_of_writing_gives_the_same_call(trace, name, attributes, lacks) -> None:
+def test_every_way_of_writing_gives_the_same_call(trace, name, attributes, lacks):
     plain = {str(key): value for key, value in attributes.items()}
     call = read_call(trace.span(name, plain))
     expected = {
@@ -95,7 +92,7 @@ def test_every_way_of_writing_gives_the_same_call(trace, name, attributes, lacks
     assert (call.rollout_id, call.attempt_id, call.sequence_id) == ("ro-1", "at-1", 1)
 
 
-def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
+def test_images_and_tool_answers_come_out_of_parts(trace):
     parts = [
         {"type": "text", "content": "What is this?"},
         {"type": "uri", "modality": "image", "uri": "http://x/cat.png"},
@@ -106,9 +103,7 @@ def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
     answer = {"type": "tool_call_response", "id": "call_1", "response": {"found": True}}
     more = {"type": "text", "content": "Go on."}
     messages = [{"role": "user", "parts": parts}, {"role": "user", "parts": [answer, more]}]
-    call = read_call(
-        trace.span("chat", {"gen_ai.input.messages": json.dumps(messages)}),
-    )
+    call = read_call(trace.span("chat", {"gen_ai.input.messages": json.dumps(messages)}))
     user, tool, last = call.messages
     assert last == {"role": "user", "content": "Go on."}
     assert [part["type"] for part in user["content"]] == ["text", *["image_url"] * 4]
@@ -126,7 +121,7 @@ def test_images_and_tool_answers_come_out_of_parts(trace) -> None:
         ("agentlightning.annotation", {"agentlightning.reward.0.value": 1.0}),
     ],
 )
-def test_agents_tools_and_rewards_are_no_calls(trace, name, attributes) -> None:
+def test_agents_tools_and_rewards_are_no_calls(trace, name, attributes):
     assert read_call(trace.span(name, attributes)) is None
 
 
@@ -139,14 +134,14 @@ def test_agents_tools_and_rewards_are_no_calls(trace, name, attributes) -> None:
         {"gen_ai.input.messages": '[{"role": "user", "parts": [{"type": "text"}]}]'},
     ],
 )
-def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes) -> None:
+def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes):
     span = trace.span("openai.chat.completion", attributes)
     with pytest.raises(AdapterError, match=f"span '{span.span_id}'"):
         read_call(span)
 
 
 @pytest.mark.plugins
-def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(trace) -> None:
+def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(trace):
     agent = trace.span("agent", {"agent.name": "writer"}, start_time=100.0, end_time=200.0)
     trace.flat("c-1", parent_id=agent.span_id)
     trace.gateway([1], [2], response_id="c-1")
@@ -156,7 +151,7 @@ def test_a_call_recorded_by_gateway_and_tracer_counts_once_with_ids_and_agent(tr
 
 
 @pytest.mark.plugins
-def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace) -> None:
+def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace):
     for number in range(3):
         trace.gateway([1], [number], response_id="same")
     assert [call.response_token_ids for call in model_calls(trace.spans)] == [[0], [1], [2]]
@@ -165,7 +160,7 @@ def test_a_backend_with_one_id_for_all_answers_loses_no_call(trace) -> None:
     assert len(model_calls(trace.spans)) == 3
 
 
-def test_gateway_spans_find_their_agent_by_time(trace) -> None:
+def test_gateway_spans_find_their_agent_by_time(trace):
     for name, start in (("writer", 0.0), ("critic", 20.0)):
         trace.span("agent", {"agent.name": name}, start_time=start, end_time=start + 10)
         trace.gateway([1], [2], start_time=start + 1, end_time=start + 2)
@@ -173,9 +168,7 @@ def test_gateway_spans_find_their_agent_by_time(trace) -> None:
 
 
 @pytest.mark.parametrize("has_gateway", [False, True])
-def test_a_frameworks_span_without_id_is_one_call_with_the_clients_span_in_it(
-    has_gateway: bool,
-) -> None:
+def test_a_frameworks_span_without_id_is_one_call_with_the_clients_span_in_it(has_gateway):
     """As OpenInference records LangChain, smolagents and the Agents SDK."""
     outer = {k: v for k, v in PARTS.items() if k != Key.RESPONSE_ID}
     ids = {"rollout_id": "ro-1", "attempt_id": "at-1"}

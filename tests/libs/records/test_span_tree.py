@@ -11,14 +11,14 @@ def shape(node: Node) -> object:
     return node.name if not node.children else (node.name, [shape(c) for c in node.children])
 
 
-def test_spans_hang_under_their_parents_in_order_of_start(trace) -> None:
+def test_spans_hang_under_their_parents_in_order_of_start(trace):
     root = trace.span("root")
     trace.span("second", parent_id=root.span_id, start_time=20.0)
     trace.span("first", parent_id=root.span_id, start_time=10.0)
     assert shape(build_tree(trace.spans)) == ("root", ["first", "second"])
 
 
-def test_a_missing_parent_and_a_missing_root_are_made_up(trace) -> None:
+def test_a_missing_parent_and_a_missing_root_are_made_up(trace):
     trace.span("a", parent_id="f" * 16, start_time=1.0, end_time=2.0)
     trace.span("b", parent_id="f" * 16, start_time=3.0, end_time=4.0)
     trace.span("alone", start_time=9.0)
@@ -27,19 +27,19 @@ def test_a_missing_parent_and_a_missing_root_are_made_up(trace) -> None:
     assert (root.children[0].start_time, root.children[0].end_time) == (1.0, 4.0)
 
 
-def test_parents_that_go_in_a_circle_lose_no_span(trace) -> None:
+def test_parents_that_go_in_a_circle_lose_no_span(trace):
     trace.span("a", span_id="a" * 16, parent_id="b" * 16)
     trace.span("b", span_id="b" * 16, parent_id="a" * 16)
     trace.span("self", span_id="c" * 16, parent_id="c" * 16)
     assert sorted(n.name for n in walk(build_tree(trace.spans)) if n.span) == ["a", "b", "self"]
 
 
-def test_no_spans_are_an_error() -> None:
+def test_no_spans_are_an_error():
     with pytest.raises(AdapterError, match="got none"):
         build_tree([])
 
 
-def test_detached_spans_move_to_the_tightest_span_around_them(trace) -> None:
+def test_detached_spans_move_to_the_tightest_span_around_them(trace):
     root = trace.span("root", start_time=0.0, end_time=100.0)
     trace.span("agent", parent_id=root.span_id, start_time=10.0, end_time=50.0)
     trace.span("tool", parent_id=trace.spans[1].span_id, start_time=20.0, end_time=40.0)
@@ -53,9 +53,7 @@ def test_detached_spans_move_to_the_tightest_span_around_them(trace) -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "children"), [(1.0, 2.0, [("a", ["b"])]), (0.0, 10.0, ["a", "b"])]
 )
-def test_repair_stops_when_one_child_is_left_and_at_equal_times(
-    trace, begin: float, end: float, children: list[object]
-) -> None:
+def test_repair_stops_when_one_child_is_left_and_at_equal_times(trace, begin, end, children):
     trace.span("a", start_time=0.0, end_time=10.0)
     trace.span("b", start_time=begin, end_time=end)
     tree = build_tree(trace.spans)
@@ -76,7 +74,7 @@ def test_repair_stops_when_one_child_is_left_and_at_equal_times(
         ("x", {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "writer"}),
     ],
 )
-def test_frameworks_name_their_agents(trace, name, attributes) -> None:
+def test_frameworks_name_their_agents(trace, name, attributes):
     trace.span(name, attributes)
     assert agent_name(build_tree(trace.spans)) == "writer"
 
@@ -89,7 +87,7 @@ def test_frameworks_name_their_agents(trace, name, attributes) -> None:
         {"gen_ai.operation.name": "chat", "gen_ai.agent.name": "writer"},
     ],
 )
-def test_other_spans_name_no_agent(trace, attributes) -> None:
+def test_other_spans_name_no_agent(trace, attributes):
     trace.span("x", attributes)
     assert agent_name(build_tree(trace.spans)) is None
 

@@ -101,7 +101,7 @@ class Options:
         ({"either": "abc"}, "either must be a pair; got 'abc'"),
     ],
 )
-def test_what_a_type_does_not_allow_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_a_type_does_not_allow_is_refused(given, message):
     with pytest.raises(ConfigError) as caught:
         check_options("Mine", Options(**given))
     assert str(caught.value) == f"Mine: {message}"
@@ -120,11 +120,11 @@ def test_what_a_type_does_not_allow_is_refused(given: dict[str, Any], message: s
         {"anything": 1, "several": [], "thing": 3, "client": 3},
     ],
 )
-def test_what_a_type_allows_passes(given: dict[str, Any]) -> None:
+def test_what_a_type_allows_passes(given):
     check_options("Mine", Options(**given))
 
 
-def test_functions_are_called_one_after_the_other() -> None:
+def test_functions_are_called_one_after_the_other():
     seen: list[Any] = []
 
     def note(owner: str, /, **values: Any) -> None:
@@ -141,7 +141,7 @@ def test_functions_are_called_one_after_the_other() -> None:
     assert len(seen) == 1
 
 
-def test_fields_that_were_inherited_are_read_where_they_were_declared() -> None:
+def test_fields_that_were_inherited_are_read_where_they_were_declared():
     @dataclass(kw_only=True)
     class More(Options):
         bound: Count = 1
@@ -150,7 +150,7 @@ def test_fields_that_were_inherited_are_read_where_they_were_declared() -> None:
         check_options("Mine", More(quoted=0))
 
 
-def test_options_of_a_part_are_those_of_its_holder_but_for_what_is_given() -> None:
+def test_options_of_a_part_are_those_of_its_holder_but_for_what_is_given():
     @dataclass
     class Part:
         rows: int
@@ -176,7 +176,7 @@ class WithOthers:
         ({"words": []}, "Mine: words: List should have at least 1 item"),
     ],
 )
-def test_limits_of_others_are_checked_by_pydantic(given: dict[str, Any], why: str) -> None:
+def test_limits_of_others_are_checked_by_pydantic(given, why):
     check_options("Mine", WithOthers(rate=2, words=["b"], note="x"))
     with pytest.raises(ConfigError, match=why):
         check_options("Mine", WithOthers(**given))
@@ -211,7 +211,7 @@ class Holder:
         ({"clip": Clip(low=0.1)}, 0.1, None),
     ],
 )
-def test_a_group_is_given_as_a_dict_a_value_or_itself(given: Any, low: float, high: Any) -> None:
+def test_a_group_is_given_as_a_dict_a_value_or_itself(given, low, high):
     holder = Holder(**given)
     assert (holder.clip.low, holder.clip.high, holder.more) == (low, high, None)
     checked = validate(Holder, {"clip": {"low": "0.1"}, "more": 0.5}, "a.yaml: algorithm")
@@ -221,7 +221,7 @@ def test_a_group_is_given_as_a_dict_a_value_or_itself(given: Any, low: float, hi
     assert (holder.clip, holder.more) == (Clip(low=0.1, high=0.4), Clip(low=0.5))
 
 
-def test_a_bare_value_and_a_key_of_its_group_are_overrides_that_go_together() -> None:
+def test_a_bare_value_and_a_key_of_its_group_are_overrides_that_go_together():
     values: dict[str, Any] = {"algorithm": {"clip": 0.3}}
     apply_overrides(values, ["algorithm.clip=0.1", "algorithm.clip.high=0.5"])
     checked = validate(Holder, values["algorithm"], "a.yaml: algorithm")
@@ -239,9 +239,7 @@ def test_a_bare_value_and_a_key_of_its_group_are_overrides_that_go_together() ->
         (["algorithm.clip=9", "algorithm.clip.high=0.5"], "algorithm.clip.low: "),
     ],
 )
-def test_a_bare_value_that_takes_no_keys_is_named_with_them(
-    overrides: list[str], message: str
-) -> None:
+def test_a_bare_value_that_takes_no_keys_is_named_with_them(overrides, message):
     values: dict[str, Any] = {}
     apply_overrides(values, overrides)
     with pytest.raises(ConfigError) as caught:
@@ -258,7 +256,7 @@ def test_a_bare_value_that_takes_no_keys_is_named_with_them(
         ({"low": 0.9}, "clip.high is below clip.low"),
     ],
 )
-def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str) -> None:
+def test_what_is_wrong_in_a_group_is_named_by_its_path(given, message):
     with pytest.raises(ConfigError) as caught:
         Holder(clip=given)
     assert str(caught.value) == f"Mine: {message}"
@@ -270,7 +268,7 @@ def test_what_is_wrong_in_a_group_is_named_by_its_path(given: Any, message: str)
         validate(Holder, {"clip": True}, "a.yaml: algorithm")
 
 
-def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json() -> None:
+def test_what_is_in_a_group_is_shown_by_its_path_and_kept_as_json():
     shown = {one.name: one for one in with_inner(schema_of(Holder).options)}
     inner = [name for name in shown if name != "rate"]
     assert inner == ["clip", "clip.low", "clip.high", "more", "more.low", "more.high"]

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from agl.errors import (
-    DamagedRecordError,
-    InvalidTransitionError,
-    ReplacedError,
-    UnknownRecordError,
-)
+from agl.errors import DamagedRecordError, InvalidTransitionError, ReplacedError, UnknownRecordError
 from agl.store.answers import FENCE
 from agl.types import Document
 from agl_runs.records import DatasetDigest, RunCode, RunStart
@@ -32,7 +27,7 @@ def start_of(run_id: str = "run-1", **about: Any) -> RunStart:
     return RunStart(run_id=run_id, **{**given, **about})
 
 
-async def test_run_comes_back_as_it_was_begun(memory_store) -> None:
+async def test_run_comes_back_as_it_was_begun(memory_store):
     start = start_of()
     run = await begin_run(memory_store, start)
     assert await get_run(memory_store, "run-1") == run
@@ -44,7 +39,7 @@ async def test_run_comes_back_as_it_was_begun(memory_store) -> None:
     assert begun.start_time == run.create_time > 1e9
 
 
-async def test_next_start_is_the_next_generation(memory_store) -> None:
+async def test_next_start_is_the_next_generation(memory_store):
     first = await begin_run(memory_store, start_of())
     run = await begin_run(memory_store, start_of(seed=8, differences=["seed: 7 then, 8 now"]))
     assert (run.seed, run.create_time) == (8, first.create_time)
@@ -54,7 +49,7 @@ async def test_next_start_is_the_next_generation(memory_store) -> None:
     assert run.generations[1].differences == ["seed: 7 then, 8 now"]
 
 
-async def test_starts_at_once_get_different_numbers(memory_store) -> None:
+async def test_starts_at_once_get_different_numbers(memory_store):
     begun = await asyncio.gather(*(begin_run(memory_store, start_of()) for _ in range(5)))
     assert sorted(run.generations[-1].number for run in begun) == [1, 2, 3, 4, 5]
     again = start_of(key="k")
@@ -62,7 +57,7 @@ async def test_starts_at_once_get_different_numbers(memory_store) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["finished", "failed", "stopped"])
-async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, outcome) -> None:
+async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, outcome):
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, outcome, "because")
     assert await get_run(memory_store, "run-1") == run
@@ -72,21 +67,21 @@ async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, ou
     assert ended.end_time >= ended.start_time
 
 
-async def test_late_end_of_an_older_generation_changes_no_status(memory_store) -> None:
+async def test_late_end_of_an_older_generation_changes_no_status(memory_store):
     await begin_run(memory_store, start_of())
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, "failed", "it was not dead")
     assert (run.status, run.generations[0].outcome) == ("running", "failed")
 
 
-async def test_run_that_was_thought_dead_may_say_how_it_ended(memory_store) -> None:
+async def test_run_that_was_thought_dead_may_say_how_it_ended(memory_store):
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, "died", "its process is gone")
     assert (run.status, run.generations[0].end_time) == ("died", None)
     assert (await end_run(memory_store, "run-1", 1, "finished")).status == "finished"
 
 
-async def test_start_that_another_one_has_replaced_writes_nothing(memory_store) -> None:
+async def test_start_that_another_one_has_replaced_writes_nothing(memory_store):
     await begin_run(memory_store, start_of())
     token = FENCE.set(fence_of("run-1", 1))
     try:
@@ -106,7 +101,7 @@ async def test_start_that_another_one_has_replaced_writes_nothing(memory_store) 
     assert (await end_run(memory_store, "run-1", 1, "failed")).status == "running"
 
 
-async def test_run_of_a_newer_version_says_that_it_cannot_be_read(memory_store) -> None:
+async def test_run_of_a_newer_version_says_that_it_cannot_be_read(memory_store):
     body = {"algorithm": "toy", "create_time": 5.0, "generations": "many"}
     await memory_store.put_documents([Document(kind="run", key="run-1", body=body)])
     (run,) = await query_runs(memory_store)
@@ -116,7 +111,7 @@ async def test_run_of_a_newer_version_says_that_it_cannot_be_read(memory_store) 
         await begin_run(memory_store, start_of())
 
 
-async def test_end_of_what_was_not_begun_is_refused(memory_store) -> None:
+async def test_end_of_what_was_not_begun_is_refused(memory_store):
     with pytest.raises(UnknownRecordError, match="run-1"):
         await end_run(memory_store, "run-1", 1, "finished")
     await begin_run(memory_store, start_of())
@@ -124,7 +119,7 @@ async def test_end_of_what_was_not_begun_is_refused(memory_store) -> None:
         await end_run(memory_store, "run-1", 2, "finished")
 
 
-async def test_run_is_deleted_with_its_rollouts(memory_store, monkeypatch) -> None:
+async def test_run_is_deleted_with_its_rollouts(memory_store, monkeypatch):
     await begin_run(memory_store, start_of())
     await begin_run(memory_store, start_of("other"))
     other, held = [
@@ -156,7 +151,7 @@ async def test_run_is_deleted_with_its_rollouts(memory_store, monkeypatch) -> No
     assert (await begin_run(memory_store, start_of())).generations[-1].number == 1
 
 
-async def test_run_that_runs_is_not_deleted(memory_store) -> None:
+async def test_run_that_runs_is_not_deleted(memory_store):
     await begin_run(memory_store, start_of())
     held = await memory_store.start_rollout(1, metadata={"run": "run-1"})
     with pytest.raises(InvalidTransitionError, match="running"):

@@ -1,8 +1,6 @@
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "agl.db"

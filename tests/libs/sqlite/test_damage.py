@@ -17,7 +17,7 @@ from agl_sqlite import SqliteLightningStore
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "agl.db"
 
 
@@ -47,9 +47,7 @@ async def fill(path: Path, count: int = 2) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "change"), [("succeeded", b"X"), ("succeeded", b"\xff"), ('"words"', b'"')]
 )
-async def test_what_cannot_be_read_is_an_error_of_the_store(
-    path: Path, text: str, change: bytes
-) -> None:
+async def test_what_cannot_be_read_is_an_error_of_the_store(path, text, change):
     await fill(path)
     overwrite(path, text, change)
     store = SqliteLightningStore(path)
@@ -58,7 +56,7 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(
     await store.close()
 
 
-async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path: Path) -> None:
+async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path):
     damaged, whole = await fill(path)
     overwrite(path, 'why":"the answer to 0 is', b'"')
     server = LightningStoreServer(SqliteLightningStore(path), port=0)
@@ -71,7 +69,7 @@ async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path
     await server.close()
 
 
-def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path: Path) -> None:
+def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path):
     asyncio.run(SqliteLightningStore(path).close())
     overwrite(path, "config       TEXT NOT NULL", b"\xff")
     with pytest.raises(StoreUnavailableError, match="damaged; it was left as it is"):
@@ -87,9 +85,7 @@ async def read(path: Path, rollout_ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_byte_is_changed_nothing_else_than_an_error_of_the_store_is_raised(
-    path: Path, seed: int
-) -> None:
+def test_whatever_byte_is_changed_nothing_else_than_an_error_of_the_store_is_raised(path, seed):
     ids, noticed = asyncio.run(fill(path, 20)), 0
     whole, chance = path.read_bytes(), random.Random(seed)
     used = [place for place, byte in enumerate(whole) if byte and place > 100]
@@ -104,7 +100,7 @@ def test_whatever_byte_is_changed_nothing_else_than_an_error_of_the_store_is_rai
     assert noticed > 0
 
 
-async def test_what_cannot_be_read_is_named_and_can_be_deleted(path: Path) -> None:
+async def test_what_cannot_be_read_is_named_and_can_be_deleted(path):
     store = SqliteLightningStore(path)
     ids = [(await store.start_rollout({"words": n}, worker_id="w")).rollout_id for n in range(3)]
     for rollout_id in ids[:2]:
@@ -128,7 +124,7 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(path: Path) -> No
     await store.close()
 
 
-async def test_a_damaged_attempt_or_worker_holds_up_no_other(path: Path) -> None:
+async def test_a_damaged_attempt_or_worker_holds_up_no_other(path):
     store = SqliteLightningStore(path)
     retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     bad = await store.start_rollout("its attempt is damaged", config=retry)

@@ -11,10 +11,7 @@ import time
 
 import pytest
 
-from agl.errors import (
-    DamagedRecordError,
-    UnknownRecordError,
-)
+from agl.errors import DamagedRecordError, UnknownRecordError
 from agl.store.engine import operations as ops
 from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 from agl_sqlite import SqliteLightningStore, database, writer

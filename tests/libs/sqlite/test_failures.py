@@ -5,11 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agl.errors import (
-    StoreDiskError,
-    StoreError,
-    UnknownRecordError,
-)
+from agl.errors import StoreDiskError, StoreError, UnknownRecordError
 from agl.store.answers import RETRY_SECONDS
 from agl.store.base import AttemptEnd
 from agl.store.engine import operations as ops

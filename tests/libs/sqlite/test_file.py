@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agl.errors import (
-    ConfigError,
-    StoreDiskError,
-    StoreUnavailableError,
-)
+from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
 from agl.types import EnqueueRolloutRequest
 from agl_sqlite import SqliteLightningStore, writer
 
@@ -81,7 +77,6 @@ def test_second_owner_is_refused_by_every_name(path, other_name):
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         refused(other_name(path), "in use by (another )?process|hard links")
         process.kill()
@@ -174,7 +169,6 @@ def test_owner_in_another_process_is_named(path):
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
-    assert process.stdout is not None
     with process.stdin, process.stdout:
         assert process.stdout.readline() == b"open\n"
         refused(path, f"in use by process {process.pid}.*LightningStoreClient")

@@ -8,9 +8,7 @@ from agl_sqlite import lockfile
 from agl_sqlite.lockfile import HeldError, LockFile, is_held
 
 
-def test_lock_that_is_released_while_another_one_looks_who_has_it_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_that_is_released_while_another_one_looks_who_has_it_is_taken(tmp_path, monkeypatch):
     path = tmp_path / "lock"
     first = LockFile(path)
 
@@ -27,9 +25,7 @@ def test_lock_that_is_released_while_another_one_looks_who_has_it_is_taken(
     assert not path.exists()
 
 
-def test_who_holds_a_file_is_seen_without_the_locks_of_posix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_holds_a_file_is_seen_without_the_locks_of_posix(tmp_path, monkeypatch):
     path = tmp_path / "lock"
     path.write_text("4711")
     monkeypatch.setitem(sys.modules, "fcntl", None)

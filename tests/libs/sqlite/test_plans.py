@@ -13,7 +13,7 @@ from agl_sqlite.lookups import SqliteLookups
 
 
 @pytest.fixture
-async def file(tmp_path: Path) -> Path:
+async def file(tmp_path):
     store = agl.SqliteLightningStore(tmp_path / "store.db")
     rollout = await store.start_rollout("task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
@@ -44,7 +44,7 @@ def _plan(file: Path, kind: str, query: Any) -> list[str]:
         ("spans", {"name": "s1"}, "s USING INTEGER"),
     ],
 )
-def test_a_page_is_looked_up_by_keys(file: Path, kind: Any, query: Any, first: str) -> None:
+def test_a_page_is_looked_up_by_keys(file, kind, query, first):
     plan = _plan(file, kind, query)
     assert re.match(f"SEARCH {first} PRIMARY KEY", plan[0]), plan
 
@@ -62,9 +62,7 @@ LOW, GOOD_VAL = {"reward_below": 1}, {"mode": "val", "status_in": ["succeeded"]}
         ({**LOW, **GOOD_VAL}, 2),
     ],
 )
-def test_rewards_are_looked_up_by_their_index(
-    file: Path, query: Any, num_sorts: int, more: Any
-) -> None:
+def test_rewards_are_looked_up_by_their_index(file, query, num_sorts, more):
     plan = _plan(file, "rollouts", {**query, **more})
     within = [step for step in plan if step.startswith(("SEARCH r", "SCAN r"))][1]
     assert within.startswith("SEARCH r USING COVERING INDEX rollout_reward (reward"), plan

@@ -1,7 +1,6 @@
 """The head of the queue, which a store keeps beside its file."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ class Point:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> agl.LightningStore:
+def store(request, tmp_path):
     if request.param == "memory":
         return agl.InMemoryLightningStore()
     return agl.SqliteLightningStore(tmp_path / "agl.db", durability="process")
@@ -26,9 +25,7 @@ async def claim(store: agl.LightningStore, count: int) -> list[object]:
     return [rollout.input for rollout in await store.dequeue_many_rollouts(limit=count)]
 
 
-async def test_order_holds_where_the_head_overflows_and_fills_again(
-    store: agl.LightningStore,
-) -> None:
+async def test_order_holds_where_the_head_overflows_and_fills_again(store):
     async def enqueue(numbers: range) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in numbers])
 
@@ -43,9 +40,7 @@ async def test_order_holds_where_the_head_overflows_and_fills_again(
     await store.close()
 
 
-async def test_who_changes_a_queued_input_changes_what_is_claimed(
-    store: agl.LightningStore,
-) -> None:
+async def test_who_changes_a_queued_input_changes_what_is_claimed(store):
     await store.enqueue_rollout(0)
     assert await claim(store, 1) == [0]
     task = {"q": [1]}
@@ -58,7 +53,7 @@ async def test_who_changes_a_queued_input_changes_what_is_claimed(
     await store.close()
 
 
-async def test_what_is_not_stored_is_not_claimed(store: agl.LightningStore) -> None:
+async def test_what_is_not_stored_is_not_claimed(store):
     await store.enqueue_rollout(0)
     assert await claim(store, 1) == [0]
     bad = [EnqueueRolloutRequest(input=1, metadata={"a": value}) for value in (1, object())]
@@ -70,9 +65,7 @@ async def test_what_is_not_stored_is_not_claimed(store: agl.LightningStore) -> N
     await store.close()
 
 
-async def test_what_json_changes_is_claimed_as_it_is_stored_whatever_the_queue_holds(
-    tmp_path: Path,
-) -> None:
+async def test_what_json_changes_is_claimed_as_it_is_stored_whatever_the_queue_holds(tmp_path):
     store = agl.SqliteLightningStore(tmp_path / "agl.db", durability="process")
     for num_before in (0, 200):  # the head is all of the queue, and it is not
         await store.enqueue_many_rollouts(

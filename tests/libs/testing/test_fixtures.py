@@ -10,27 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from agl.store.memory import InMemoryLightningStore
 from agl_testing import adapter_contract, gateway_contract, store_contract, strategy_contract
-from agl_testing.echo_llm import EchoLLM
 
 
-async def test_memory_store_is_empty_and_works(memory_store: InMemoryLightningStore) -> None:
+async def test_memory_store_is_empty_and_works(memory_store):
     assert len(await memory_store.query_rollouts()) == 0
     rollout = await memory_store.enqueue_rollout({"x": 1})
     assert rollout.status == "queuing"
 
 
-def test_memory_store_works_from_a_plain_test_too(memory_store: InMemoryLightningStore) -> None:
+def test_memory_store_works_from_a_plain_test_too(memory_store):
     assert memory_store.capabilities.get("async_safe")
 
 
-def test_echo_llm_answers(echo_llm: EchoLLM) -> None:
+def test_echo_llm_answers(echo_llm):
     with urllib.request.urlopen(f"{echo_llm.url}/models", timeout=100) as response:
         assert json.load(response)["data"]
 
 
-def test_fixtures_import_nothing_before_a_test_asks() -> None:
+def test_fixtures_import_nothing_before_a_test_asks():
     code = """
 import sys, agl_testing.fixtures
 heavy = {"pydantic", "pluggy", "aiohttp", "fastapi", "agl.plugins.hooks", "agl.store"}
@@ -41,7 +39,7 @@ print(sorted(heavy & set(sys.modules)))
     assert done.stdout.split() == ["['pluggy']"]
 
 
-def test_tracer_contract_runs_without_options_of_pytest(tmp_path: Path) -> None:
+def test_tracer_contract_runs_without_options_of_pytest(tmp_path):
     (tmp_path / "test_mine.py").write_text(
         "import pytest, agl\n"
         "from agl_testing.tracer_contract import *\n"
@@ -83,9 +81,7 @@ ON_THE_PAGE = next(
     ids=["page", "store", "adapter", "gateway", "strategy"],
 )
 @pytest.mark.plugins
-def test_suite_runs_in_the_project_of_an_author_as_it_is_documented(
-    tmp_path: Path, written: str, mine: str, some: str
-) -> None:
+def test_suite_runs_in_the_project_of_an_author_as_it_is_documented(tmp_path, written, mine, some):
     """Without any option of pytest: those of this repository are not theirs."""
     for module in re.findall(r"agl_adapters|agl_gateway", mine):
         pytest.importorskip(module)

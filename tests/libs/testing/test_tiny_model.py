@@ -2,7 +2,6 @@
 
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def conversation(draw: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-async def test_it_speaks_in_the_form_of_its_conversations_and_calls_tools(tmp_path: Path) -> None:
+async def test_it_speaks_in_the_form_of_its_conversations_and_calls_tools(tmp_path):
     openai, server = pytest.importorskip("openai"), pytest.importorskip("agl_torch.server")
     from agl_torch.models import load_model, load_tokenizer
 
@@ -49,7 +48,7 @@ async def test_it_speaks_in_the_form_of_its_conversations_and_calls_tools(tmp_pa
     assert answer.choices[0].message.content == "It is lost ."  # a full stop is a token
 
 
-def test_words_are_tokens_and_a_model_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_words_are_tokens_and_a_model_that_is_there_is_kept(tmp_path):
     from transformers import AutoTokenizer
 
     said = [conversation(random.Random(seed)) for seed in range(20)]
@@ -69,13 +68,13 @@ def test_words_are_tokens_and_a_model_that_is_there_is_kept(tmp_path: Path) -> N
     assert (again / "model.safetensors").read_bytes() == before
 
 
-def test_without_torch_it_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+def test_without_torch_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r"tiny_model needs 'torch'.*agl-torch"):
         tiny_model(tmp_path, conversation)
 
 
-def test_what_is_no_list_of_conversations_and_no_folder_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_list_of_conversations_and_no_folder_is_refused(tmp_path):
     one = conversation(random.Random(0))
     for given, got in (
         ([], "got none"),

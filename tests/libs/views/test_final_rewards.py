@@ -1,7 +1,5 @@
 """The reward of a rollout is the same from every kind of store, and counts where it succeeded."""
 
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,11 +59,7 @@ async def fill(
         made = agl.Span.from_attributes(name=name, attributes=attributes, span_id=f"{number:016x}")
         is_graded = Key.GRADED in attributes
         writer = "runner" if is_graded else "agent" if name == "by agent" else None
-        about = {
-            "rollout_id": ids[0],
-            "attempt_id": ids[1],
-            "writer": writer,
-        }
+        about = {"rollout_id": ids[0], "attempt_id": ids[1], "writer": writer}
         return made.model_copy(update=about)
 
     await store.add_many_spans([span(n, *one) for n, one in enumerate(given, 1)])
@@ -98,14 +92,14 @@ class Older(ForwardingStore):
 
 
 @pytest.fixture(params=[False, True], ids=["ours", "of 0.3"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Any]:
+async def store(request, tmp_path):
     opened = agl.SqliteLightningStore(tmp_path / "store.db")
     yield Older(opened) if request.param else opened
     await opened.close()
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_the_final_reward_of_all_kinds_of_store_is_one(store: Any, case: str) -> None:
+async def test_the_final_reward_of_all_kinds_of_store_is_one(store, case):
     given, expected = CASES[case]
     for late in (None, 1.0):
         rollout_id = await fill(store, given, late=late)
@@ -114,7 +108,7 @@ async def test_the_final_reward_of_all_kinds_of_store_is_one(store: Any, case: s
         assert (await final_rewards(store, rollouts))[rollout_id] == FinalReward(expected)
 
 
-async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store: Any) -> None:
+async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store):
     rollout_id = await fill(store, [ours(0.4)])
     about = {"run": "r", "kind": "evaluation", "split": "search", "position": 0, "task": 0}
     prompts = {"prompts": {**about, "algorithm": "apo", "candidate": "seed"}}
@@ -127,9 +121,7 @@ async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store:
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout"])
-async def test_the_reward_of_what_did_not_succeed_was_given_on_the_way(
-    store: Any, status: str
-) -> None:
+async def test_the_reward_of_what_did_not_succeed_was_given_on_the_way(store, status):
     rollout_id = await fill(store, [ours(1.692)], status=status)
     queued = await store.enqueue_rollout("waits")
     found = await final_rewards(store, await store.query_rollouts())

@@ -58,7 +58,7 @@ def values(why: Why = WHY, **options: Any) -> dict[str, float | None]:
     return {one.name: one.value for one in terms_of(why, {**GRPO, **options})}
 
 
-def test_factors_are_told_as_what_they_are() -> None:
+def test_factors_are_told_as_what_they_are():
     factors = {one.name: one.factor for one in terms_of(WHY, GRPO)}
     assert factors == {
         **dict.fromkeys(("event", "rule", "baseline")),
@@ -70,7 +70,7 @@ def test_factors_are_told_as_what_they_are() -> None:
     assert (away.name, away.factor, away.value) == ("mask", 0.0, pytest.approx(-ADVANTAGE))
 
 
-def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
+def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight():
     found = values()
     assert found == {
         "event": 1.0,
@@ -85,14 +85,14 @@ def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight() -> None:
     assert sum(one or 0.0 for one in found.values()) == pytest.approx(ADVANTAGE / 20)
 
 
-def test_without_a_deviation_the_advantage_is_the_distance_and_a_rule_may_give_less() -> None:
+def test_without_a_deviation_the_advantage_is_the_distance_and_a_rule_may_give_less():
     assert values(of_call(reward=0.25))["rule"] == -0.75
     found = values(of_call(advantage=0.6), **{"estimator.normalise_std": False})
     assert "scale" not in found
     assert found["length"] == pytest.approx(0.6 * (1 / 20 - 1))
 
 
-def test_a_long_answer_costs_what_the_ledger_says() -> None:
+def test_a_long_answer_costs_what_the_ledger_says():
     found = values(of_call(reward=0.5, overlong=-0.5), **{"overlong.buffer": 20})
     assert (found["event"], found["rule"], found["overlong"]) == (1.0, 0.0, -0.5)
     unsaid = values(of_call(reward=0.5), **{"overlong.buffer": 20})
@@ -110,14 +110,12 @@ def test_a_long_answer_costs_what_the_ledger_says() -> None:
         ({"minibatch_rows": 2}, None),  # which rows were beside it is not kept
     ],
 )
-def test_weight_of_a_token_is_that_of_the_loss(
-    options: dict[str, Any], weight: float | None
-) -> None:
+def test_weight_of_a_token_is_that_of_the_loss(options, weight):
     expected = None if weight is None else pytest.approx(ADVANTAGE * (weight - 1))
     assert values(**options)["length"] == expected
 
 
-def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known() -> None:
+def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known():
     assert values(replace(WHY, step=replace(STEP, num_tokens=None)))["length"] is None
 
 
@@ -126,8 +124,8 @@ def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known() -> None:
     [({}, "2", True), ({"epochs": 2}, "2", False), ({}, "1", False), ({}, None, False)],
 )
 def test_ratio_is_known_only_of_one_pass_with_the_weights_that_sampled(
-    options: dict[str, Any], sampled_by: str | None, is_known: bool
-) -> None:
+    options, sampled_by, is_known
+):
     why = replace(WHY, step=replace(STEP, sampled_by=sampled_by))
     terms = {one.name: one for one in terms_of(why, {**GRPO, **options})}
     assert terms["clip"].value == (0.0 if is_known else None)
@@ -136,7 +134,7 @@ def test_ratio_is_known_only_of_one_pass_with_the_weights_that_sampled(
         assert "1 updates behind" in terms["staleness"].because
 
 
-def test_what_is_not_trained_loses_all_of_it() -> None:
+def test_what_is_not_trained_loses_all_of_it():
     why = replace(WHY, bin=Bin("excluded", "stale", "too old"))
     found = values(why)
     assert found["mask"] == -ADVANTAGE
@@ -144,7 +142,7 @@ def test_what_is_not_trained_loses_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["rloo", "mine:quarter"])
-def test_another_estimator_stands_in_the_place_of_mean_and_deviation(name: str) -> None:
+def test_another_estimator_stands_in_the_place_of_mean_and_deviation(name):
     because = f"{name} (leave one out); its reward: 1"
     why = of_call(advantage=0.7, advantage_because=because, estimator=name)
     found = {one.name: one for one in terms_of(why, {})}
@@ -153,6 +151,6 @@ def test_another_estimator_stands_in_the_place_of_mean_and_deviation(name: str) 
     assert not {"baseline", "scale", "clip"} & found.keys()  # no option of the loss bounds a ratio
 
 
-def test_a_mean_over_tokens_has_no_terms_of_its_own() -> None:
+def test_a_mean_over_tokens_has_no_terms_of_its_own():
     found = values(replace(WHY, num_shared=0))
     assert (found["estimator"], found["length"]) == (None, None)

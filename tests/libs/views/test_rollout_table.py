@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,14 @@ pytestmark = pytest.mark.plugins
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     path: Path = tmp_path_factory.mktemp("filled") / "store.db"
     writing.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
     return path
 
 
 @pytest.fixture
-async def store(file: Path) -> AsyncGenerator[agl.SqliteLightningStore]:
+async def store(file):
     opened = agl.SqliteLightningStore(file)
     yield opened
     await opened.close()
@@ -73,9 +72,7 @@ def most_first(rollouts: list[Rollout], wanted: Wanted) -> list[Rollout]:
 
 
 @pytest.mark.parametrize("wanted", CASES, ids=repr)
-async def test_listed_rollouts_are_those_that_reading_all_gives(
-    store: agl.SqliteLightningStore, wanted: Wanted
-) -> None:
+async def test_listed_rollouts_are_those_that_reading_all_gives(store, wanted):
     every = list(await store.query_rollouts())
     expected = [one.rollout_id for one in most_first(every, wanted)]
     by_index = await listed(store, wanted)
@@ -90,9 +87,7 @@ async def no_file(store: object, question: object) -> None:
 
 
 @pytest.mark.parametrize("is_file", [True, False])
-async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(
-    store: agl.SqliteLightningStore, monkeypatch: pytest.MonkeyPatch, is_file: bool
-) -> None:
+async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(store, monkeypatch, is_file):
     if not is_file:
         monkeypatch.setattr(rollout_table, "ask_file", no_file)
     wanted = Wanted(statuses=["failed", "cancelled"], sort="reward", most=5)
@@ -129,15 +124,13 @@ def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
     ],
     ids=repr,
 )
-def test_lists_go_by_an_index(file: Path, wanted: Wanted, index: str) -> None:
+def test_lists_go_by_an_index(file, wanted, index):
     with closing(sqlite3.connect(file)) as connection:
         assert index in plans(connection, wanted)
 
 
 @pytest.mark.parametrize(("many", "index"), [(1000, "rollout_run"), (2, "rollout_reward")])
-def test_a_run_is_sorted_by_an_index(
-    file: Path, monkeypatch: pytest.MonkeyPatch, many: int, index: str
-) -> None:
+def test_a_run_is_sorted_by_an_index(file, monkeypatch, many, index):
     monkeypatch.setattr(rollout_table, "MANY", many)
     wanted = Wanted(run="filled-00-1", most=3, sort="reward")
     with closing(sqlite3.connect(file)) as connection:
@@ -160,9 +153,7 @@ def test_a_run_is_sorted_by_an_index(
     ids=repr,
 )
 @pytest.mark.parametrize("is_least", [False, True])
-async def test_pages_by_key_have_every_rollout_once(
-    store: agl.SqliteLightningStore, file: Path, wanted: Wanted, is_least: bool
-) -> None:
+async def test_pages_by_key_have_every_rollout_once(store, file, wanted, is_least):
     order = "asc" if is_least else "desc"
     rollouts = await store.query_rollouts(sort_order=order)
     expected = [one.rollout_id for one in rollouts if wanted.fits(one)]
@@ -180,7 +171,7 @@ async def test_pages_by_key_have_every_rollout_once(
     assert found == expected
 
 
-async def test_a_page_of_ids_with_a_beginning(store: agl.SqliteLightningStore, file: Path) -> None:
+async def test_a_page_of_ids_with_a_beginning(store, file):
     ids = [one.rollout_id for one in await store.query_rollouts(sort_order="desc")]
     with closing(sqlite3.connect(file)) as connection:
         for beginning in (
@@ -205,9 +196,7 @@ async def test_a_page_of_ids_with_a_beginning(store: agl.SqliteLightningStore, f
         assert found == (expected[:3], len(expected))
 
 
-async def test_many_that_no_index_counts_are_not_counted(
-    store: agl.SqliteLightningStore, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_that_no_index_counts_are_not_counted(store, file, monkeypatch):
     monkeypatch.setattr(rollout_table, "MANY", 20)
     number = (await store.query_rollouts(status_in=["succeeded"])).total
     assert number > 20
