@@ -3,6 +3,7 @@
 import pytest
 
 import agl
+from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl.utils.otel import make_link_attributes
 from agl_adapters import (
@@ -34,18 +35,53 @@ def excluded_rewards(trace, credit) -> dict[str, str]:
     return {e.call_id: e.reason for e in ledger.exclusions if e.kind == "reward"}
 
 
-def three_calls(trace) -> None:
-    """Rewards 0.25 after the first call, nothing after the second, 1.0 after the third."""
-    trace.gateway([1], [2])
-    trace.reward(0.25)
-    trace.gateway([3], [4])
-    trace.gateway([5], [6])
-    trace.reward(1.0)
+def play(trace, *events) -> None:
+    """In turn: a call of the agent of that name, or a reward, or rewards by name."""
+    for number, event in enumerate(events):
+        if isinstance(event, str):
+            trace.gateway([2 * number + 1], [2 * number + 2], agent=event or None)
+        elif isinstance(event, float):
+            trace.reward(event)
+        else:
+            attributes = reward_attributes(event, next(iter(event)))
+            trace.span("agentlightning.annotation", attributes)
 
 
-def test_final_gives_the_last_reward_to_every_call_and_says_that_others_do_not_count(trace):
-    three_calls(trace)
-    assert rewards(trace, "final") == [1.0, 1.0, 1.0]
+THREE = ("", 0.25, "", "", 1.0)
+"""Three calls: 0.25 after the first, nothing after the second, 1 after the third."""
+TWO = ("writer", "critic", "writer")
+
+
+def discounted(gamma):
+    return {"type": "discounted", "gamma": gamma}
+
+
+@pytest.mark.parametrize(
+    ("events", "credit", "expected"),
+    [
+        (THREE, "final", [1.0, 1.0, 1.0]),
+        # Call 1: 0.25. Call 2: nothing. Call 3: 1 + 0.5 = 1.5.
+        ((*THREE, 0.5), "per_call", [0.25, None, 1.5]),
+        # G3 = 1; G2 = 0 + 0.5 * 1 = 0.5; G1 = 0.25 + 0.5 * 0.5 = 0.5.
+        (THREE, discounted(0.5), [0.5, 0.5, 1.0]),
+        (THREE, discounted(1.0), [1.25, 1.0, 1.0]),  # the plain sum
+        (THREE, discounted(0.0), [0.25, 0.0, 1.0]),  # own rewards
+        (("", 1.0, ""), "discounted", [1.0, None]),  # nothing after the last reward
+        ((*TWO, {"writer": 0.75, "critic": 0.0}), "per_agent", [0.75, 0.0, 0.75]),
+        # The critic has a reward of its own; the writer has the one that is nobody's.
+        ((*TWO, {"critic": 0.25}, 1.0), "per_agent", [1.0, 0.25, 1.0]),
+        # A nameless reward is called "primary", and is not that of an agent of the name.
+        (("primary", "critic", 1.0), "per_agent", [1.0, 1.0]),
+        (("primary", "critic", 1.0, {"primary": 0.5, "critic": 0.25}), "per_agent", [0.5, 0.25]),
+    ],
+)
+def test_each_call_gets_what_its_rule_says(trace, events, credit, expected):
+    play(trace, *events)
+    assert rewards(trace, credit) == expected
+
+
+def test_a_rule_says_why_and_which_rewards_do_not_count(trace):
+    play(trace, *THREE)
     assert excluded_rewards(trace, "final") == {trace.spans[1].span_id: "superseded_reward"}
     (row, *_) = TraceToRows().adapt(trace.spans).rows
     assert row.credits[0] == Credit(
@@ -54,13 +90,7 @@ def test_final_gives_the_last_reward_to_every_call_and_says_that_others_do_not_c
         sources=[trace.spans[4].span_id],
         because="the last reward of the attempt is 1; 1 earlier of the attempt do not count",
     )
-
-
-def test_per_call_gives_each_reward_to_the_call_that_it_follows(trace):
-    three_calls(trace)
     trace.reward(0.5)
-    # Call 1: 0.25. Call 2: nothing. Call 3: 1.0 + 0.5 = 1.5.
-    assert rewards(trace, "per_call") == [0.25, None, 1.5]
     result = TraceToRows(credit="per_call").adapt(trace.spans)
     assert result.ledger.reasons() == {"no_reward": 1}
     assert result.rows[1].credits[0].because == "the rewards of this call: 1 + 0.5 = 1.5"
@@ -137,53 +167,10 @@ def test_a_reward_that_cannot_be_read_is_refused_and_trains_nothing(trace, credi
 def test_an_unreadable_reward_does_no_harm_to_a_later_one(trace):
     trace.gateway([1], [2])
     trace.span("agentlightning.annotation", {"agentlightning.reward.0.value": "abc"})
-    trace.gateway([3], [4])
-    trace.reward(0.5)
+    play(trace, "", 0.5)
     assert rewards(trace, "final") == [0.5, 0.5]
-    assert rewards(trace, "per_call") == [None, 0.5]
-    assert rewards(trace, "discounted") == [None, 0.5]
+    assert rewards(trace, "per_call") == rewards(trace, "discounted") == [None, 0.5]
     assert agl.find_final_reward(trace.spans) == 0.5
-
-
-def two_agents(trace) -> None:
-    trace.gateway([1], [2], agent="writer")
-    trace.gateway([3], [4], agent="critic")
-    trace.gateway([5], [6], agent="writer")
-
-
-def test_per_agent_gives_named_rewards_to_their_agents(trace):
-    two_agents(trace)
-    trace.span(
-        "agentlightning.annotation",
-        {
-            "agentlightning.reward.0.name": "writer",
-            "agentlightning.reward.0.value": 0.75,
-            "agentlightning.reward.1.name": "critic",
-            "agentlightning.reward.1.value": 0.0,
-        },
-    )
-    assert rewards(trace, "per_agent") == [0.75, 0.0, 0.75]
-
-
-def test_per_agent_gives_a_nameless_reward_to_agents_without_one(trace):
-    two_agents(trace)
-    named = {"agentlightning.reward.0.name": "critic", "agentlightning.reward.0.value": 0.25}
-    trace.span("agentlightning.annotation", named)
-    trace.reward(1.0)
-    # The critic has a reward of its own; the writer has the one that is nobody's.
-    assert rewards(trace, "per_agent") == [1.0, 0.25, 1.0]
-
-
-def test_per_agent_does_not_take_a_nameless_reward_for_an_agents_of_that_name(trace):
-    trace.gateway([1], [2], agent="primary")
-    trace.gateway([3], [4], agent="critic")
-    trace.reward(1.0)
-    assert rewards(trace, "per_agent") == [1.0, 1.0]
-    named = agl.emit_reward(
-        {"primary": 0.5, "critic": 0.25}, primary_key="primary", propagate=False
-    )
-    trace.span(named.name, named.attributes)
-    assert rewards(trace, "per_agent") == [0.5, 0.25]
 
 
 def test_per_agent_knows_a_reward_by_the_agent_around_it(trace):
@@ -194,32 +181,14 @@ def test_per_agent_knows_a_reward_by_the_agent_around_it(trace):
     assert rewards(trace, "per_agent") == [0.25, None]
 
 
-def test_discounted_gives_the_return_to_go(trace):
-    three_calls(trace)
-    # gamma 0.5: G3 = 1; G2 = 0 + 0.5 * 1 = 0.5; G1 = 0.25 + 0.5 * 0.5 = 0.5.
-    assert rewards(trace, {"type": "discounted", "gamma": 0.5}) == [0.5, 0.5, 1.0]
-    # gamma 1, the plain sum: 1, 1, 1.25; gamma 0, own rewards: 0.25, 0, 1.
-    assert rewards(trace, {"type": "discounted", "gamma": 1.0}) == [1.25, 1.0, 1.0]
-    assert rewards(trace, {"type": "discounted", "gamma": 0.0}) == [0.25, 0.0, 1.0]
-
-
-def test_discounted_gives_nothing_to_calls_after_the_last_reward(trace):
-    trace.gateway([1], [2])
-    trace.reward(1.0)
-    trace.gateway([3], [4])
-    assert rewards(trace, "discounted") == [1.0, None]
-
-
 def test_stepwise_gives_the_final_reward_and_the_return_of_the_step(trace):
-    three_calls(trace)
+    play(trace, *THREE)
     rows = TraceToRows(credit={"type": "stepwise", "gamma": 0.5, "weight": 2.0}).adapt(trace.spans)
     credits = [credit for row in rows.rows for credit in row.credits]
     assert [credit.reward for credit in credits] == [1.0, 1.0, 1.0]
-    # The returns of the test above.
     assert [credit.step for credit in credits] == [
-        StepCredit(group="call 1", reward=0.5, weight=2.0),
-        StepCredit(group="call 2", reward=0.5, weight=2.0),
-        StepCredit(group="call 3", reward=1.0, weight=2.0),
+        StepCredit(group=f"call {n}", reward=reward, weight=2.0)
+        for n, reward in ((1, 0.5), (2, 0.5), (3, 1.0))
     ]
 
 
@@ -233,25 +202,18 @@ def test_stepwise_can_compare_calls_with_the_same_prompt(trace):
 
 
 @pytest.mark.parametrize(
-    ("credit", "message"),
+    ("rule", "options", "in_file", "in_python"),
     [
-        ({"type": "discounted", "gamma": 1.5}, "gamma: .* less than or equal to 1; got 1.5"),
-        ({"type": "stepwise", "weight": -1.0}, "weight: .* greater than or equal to 0; got -1.0"),
-        ({"type": "stepwise", "same": "state"}, "same"),
+        (Discounted, {"gamma": 1.5}, "gamma: .* less than or equal to 1; got 1.5", "at most 1"),
+        (Stepwise, {"weight": -1.0}, "weight: .* greater than or equal to 0", "least 0; got -1"),
+        (Stepwise, {"same": "state"}, "same", " is .state.; expected number or prompt"),
     ],
 )
-def test_options_out_of_range_are_refused(credit, message):
-    with pytest.raises(ConfigError, match=message):
-        TraceToRows(credit=credit)
-
-
-def test_options_out_of_range_are_refused_in_python_too():
-    with pytest.raises(ConfigError, match="Discounted: gamma must be at least 0 and at most 1"):
-        Discounted(gamma=1.5)
-    with pytest.raises(ConfigError, match="Stepwise: weight must be at least 0; got -1"):
-        Stepwise(weight=-1.0)
-    with pytest.raises(ConfigError, match="Stepwise: same is 'state'; expected number or prompt"):
-        Stepwise(same="state")
+def test_options_out_of_range_are_refused(rule, options, in_file, in_python):
+    with pytest.raises(ConfigError, match=in_file):
+        TraceToRows(credit={"type": rule.__name__.lower(), **options})
+    with pytest.raises(ConfigError, match=f"{rule.__name__}: {next(iter(options))}.*{in_python}"):
+        rule(**options)
 
 
 def row(rollout_id: str, *credits: Credit) -> TrainingRow:
@@ -289,11 +251,8 @@ def test_more_rows_or_calls_do_not_count_more():
 
 def test_agents_are_compared_with_themselves():
     def both(rollout_id, writer, critic):
-        return row(
-            rollout_id,
-            Credit(reward=writer, group="agent writer"),
-            Credit(reward=critic, group="agent critic"),
-        )
+        given = {"agent writer": writer, "agent critic": critic}
+        return row(rollout_id, *(Credit(reward=r, group=g) for g, r in given.items()))
 
     # Writers 1 and 0: mean 0.5. Critics 10 and 10: mean 10, no advantage, and none from the
     # writers' scale either.
@@ -326,7 +285,7 @@ def test_a_step_that_one_rollout_has_alone_adds_nothing():
 
 
 class Learner(agl.Algorithm):
-    """Has the credit rule as an option, as GRPO has."""
+    """Has the credit rule as an option."""
 
     default_adapter = "rows"
 
@@ -362,8 +321,7 @@ def test_a_rule_in_two_places_is_refused():
 def test_only_the_grade_of_a_graded_attempt_counts(trace, credit) -> None:
     """Though its agent emits rewards, one that looks like a grade among them."""
     forged = {"agentlightning.graded": True, "agentlightning.reward.0.value": 9.0}
-    trace.gateway([1], [2])
-    trace.reward(7.0)
+    play(trace, "", 7.0)
     trace.span("agentlightning.annotation", forged)
     trace.gateway([3], [4])
     emitted = [span.span_id for span in trace.spans[1:3]]
@@ -381,9 +339,7 @@ def test_only_the_grade_of_a_graded_attempt_counts(trace, credit) -> None:
 @pytest.mark.parametrize("adapter", [TracerTraceToTriplet, LlmProxyTraceToTriplet])
 @pytest.mark.parametrize("value", [0.5, None])
 def test_triplets_of_a_graded_attempt_have_its_grade_alone(trace, adapter, value) -> None:
-    trace.gateway([1], [2])
-    trace.reward(7.0)
-    trace.gateway([3], [4])
+    play(trace, "", 7.0, "")
     assert [triplet.reward for triplet in adapter().adapt(trace.spans)] == [7.0, None]
     reward = {} if value is None else {"agentlightning.reward.0.value": value}
     trace.span("agentlightning.annotation", {"agentlightning.graded": True, **reward})
@@ -391,17 +347,12 @@ def test_triplets_of_a_graded_attempt_have_its_grade_alone(trace, adapter, value
 
 
 @pytest.mark.parametrize(("writer", "counts"), [("agent", False), (None, True)])
-def test_an_agent_s_span_that_looks_like_a_rule_s_earns_nothing_beside_a_grade(
-    trace, writer, counts
-) -> None:
+def test_an_agents_span_that_looks_like_a_rules_earns_nothing_beside_a_grade(trace, writer, counts):
     """Those of the rules are made when they are read, so that no store has any."""
     trace.gateway([1], [2])
-    span = trace.span(
-        "agentlightning.annotation",
-        {"agentlightning.air.rule": "tool", "agentlightning.reward.0.value": 9.0},
-    )
+    forged = {"agentlightning.air.rule": "tool", "agentlightning.reward.0.value": 9.0}
+    trace.span("agentlightning.annotation", forged)
     trace.spans[-1] = trace.spans[-1].model_copy(update={"writer": writer})
-    assert span is None or span.span_id == trace.spans[-1].span_id
     trace.gateway([3], [4])
     grade = {"agentlightning.graded": True, "agentlightning.reward.0.value": 0.5}
     trace.span("agentlightning.annotation", grade)

@@ -1,7 +1,5 @@
 """Whatever the spans of some rollouts are, everything ends in one bin and no token is lost."""
 
-import random
-
 from hypothesis import given, strategies as st
 
 from agl.types import Attempt, TraceStatus
@@ -12,6 +10,7 @@ from agl_records.ledger.ledger import Ledger
 CREDITS = ["final", "per_call", "per_agent", "discounted", "stepwise"]
 STATUSES = ["succeeded", "failed", "timeout", "unresponsive", "running"]
 KINDS = ["call", "call", "call", "twice", "flat", "agent", "tool", "reward", "named", "unknown"]
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=4)
 spec = st.fixed_dictionaries(
     {
         "kind": st.sampled_from([*KINDS, "roleless", "error", "ledger"]),
@@ -19,7 +18,7 @@ spec = st.fixed_dictionaries(
         "parent": st.integers(-3, 12),
         "time": st.none() | st.integers(0, 12),
         "length": st.integers(0, 4),
-        "tokens": st.lists(st.integers(0, 2), min_size=1, max_size=4),
+        "tokens": TOKENS,
         "goes_on": st.booleans(),
         "lacks": st.sampled_from(["", "", "", "ids", "logprobs", "one"]),
         "agent": st.sampled_from([None, "a", "b"]),
@@ -57,7 +56,8 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
             )
             if kind == "twice":
                 trace.flat(f"c-{number}", **where)
-            written[span.attempt_id, span.span_id] = list(zip(sampled, logprobs, strict=True))
+            pairs = list(zip(sampled, logprobs, strict=True))
+            written[span.attempt_id, span.span_id] = (one["lacks"], agent, pairs)
         elif kind == "flat":
             trace.flat(None, **where)
         elif kind == "agent":
@@ -83,11 +83,12 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
     credit=st.sampled_from(CREDITS),
     air=st.booleans(),
     agent_match=st.sampled_from([None, "a"]),
+    max_length=st.sampled_from([None, 6]),
     statuses=st.none() | st.lists(st.sampled_from(STATUSES), min_size=3, max_size=3),
     order=st.randoms(use_true_random=False),
 )
 def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
-    new_trace_factory, specs, credit, air, agent_match, statuses, order: random.Random
+    new_trace_factory, specs, credit, air, agent_match, max_length, statuses, order
 ) -> None:
     written: dict = {}
     spans = write(new_trace_factory, specs, written)
@@ -103,7 +104,7 @@ def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
     options = {"air": {"on_tool_success": 0.5, "on_tool_failure": -0.5}} if air else {}
     if credit in ("final", "per_agent"):
         options = {}
-    adapter = TraceToRows(credit=credit, agent_match=agent_match, **options)
+    adapter = TraceToRows(agent_match, credit, max_length, **options)
     result = adapter.adapt(spans, attempts=attempts)
 
     assert len({row.attempt_id for row in result.rows}) <= 1
@@ -111,11 +112,14 @@ def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
     for row in result.rows:
         assert {len(row.token_ids), len(row.loss_mask), len(row.logprobs)} == {len(row.token_ids)}
         assert sum(row.loss_mask) == sum(end - start for start, end in row.call_ranges)
+        assert len(row.call_ids) == len(row.model_versions)
+        assert max_length is None or len(row.token_ids) <= max_length
+        assert all(p == 0.0 for p, m in zip(row.logprobs, row.loss_mask, strict=True) if not m)
         # Split again: each call's own range has what it sampled, with its log-probabilities.
         for call_id, (start, end) in zip(row.call_ids, row.call_ranges, strict=True):
             assert row.loss_mask[start:end] == [1] * (end - start)
             part = list(zip(row.token_ids[start:end], row.logprobs[start:end], strict=True))
-            assert part == written[row.attempt_id, call_id]
+            assert written[row.attempt_id, call_id] == ("", row.agent_name, part)
             seen.append((row.attempt_id, call_id))
     assert len(seen) == len(set(seen))
 
@@ -128,3 +132,25 @@ def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
     assert trained == seen
     gateways = {key for key in result.ledger.calls if key[1:] in written}
     assert len(gateways) == len(written)
+
+
+@given(st.lists(st.tuples(st.booleans(), TOKENS, TOKENS), min_size=1, max_size=6))
+def test_calls_of_one_agent_share_a_row_exactly_when_prompts_go_on(new_trace_factory, calls):
+    trace, so_far = new_trace_factory(), []
+    wholes: list[list[int]] = []
+    has_break: list[bool] = []
+    for goes_on, given_tokens, sampled in calls:
+        prompt = [*(so_far if goes_on else []), *given_tokens]
+        so_far = [*prompt, *sampled]
+        trace.gateway(prompt, sampled, agent="a")
+        begun = [n for n, whole in enumerate(wholes) if prompt[: len(whole)] == whole]
+        if not begun:
+            has_break.append(any(whole[0] == prompt[0] for whole in wholes))
+            begun = [len(wholes)]
+            wholes.append([])
+        longest = max(begun, key=lambda n: (len(wholes[n]), n))
+        wholes[longest] = so_far
+    trace.reward(1.0)
+    rows = TraceToRows().adapt(trace.spans).rows
+    assert [row.token_ids for row in rows] == wholes
+    assert [row.row_break is not None for row in rows] == has_break

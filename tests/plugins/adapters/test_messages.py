@@ -89,12 +89,6 @@ def test_a_failed_call_has_no_answer_and_says_why(trace) -> None:
     assert entry["metadata"]["error"] == "backend down"
 
 
-def test_a_call_that_two_instruments_recorded_is_one_entry(trace) -> None:
-    trace.flat("c-1")
-    trace.gateway([1], [2], response_id="c-1")
-    assert len(TraceToMessages().adapt(trace.spans)) == 1
-
-
 def test_an_unknown_role_is_an_error_that_names_the_span(trace) -> None:
     span = trace.gateway([1], [2], messages=[{"role": "robot", "content": "beep"}])
     with pytest.raises(AdapterError, match=f"span '{span.span_id}'.*'robot'"):

@@ -89,9 +89,7 @@ def test_what_a_gateway_served_is_the_trained_model_by_its_whole_name_only(trace
 
 
 @pytest.mark.parametrize(("served", "is_trained"), [("echo", True), ("acme/echo", False)])
-def test_the_gateways_name_counts_where_the_client_recorded_the_call_too(
-    trace, served: str, is_trained: bool
-) -> None:
+def test_the_gateways_name_counts_where_the_client_recorded_the_call_too(trace, served, is_trained):
     # The client's record is kept, as it alone has the tokens.
     span = trace.gateway(response_id="r1")
     trace.spans[0] = span.model_copy(

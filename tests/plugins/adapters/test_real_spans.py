@@ -9,8 +9,17 @@ from agl.types import Span, TraceStatus
 from agl_adapters import TracerTraceToTriplet, TraceToMessages, TraceToRows
 from agl_records.calls.reader import model_calls
 
+from .test_rows import settled
+
 FIXTURES = Path(__file__).parent / "fixtures"
-LIBRARIES = ["agentops", "litellm", "openinference", "openllmetry", "weave"]
+LIBRARIES = {
+    "agentops": (None, {"no_token_ids": 4}),
+    "litellm": ("litellm_request", {"no_token_ids": 4}),
+    "openinference": ("ChatCompletion", {"no_reward": 4}),
+    "openllmetry": (r"openai\.chat", {"no_token_ids": 3, "structured_output": 1}),
+    "weave": (None, {"no_reward": 4}),
+}
+"""The name of its calls, unless it is the usual one, and why those that succeeded train nothing."""
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Where is it?"}
 FUNCTION = {"name": "look", "arguments": '{"room": "kitchen"}'}
@@ -42,12 +51,8 @@ def test_five_calls_are_read_with_messages_tools_and_errors(library) -> None:
     assert asked.messages == [SYSTEM, USER]
     assert [tool["function"]["name"] for tool in asked.tools] == ["look"]
     assert asked.finish_reason == "tool_calls"
-    assert [message["role"] for message in answered.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-    ]
+    roles = [message["role"] for message in answered.messages]
+    assert roles == ["system", "user", "assistant", "tool"]
     call = answered.messages[2]["tool_calls"][0]
     assert (call["id"], call["function"]) == ("call_1", FUNCTION)
     assert answered.messages[3] == {"role": "tool", "tool_call_id": "call_1", "content": "a key"}
@@ -57,66 +62,24 @@ def test_five_calls_are_read_with_messages_tools_and_errors(library) -> None:
     assert "the prompt is too long" in failed.error
     assert [call.error for call in calls[:4]] == [None] * 4
     assert {call.model for call in calls[:4]} == {"qwen-served"}
-
-
-@pytest.mark.parametrize("library", ["litellm", "openinference", "openllmetry", "weave"])
-def test_the_answer_has_the_tool_call(library) -> None:
-    asked = model_calls(recorded(library))[0]
-    assert asked.response["tool_calls"][0]["function"] == FUNCTION
-
-
-def test_agentops_records_no_tool_call_of_an_answer() -> None:
-    # Its spans have none, also none below; there is nothing to read.
-    spans = recorded("agentops")
-    assert not any("completion.0.tool_calls" in key for s in spans for key in s.attributes)
-    assert model_calls(spans)[0].response == {"role": "assistant", "content": ""}
-
-
-@pytest.mark.parametrize("library", ["openinference", "weave"])
-def test_these_spans_have_the_tokens_of_the_servers_answer(library) -> None:
-    call = model_calls(recorded(library))[0]
-    assert call.prompt_token_ids == [1, 2, 3]
-    assert call.response_token_ids == [4, 5]
-    assert call.response_logprobs == [-0.5, -0.5]
-    assert call.response_id == "chatcmpl-20"
+    if library == "agentops":  # its spans have none, also none below; there is nothing to read
+        assert asked.response == {"role": "assistant", "content": ""}
+    else:
+        assert asked.response["tool_calls"][0]["function"] == FUNCTION
+    if library in ("openinference", "weave"):  # they have the tokens of the server's answer
+        assert (asked.prompt_token_ids, asked.response_token_ids) == ([1, 2, 3], [4, 5])
+        assert (asked.response_logprobs, asked.response_id) == ([-0.5, -0.5], "chatcmpl-20")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_every_call_becomes_messages(library) -> None:
-    entries = TraceToMessages().adapt(recorded(library))
+def test_every_call_becomes_messages_a_triplet_and_an_account(library) -> None:
+    spans, (pattern, excluded) = recorded(library), LIBRARIES[library]
+    entries = TraceToMessages().adapt(spans)
     assert len(entries) == 5
     assert [entry["messages"][-1]["role"] for entry in entries] == ["assistant"] * 4 + ["user"]
-
-
-@pytest.mark.parametrize(
-    ("library", "pattern"),
-    [
-        ("agentops", None),
-        ("litellm", "litellm_request"),
-        ("openinference", "ChatCompletion"),
-        ("openllmetry", r"openai\.chat"),
-        ("weave", None),
-    ],
-)
-def test_every_call_that_succeeded_becomes_a_triplet(library, pattern) -> None:
-    options = {} if pattern is None else {"llm_call_match": pattern}
-    triplets = TracerTraceToTriplet(**options).adapt(recorded(library))
-    assert len(triplets) == 4
+    triplets = TracerTraceToTriplet(**({"llm_call_match": pattern} if pattern else {})).adapt(spans)
+    assert len(triplets) == 4  # of those that succeeded
     assert triplets[2].prompt["image_urls"] == ["https://example.com/a.png"]
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_every_call_is_in_the_ledger(library) -> None:
-    result = TraceToRows().adapt(recorded(library))
-    for row in result.rows:
-        result.ledger.train(row)
-    result.ledger.check()
-    assert len(result.ledger.calls) == 5
-    reasons = result.ledger.reasons()
-    assert reasons["model_error"] == 1
-    if library in ("openinference", "weave"):
-        assert reasons == {"model_error": 1, "no_reward": 4}
-    elif library == "openllmetry":
-        assert reasons == {"model_error": 1, "no_token_ids": 3, "structured_output": 1}
-    else:
-        assert reasons == {"model_error": 1, "no_token_ids": 4}
+    ledger = settled(TraceToRows().adapt(spans)).ledger
+    assert len(ledger.calls) == 5
+    assert ledger.reasons() == {"model_error": 1, **excluded}

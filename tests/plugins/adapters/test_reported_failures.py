@@ -20,12 +20,6 @@ def why(trace_or_spans, kind="call", attempts=None, **options) -> tuple[str, str
     return found.reason, found.detail
 
 
-def test_no_token_ids_from_the_backend(trace) -> None:
-    trace.gateway()
-    trace.reward(1.0)
-    assert why(trace) == ("no_token_ids", "the prompt has no token ids")
-
-
 @pytest.mark.parametrize(
     ("attributes", "keys"),
     [
@@ -79,20 +73,6 @@ def test_structured_output_under_another_span_name(trace) -> None:
     )
 
 
-def test_an_over_long_prompt(trace) -> None:
-    trace.gateway([1] * 8, [2])
-    trace.reward(1.0)
-    assert why(trace, max_length=8) == ("over_length", "9 tokens, max_length is 8")
-
-
-def test_a_backend_error_in_the_middle(trace) -> None:
-    trace.gateway([1], [2])
-    trace.gateway(error="backend answered 500")
-    trace.gateway([1, 2, 3], [4])
-    trace.reward(1.0)
-    assert why(trace) == ("model_error", "backend answered 500")
-
-
 def test_a_reward_emitted_before_the_call(trace) -> None:
     trace.reward(1.0)
     trace.gateway([1], [2])
@@ -116,22 +96,11 @@ def test_two_rewards_for_one_rollout(trace) -> None:
     )
 
 
-def test_a_retry_whose_first_attempt_left_spans(new_trace) -> None:
-    first, second = new_trace("at-1", start=100.0), new_trace("at-2", start=500.0)
-    first.gateway([1], [2])
-    second.gateway([1], [2])
-    second.reward(1.0)
-    assert why([*first.spans, *second.spans]) == (
-        "superseded_attempt",
-        "attempt 'at-2' is used",
-    )
-
-
 def test_an_agent_that_was_not_selected(trace) -> None:
     trace.gateway([1], [2], agent="critic")
     trace.gateway([1], [2], agent="writer")
     trace.reward(1.0)
-    assert why(trace, agent_match="writer") == ("agent_not_selected", "its agent is 'critic'")
+    assert why(trace, agent_match="^write") == ("agent_not_selected", "its agent is 'critic'")
 
 
 def attempt(status: str) -> Attempt:

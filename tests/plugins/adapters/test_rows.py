@@ -108,16 +108,6 @@ def test_agents_have_rows_of_their_own(trace) -> None:
     ]
 
 
-def test_calls_of_other_agents_are_excluded(trace) -> None:
-    trace.gateway([1], [2], agent="writer")
-    trace.gateway([1], [2], agent="critic")
-    trace.gateway([1], [2])
-    trace.reward(1.0)
-    result = TraceToRows(agent_match="^write").adapt(trace.spans)
-    assert reasons(result) == {"agent_not_selected": 2}
-    assert [row.agent_name for row in result.rows] == ["writer"]
-
-
 def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
     trace.gateway([1], [2])
     trace.flat("c-1")
@@ -142,6 +132,7 @@ def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
     details = {e.reason: e.detail for e in result.ledger.exclusions}
     assert details["over_length"] == "9 tokens, max_length is 8"
     assert details["model_error"] == "backend answered 500"
+    assert result.ledger.exclusions[0].detail == "the prompt has no token ids"
 
 
 def test_without_a_reward_nothing_is_trained(trace) -> None:
@@ -168,6 +159,7 @@ def test_the_attempt_that_began_last_is_used(new_trace) -> None:
         trace.reward(float(token))
     result = TraceToRows().adapt([*new.spans, *old.spans])
     assert reasons(result) == {"superseded_attempt": 1}
+    assert result.ledger.exclusions[0].detail == "attempt 'at-1' is used"
     assert [(row.attempt_id, row.reward) for row in result.rows] == [("at-1", 2.0)]
 
 
@@ -238,14 +230,6 @@ def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
     assert second.call_ids == row.call_ids[1:]
     assert second.call_ranges == [(4, 5)]
     assert row.loss_mask == [0, 1, 1, 0, 1]
-
-
-def test_the_final_rule_takes_the_last_reward(trace) -> None:
-    trace.gateway([1], [2])
-    trace.reward(0.1)
-    trace.reward(0.9)
-    (row,) = TraceToRows(credit={"type": "final"}).adapt(trace.spans).rows
-    assert row.reward == 0.9
 
 
 def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:

@@ -77,9 +77,7 @@ def test_exclude_trains_nothing_of_an_attempt_with_a_truncated_answer(trace) -> 
 
 @pytest.mark.parametrize("truncated", ["train", "mask", "exclude"])
 @pytest.mark.parametrize("adapter", [TraceToRows, TraceToChats])
-def test_one_answer_that_was_cut_off_counts_as_one_under_each_option(
-    trace, adapter, truncated
-) -> None:
+def test_one_answer_that_was_cut_off_counts_as_one_under_each_option(trace, adapter, truncated):
     cut_in_the_middle(trace)
     result = settled(adapter(truncated=truncated), trace)
     rollout = Rollout(rollout_id="ro-1", input=None, start_time=0.0, status="succeeded")

@@ -8,11 +8,10 @@ from agl.utils.otel import to_attributes
 from agl_records.calls.sources import read_call
 
 ASKED = {"role": "user", "content": "Where is it?"}
-CALLED = {
-    "id": "call_1",
-    "type": "function",
-    "function": {"name": "look", "arguments": '{"room": "kitchen"}'},
-}
+FUNCTION = {"name": "look", "arguments": '{"room": "kitchen"}'}
+CALLED = {"id": "call_1", "type": "function", "function": FUNCTION}
+USED = {"type": "tool_use", "id": "call_1", "name": "look", "input": {"room": "kitchen"}}
+RETURNED = {"type": "tool_result", "tool_use_id": "call_1", "content": "a key"}
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     ASKED,
@@ -20,12 +19,8 @@ CONVERSATION = [
     {"role": "tool", "tool_call_id": "call_1", "content": "a key"},
 ]
 SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {"name": "look", "description": "Look.", "parameters": SCHEMA},
-    }
-]
+LOOK = {"name": "look", "description": "Look."}
+TOOLS = [{"type": "function", "function": {**LOOK, "parameters": SCHEMA}}]
 
 
 def operation(given: dict, output: dict | None) -> dict:
@@ -40,33 +35,20 @@ RESPONSES = {
     "instructions": "Be brief.",
     "input": [
         ASKED,
-        {
-            "type": "function_call",
-            "call_id": "call_1",
-            "name": "look",
-            "arguments": '{"room": "kitchen"}',
-        },
+        {"type": "function_call", "call_id": "call_1", **FUNCTION},
         {"type": "function_call_output", "call_id": "call_1", "output": "a key"},
     ],
-    "tools": [{"type": "function", "name": "look", "description": "Look.", "parameters": SCHEMA}],
+    "tools": [{"type": "function", **LOOK, "parameters": SCHEMA}],
 }
 MESSAGES = {
     "model": "qwen",
     "system": "Be brief.",
     "messages": [
         ASKED,
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "tool_use", "id": "call_1", "name": "look", "input": {"room": "kitchen"}}
-            ],
-        },
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "a key"}],
-        },
+        {"role": "assistant", "content": [USED]},
+        {"role": "user", "content": [RETURNED]},
     ],
-    "tools": [{"name": "look", "description": "Look.", "input_schema": SCHEMA}],
+    "tools": [{**LOOK, "input_schema": SCHEMA}],
 }
 
 ANSWERED = {"type": "message", "content": [{"type": "text", "text": "Yes."}], "stop_reason": "end"}
@@ -75,36 +57,27 @@ ANSWERED = {"type": "message", "content": [{"type": "text", "text": "Yes."}], "s
 def test_responses(trace) -> None:
     part = {"type": "output_text", "text": "There.", "annotations": []}
     message = {"type": "message", "role": "assistant", "content": [part]}
-    output = {
-        "object": "response",
-        "id": "resp-1",
-        "model": "served",
-        "status": "completed",
-        "output": [message],
-    }
-    call = read_call(trace.span("openai.responses.create", operation(RESPONSES, output)))
-    assert (call.messages, call.tools) == (CONVERSATION, TOOLS)
-    assert call.response == {"role": "assistant", "content": "There."}
-    assert (call.model, call.response_id, call.finish_reason) == ("served", "resp-1", "stop")
-    output["output"] = [message, RESPONSES["input"][1]]
-    call = read_call(trace.span("openai.responses.create", operation(RESPONSES, output)))
-    assert call.response == {"role": "assistant", "content": "There.", "tool_calls": [CALLED]}
-    assert call.finish_reason == "tool_calls"
-    output |= {"status": "incomplete", "output": [message]}
-    call = read_call(trace.span("openai.responses.create", operation(RESPONSES, output)))
-    assert call.finish_reason == "length"
+    output = {"object": "response", "id": "resp-1", "model": "served", "status": "completed"}
+    said = {"role": "assistant", "content": "There."}
+    for changes, response, finish_reason in (
+        ({"output": [message]}, said, "stop"),
+        (
+            {"output": [message, RESPONSES["input"][1]]},
+            {**said, "tool_calls": [CALLED]},
+            "tool_calls",
+        ),
+        ({"output": [message], "status": "incomplete"}, said, "length"),
+    ):
+        attributes = operation(RESPONSES, {**output, **changes})
+        call = read_call(trace.span("openai.responses.create", attributes))
+        assert (call.messages, call.tools, call.response) == (CONVERSATION, TOOLS, response)
+        assert (call.model, call.response_id) == ("served", "resp-1")
+        assert call.finish_reason == finish_reason
 
 
 def test_anthropics_messages(trace) -> None:
-    use = {"type": "tool_use", "id": "call_1", "name": "look", "input": {"room": "kitchen"}}
-    output = {
-        "type": "message",
-        "id": "msg-1",
-        "model": "served",
-        "role": "assistant",
-        "content": [{"type": "text", "text": "I look."}, use],
-        "stop_reason": "tool_use",
-    }
+    output = {"type": "message", "id": "msg-1", "model": "served", "role": "assistant"}
+    output |= {"content": [{"type": "text", "text": "I look."}, USED], "stop_reason": "tool_use"}
     call = read_call(trace.span("anthropic.AsyncMessages.create", operation(MESSAGES, output)))
     assert (call.messages, call.tools) == (CONVERSATION, TOOLS)
     assert call.response == {"role": "assistant", "content": "I look.", "tool_calls": [CALLED]}

@@ -65,9 +65,7 @@ async def recorded(store: InMemoryLightningStore, stream: bool) -> list[Span]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_conversation_is_one_row_of_exact_tokens(
-    memory_store: InMemoryLightningStore, stream: bool
-) -> None:
+async def test_a_tool_conversation_is_one_row_of_exact_tokens(memory_store, stream):
     spans = await recorded(memory_store, stream)
     result = TraceToRows(agent_match="looker").adapt(spans)
     (row,) = result.rows
@@ -83,9 +81,7 @@ async def test_a_tool_conversation_is_one_row_of_exact_tokens(
     ]
 
 
-async def test_the_same_spans_give_messages_and_triplets(
-    memory_store: InMemoryLightningStore,
-) -> None:
+async def test_the_same_spans_give_messages_and_triplets(memory_store: InMemoryLightningStore):
     spans = await recorded(memory_store, stream=False)
     first, second = TraceToMessages().adapt(spans)
     assert first["tools"] == TOOLS

@@ -57,16 +57,7 @@ def worker(world: ModuleType) -> agl.LitAgent[Any]:
 def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
     """Train an agent on the planted tasks in threads; returns the store."""
 
-    def run(
-        algorithm: agl.Algorithm,
-        agent: agl.LitAgent[Any],
-        *,
-        store: agl.LightningStore | None = None,
-        resources: dict[str, Any] | None = None,
-        train: list[Any] | None = None,
-        val: list[Any] | None = None,
-        **options: Any,
-    ) -> agl.LightningStore:
+    def run(algorithm, agent, *, store=None, resources=None, train=None, val=None, **options):
         store = store or agl.InMemoryLightningStore()
         seed_prompt = agl.PromptTemplate(template=world.SEED_PROMPT)
         agl.Trainer(

@@ -203,9 +203,7 @@ def test_run_is_not_continued_with_other_options(fit, worker, options) -> None:
         fit(agl.APO(**{**options, "beam_rounds": 2}), worker, store=store, force=True)
 
 
-def test_prompts_command_shows_tree_difference_curve_and_result(
-    fit, worker, options, tmp_path
-) -> None:
+def test_prompts_command_shows_tree_difference_curve_and_result(fit, worker, options, tmp_path):
     file = tmp_path / "store.db"
     algorithm = agl.APO(**options)
     asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())
@@ -280,9 +278,7 @@ def test_edit_that_breaks_the_template_is_dropped_and_the_others_run(
         ("", "model 'critic' returned nothing"),
     ],
 )
-def test_endpoint_that_fails_or_returns_nothing_stops_the_run(
-    fit, worker, options, reply, why
-) -> None:
+def test_endpoint_that_fails_or_returns_nothing_stops_the_run(fit, worker, options, reply, why):
     with (
         EchoLLM(lambda body: reply) as llm,
         pytest.raises(AlgorithmError, match=f"none of the 3 critiques .*{why}"),
@@ -317,9 +313,7 @@ def test_dataset_smaller_than_a_batch_is_used_again_and_again(world, fit, worker
     assert {r.input["request"] for r in on_train} == {"train 0", "train 1", "train 2"}
 
 
-def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(
-    fit, worker, options
-) -> None:
+def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(fit, worker, options):
     store = agl.InMemoryLightningStore()
     with pytest.raises(
         ConfigError, match=r"max_evaluations=100 .* Give max_evaluations=(\d+)"
@@ -528,9 +522,7 @@ def spans_of_reward(rollout_id: str, attempt_id: str) -> list[agl.Span]:
     ]
 
 
-def test_evaluations_that_the_spent_budget_refused_count_for_nothing(
-    world, fit, worker, options
-) -> None:
+def test_evaluations_that_the_spent_budget_refused_count_for_nothing(world, fit, worker, options):
     class Spent(agl.APO):
         def is_budget_spent(self) -> bool:
             return refused > 0
@@ -653,9 +645,7 @@ def test_folder_of_another_algorithm_or_a_live_run_is_refused_and_left_as_it_is(
     assert metrics.read_text() == '{"step": 1, "generation": 1}\n'
 
 
-def test_files_go_into_the_folder_of_the_run_where_none_is_named(
-    fit, worker, options, tmp_path
-) -> None:
+def test_files_go_into_the_folder_of_the_run_where_none_is_named(fit, worker, options, tmp_path):
     del options["run_dir"]
     algorithm = agl.APO(**{**options, "beam_rounds": 1})
     fit(algorithm, worker, run_dir=tmp_path / "run")

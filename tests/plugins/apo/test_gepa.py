@@ -28,9 +28,7 @@ def gepa_options(proposer: EchoLLM, tmp_path) -> dict[str, Any]:
     }
 
 
-def test_gepa_is_found_by_name_and_improves_a_prompt(
-    world, fit, worker, gepa_options, tmp_path
-) -> None:
+def test_gepa_is_found_by_name_and_improves_a_prompt(world, fit, worker, gepa_options, tmp_path):
     algorithm = agl.Trainer(algorithm={"type": "gepa", **gepa_options}).algorithm
     file = tmp_path / "store.db"
     asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())

@@ -1,6 +1,6 @@
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -80,21 +80,13 @@ class Played(Evaluator):
         failing: Candidate -> tasks of which its evaluations fail.
     """
 
-    def __init__(
-        self,
-        draw: Callable[[random.Random], tuple[float, float]],
-        num_tasks: int,
-        seed: int,
-        failing: dict[str, set[int]] | None = None,
-    ) -> None:
+    def __init__(self, draw, num_tasks, seed, failing=None):
         self.rng, self.failing = random.Random(seed), failing or {}
         tasks = [draw(self.rng) for _ in range(num_tasks)]
         journal = StoreJournal(InMemoryLightningStore(), "run", "apo")
         super().__init__(journal, {"search": [], "held_out": tasks}, PromptOptions(seed=seed))
 
-    async def extend(
-        self, candidates: Sequence[Candidate], split: Split, positions: Sequence[int]
-    ) -> None:
+    async def extend(self, candidates: Sequence[Candidate], split: Split, positions: Sequence[int]):
         for candidate in candidates:
             name = candidate.candidate_id
             found = self.outcomes.setdefault((name, split), {})

@@ -319,9 +319,7 @@ class Tinker:
             )
         return self.promise(answer.SerializeToString(), sample_sequence_ids=ids)
 
-    def draw(
-        self, table: Table, before: int, parameters: dict[str, Any]
-    ) -> tuple[list[int], list[float], bool]:
+    def draw(self, table: Table, before: int, parameters: dict[str, Any]):
         tokens: list[int] = []
         logprobs: list[float] = []
         # One that is given a seed draws the same whenever it is asked.

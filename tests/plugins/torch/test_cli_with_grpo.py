@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,7 @@ Agl = Callable[..., tuple[object, str]]
 
 
 @pytest.fixture
-def agl(
-    tmp_path: Path,
-    tokenizer: Any,
-    model: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    agl: Any,
-) -> Generator[Agl]:
+def agl(tmp_path: Path, tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch, agl: Any):
     tokenizer.save_pretrained(tmp_path / "model")
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "grpo_agent.py").write_text(AGENT)
@@ -76,9 +70,7 @@ def agl(
     "evaluates",
     [[], ["val=tasks.jsonl", "algorithm.evaluation.every=1", "algorithm.evaluation.copies=2"]],
 )
-def test_the_doctor_sees_the_model_that_grpo_serves(
-    agl: Agl, tmp_path: Path, evaluates: list[str]
-) -> None:
+def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path, evaluates: list[str]):
     before = {path.name for path in tmp_path.iterdir()}
     code, out = agl("doctor", "agl.yaml", *evaluates, "--json")
     diagnosis = json.loads(out)

@@ -188,11 +188,7 @@ def test_what_a_server_takes_of_the_same_card_counts(grpo, installed, monkeypatc
     check_memory(grpo(server="vllm"), build_model(), "cuda:1")
 
 
-def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(
-    grpo,
-    installed,
-    monkeypatch,
-):
+def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(grpo, installed, monkeypatch):
     with pytest.raises(ConfigError, match=r"'sglang' is not installed here\. Run: pip install"):
         grpo(server="sglang")
     installed("vllm")

@@ -160,9 +160,7 @@ def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, pro
     assert replay(agl_command, project, 2)[0] == 0
 
 
-def test_changed_weights_before_the_step_are_the_first_difference(
-    agl_command: Agl, project: Path
-) -> None:
+def test_changed_weights_before_the_step_are_the_first_difference(agl_command: Agl, project: Path):
     change_record(project, 2, weights="0" * 32)
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "weights after step 2")
@@ -193,17 +191,13 @@ def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project:
     assert "What can be trained again: steps 1 to 1 and those after step 4" in err
 
 
-def test_a_damaged_checkpoint_is_left_out_for_the_one_before(
-    agl_command: Agl, project: Path
-) -> None:
+def test_a_damaged_checkpoint_is_left_out_for_the_one_before(agl_command: Agl, project: Path):
     (project / "out/checkpoints/step-000004/model.safetensors").write_bytes(b"damaged")
     code, found = replay(agl_command, project, 5)
     assert (code, found["begun_at"]) == (0, 2)
 
 
-def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(
-    agl_command: Agl, project: Path
-) -> None:
+def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(agl_command, project):
     here = project / "out/run.json"
     record = json.loads(here.read_text())
     here.write_text(json.dumps({**record, "origin": str(project / "gone/checkpoints/step-000009")}))
@@ -214,9 +208,7 @@ def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(
     assert replay(agl_command, project, 3)[0] == 0
 
 
-def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(
-    agl_command: Agl, project: Path
-) -> None:
+def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command: Agl, project: Path):
     (project / "replay_judge.py").write_text("def shorter(reward):\n    return -reward\n")
     before = digests(project / "out")
     how = ("--reward", "replay_judge:shorter", "--path", "out", "--json")

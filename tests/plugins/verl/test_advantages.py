@@ -105,9 +105,7 @@ def test_other_trainers_weigh_calls_as_verl_does(name: str) -> None:
     assert sorted(e.call_id for e in ledger.exclusions) == sorted(set(expected) - set(got))
 
 
-def row_of(
-    rollout_id: str, index: int, number: int, reward: float, name: str, rng: random.Random
-) -> TrainingRow:
+def row_of(rollout_id: str, index: int, number: int, reward: float, name: str, rng: random.Random):
     """A row of calls with up to four tokens; their rewards differ where an estimator takes it."""
     tokens, ranges = [1], []
     for _ in range(number):
@@ -134,9 +132,7 @@ def row_of(
     )
 
 
-def as_verl(
-    name: str, batch: list[tuple[str, TrainingRow, Ended]], config: dict[str, Any]
-) -> dict[str, float]:
+def as_verl(name: str, batch: list[tuple[str, TrainingRow, Ended]], config: dict[str, Any]):
     """Call -> its advantage, from the estimator in the form that verl calls."""
     mask_BL = torch.zeros(len(batch), max(len(row.token_ids) for _, row, _ in batch))
     scores_BL, notes = torch.zeros_like(mask_BL), []

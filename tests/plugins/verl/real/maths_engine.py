@@ -192,9 +192,7 @@ def written_out(model: Any, batch: Batch, mode: str, mean: str, importance: bool
     return loss
 
 
-def per_token(
-    mode: str, logp: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor
-) -> torch.Tensor:
+def per_token(mode: str, logp: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor):
     ratio = (logp - old).exp()
     if mode == "vanilla":
         clipped = ratio.clamp(1 - LOW, 1 + HIGH)
@@ -321,9 +319,7 @@ def actor_cases(folder: str) -> dict[str, dict[str, float]]:
     steps = Steps(worker(folder, "language_model"), config)
     results: dict[str, dict[str, float]] = {}
 
-    def case(
-        name: str, mode: str, mean: str, importance: bool, micro: int | None, loss: Any
-    ) -> None:
+    def case(name: str, mode: str, mean: str, importance: bool, micro: int | None, loss: Any):
         object.__setattr__(config.policy_loss, "loss_mode", mode)
         kind = "rollout" if mean == "verl" else mean
         expected = plain_gradient(model, written_out(model, batch, mode, kind, importance))

@@ -58,9 +58,7 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def run(
-    out: Path, *, timeout: float = 1500.0, runner_python: str | None = None, **options: Any
-) -> Ended:
+def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None, **options: Any):
     """Run ``train.py`` to its end.
 
     Args:

@@ -42,12 +42,7 @@ class Telling(agl.Hook):
         self._file.write_text(json.dumps(told))
 
 
-def main(
-    folder: Path,
-    cases: list[str],
-    adapter: dict[str, Any],
-    steps: int = 1,
-) -> None:
+def main(folder: Path, cases: list[str], adapter: dict[str, Any], steps: int = 1):
     """To the end.
 
     Args:

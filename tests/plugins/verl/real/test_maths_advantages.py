@@ -238,9 +238,7 @@ def test_gdpo_equals_numpy(batch: list[ref.Rollout]) -> None:
 
 @settings(max_examples=50)
 @given(batch=batches(calls=True), normalise=st.booleans())
-def test_grpo_compares_calls_where_credits_say_so(
-    batch: list[ref.Rollout], normalise: bool
-) -> None:
+def test_grpo_compares_calls_where_credits_say_so(batch: list[ref.Rollout], normalise: bool):
     for one in batch:
         one.penalties = np.zeros(one.length)
     laid = without_calls(batch)

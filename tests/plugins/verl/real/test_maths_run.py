@@ -100,9 +100,7 @@ def run(out: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> list[dict
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("algorithm", sorted(REFERENCES))
-def test_a_run_trains_on_what_numpy_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
-) -> None:
+def test_a_run_trains_on_what_numpy_has(tmp_path, monkeypatch, algorithm):
     steps = run(tmp_path, monkeypatch, algorithm)
     assert len(steps) == 2
     for rows in steps:

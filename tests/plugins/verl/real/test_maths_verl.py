@@ -64,9 +64,7 @@ class Queue:
                 found[name] = nested(values, torch.as_tensor(values[0]).dtype)
         return TensorDict(found, batch_size=len(keys))
 
-    def kv_batch_put(
-        self, keys: list[str], partition_id: str, fields: Any, tags: Any = None
-    ) -> Any:
+    def kv_batch_put(self, keys: list[str], partition_id: str, fields: Any, tags: Any = None):
         for name in list(fields.keys()):
             for key, value in zip(keys, fields[name].unbind(), strict=True):
                 self.rows[key][name] = value.tolist()
@@ -154,9 +152,7 @@ class Trainer(RolloutAdvantages, PPOTrainerSync):
         self.config = config
 
 
-def step(
-    monkeypatch: pytest.MonkeyPatch, config: Any, made: dict[str, dict[str, Any]]
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def step(monkeypatch: pytest.MonkeyPatch, config: Any, made: dict[str, dict[str, Any]]):
     """verl's advantage step over the rows; gives them back with what it wrote."""
     queue = Queue(made)
     monkeypatch.setattr(tq, "kv_batch_get", queue.kv_batch_get)
@@ -267,9 +263,7 @@ def test_importance_weights_equal_numpy(monkeypatch: pytest.MonkeyPatch, level: 
     assert any(name.startswith("rollout_corr/") for name in metrics)
 
 
-def test_what_is_rejected_counts_as_zero_and_moves_no_weight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_rejected_counts_as_zero_and_moves_no_weight(monkeypatch: pytest.MonkeyPatch):
     plain, _ = step(monkeypatch, configuration("grpo"), rows())
     config = configuration(
         "grpo", rollout_correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.3"}

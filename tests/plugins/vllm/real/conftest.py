@@ -40,9 +40,7 @@ class Weights:
         """Where each token of the answer is drawn from: [T, V]."""
         return self.model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
 
-    def logprobs(
-        self, prompt: list[int], answer: list[int], temperature: float = 1.0
-    ) -> torch.Tensor:
+    def logprobs(self, prompt: list[int], answer: list[int], temperature: float = 1.0):
         """Of each token of the answer."""
         scaled = self.logits(prompt, answer).double() / temperature
         return scaled.log_softmax(-1)[range(len(answer)), answer]

@@ -5,7 +5,6 @@ apart.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import ray
@@ -54,9 +53,7 @@ class RayStoreCheckpointEngine(CheckpointEngine):
         return {}
 
     @classmethod
-    def build_topology(
-        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict]
-    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    def build_topology(cls, actor_wg_world_size, rollout_world_size, metadata):
         ranks = list(range(actor_wg_world_size + rollout_world_size))
         return {"rank": ranks[:actor_wg_world_size]}, {"rank": ranks[actor_wg_world_size:]}
 
@@ -66,17 +63,13 @@ class RayStoreCheckpointEngine(CheckpointEngine):
     def finalize(self) -> None:
         return None
 
-    async def send_weights(
-        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
-    ) -> dict[str, float]:
+    async def send_weights(self, weights, global_steps=None):
         # Every rank goes through the weights: gathering a sharded one takes all of them.
         state = {name: own_copy(tensor) for name, tensor in weights}
         if self.is_master:
             await self.mailbox.put.remote(global_steps, state)
         return {"agl/weights_sent": float(len(state))}
 
-    async def receive_weights(
-        self, global_steps: int | None = None
-    ) -> AsyncIterator[tuple[str, torch.Tensor]]:
+    async def receive_weights(self, global_steps: int | None = None):
         for name, tensor in (await self.mailbox.get.remote(global_steps)).items():
             yield name, tensor

@@ -50,14 +50,7 @@ class CPUReplica(RolloutReplica):
 class WeightReceiver(BaseRollout):
     """In the trainer's process (or beside the server): gives the weights to the server."""
 
-    def __init__(
-        self,
-        config: Any,
-        model_config: Any,
-        device_mesh: Any = None,
-        replica_rank: int | None = None,
-        **_: Any,
-    ) -> None:
+    def __init__(self, config, model_config, device_mesh=None, replica_rank=None, **_):
         super().__init__(config, model_config, device_mesh)
         if replica_rank is None:  # in the trainer's process: each rank has a server of its own
             replica_rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

@@ -81,9 +81,7 @@ class Sampling:
         )
 
 
-def sample_token(
-    logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator | None
-) -> tuple[int, float]:
+def sample_token(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator | None):
     """One token, and its log-probability under what it was drawn from.
 
     Args:
@@ -138,13 +136,7 @@ class InferenceServer:
         max_model_len: The longest sequence; None takes the model's.
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        *,
-        response_length: int,
-        max_model_len: int | None = None,
-    ) -> None:
+    def __init__(self, model_path: str, *, response_length: int, max_model_len: int | None = None):
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
@@ -218,9 +210,7 @@ class InferenceServer:
         )
 
     @torch.no_grad()
-    def _sample(
-        self, prompt_ids: list[int], sampling: Sampling
-    ) -> tuple[list[int], list[float], str]:
+    def _sample(self, prompt_ids: list[int], sampling: Sampling):
         generator = None
         if sampling.seed is not None:
             generator = torch.Generator().manual_seed(sampling.seed)
