@@ -1,26 +1,13 @@
 """A tiny model and its tokenizer, built on the spot; the server tests share one server."""
 
+import json
+
 import pytest
 
 pytest.importorskip("torch")
 
-WORDS = [
-    "<pad>",
-    "<user>",
-    "<agent>",
-    "<end>",
-    "red",
-    "green",
-    "blue",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "and",
-    "then",
-    "stop",
-]
+SPECIAL, COLOURS = ["<pad>", "<user>", "<agent>", "<end>"], ["red", "green", "blue"]
+WORDS = [*SPECIAL, *COLOURS, "one", "two", "three", "four", "five", "and", "then", "stop"]
 
 TEMPLATE = (
     "{% for m in messages %}"
@@ -30,36 +17,28 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture(scope="session")
-def tokenizer():
+def build_tokenizer(template, *, is_broken=False):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if not is_broken:
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="<pad>",
-        eos_token="<end>",
-        chat_template=TEMPLATE,
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=template
     )
 
 
-BARE_TEMPLATE = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer(TEMPLATE)
 
 
 @pytest.fixture(scope="session")
 def broken_tokenizer():
-    """Its pre_tokenizer is set when the tokenizer is wrapped already, and has no effect."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=BARE_TEMPLATE
-    )
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return made
+    """It splits no words, as where its pre_tokenizer is set too late."""
+    template = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
+    return build_tokenizer(template, is_broken=True)
 
 
 TOOL_TEMPLATE = (
@@ -86,26 +65,48 @@ def byte_tokenizer():
     )
 
 
+SIZES = {
+    **{"vocab_size": len(WORDS), "hidden_size": 32, "intermediate_size": 64},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 64, "initializer_range": 0.3, "tie_word_embeddings": False},
+    **{"pad_token_id": 0, "bos_token_id": None, "eos_token_id": WORDS.index("<end>")},
+}
+
+
 def build_model(seed: int = 0):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=WORDS.index("<end>"),
-    )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+
+
+AGENT = """
+import agl
+from openai import AsyncOpenAI
+
+@agl.rollout
+async def agent(task, llm: agl.LLM) -> float:
+    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
+        messages = [{"role": "user", "content": task["q"]}]
+        for _ in range(task.get("turns", 1)):
+            answer = await client.chat.completions.create(
+                model=llm.model, messages=messages, **llm.sampling_parameters)
+            text = answer.choices[0].message.content
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "two"}]
+    return float(REWARD)
+"""
+
+
+def write_project(folder, reward, questions, turns=1, **algorithm):
+    """An agent that asks, its tasks, and ``agl.yaml`` for a run of GRPO into ``out``."""
+    (folder / "asking_agent.py").write_text(AGENT.replace("REWARD", reward))
+    tasks = [json.dumps({"q": question, "turns": turns}) for question in questions]
+    (folder / "tasks.jsonl").write_text("\n".join(tasks))
+    of_grpo = {"type": "grpo", "model": "model", "seed": 1, "groups_per_step": 2, "group_size": 4}
+    config = {"agent": "asking_agent:agent", "train": "tasks.jsonl", "strategy": "shm"}
+    config["algorithm"] = {**of_grpo, "max_tokens": 3, "device": "cpu", **algorithm}
+    (folder / "agl.yaml").write_text(json.dumps({**config, "run_dir": "out"}))
 
 
 @pytest.fixture
@@ -137,21 +138,12 @@ def passes(model, monkeypatch):
 def grpo(tmp_path, tokenizer):
     import agl
 
-    def build(**options):
+    def build(made=agl.GRPO, **options):
         defaults = {
-            "model": build_model,
-            "tokenizer": tokenizer,
-            "steps": 2,
-            "groups_per_step": 2,
-            "group_size": 8,
-            "learning_rate": 1e-2,
-            "max_tokens": 1,
-            "run_dir": str(tmp_path / "run"),
-            "device": "cpu",
-            "torch_threads": 1,
-            "show_progress": False,
+            **{"model": build_model, "tokenizer": tokenizer, "run_dir": str(tmp_path / "run")},
+            **{"steps": 2, "groups_per_step": 2, "group_size": 8, "learning_rate": 1e-2},
+            **{"max_tokens": 1, "device": "cpu", "torch_threads": 1, "show_progress": False},
         }
-        made = options.pop("made", agl.GRPO)
         return made(**{**defaults, **options})
 
     return build

@@ -11,39 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
-AGENT = """
-import agl
-from openai import AsyncOpenAI
-
-@agl.rollout
-async def agent(task, llm: agl.LLM) -> float:
-    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
-        messages = [{"role": "user", "content": task["q"]}]
-        for turn in range(2):
-            answer = await client.chat.completions.create(
-                model=llm.model, messages=messages, **llm.sampling_parameters)
-            text = answer.choices[0].message.content
-            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "two"}]
-    return float(text.count("one") - text.count("red"))
-"""
-
-CONFIG = """
-agent: grpo_agent:agent
-train: tasks.jsonl
-algorithm:
-  type: grpo
-  model: model
-  steps: 2
-  seed: 1
-  groups_per_step: 2
-  group_size: 4
-  max_tokens: 3
-  device: cpu
-  torch_threads: 1
-  run_dir: learner
-strategy: shm
-run_dir: out
-"""
+from .conftest import write_project
 
 Agl = Callable[..., tuple[object, str]]
 
@@ -52,9 +20,9 @@ Agl = Callable[..., tuple[object, str]]
 def agl(tmp_path: Path, tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch, agl: Any):
     tokenizer.save_pretrained(tmp_path / "model")
     model.save_pretrained(tmp_path / "model")
-    (tmp_path / "grpo_agent.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"q": "red"}\n{"q": "green"}\n')
-    (tmp_path / "agl.yaml").write_text(CONFIG)
+    options = {"steps": 2, "torch_threads": 1, "run_dir": "learner"}
+    reward = "text.count('one') - text.count('red')"
+    write_project(tmp_path, reward, ["red", "green"], turns=2, **options)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -63,7 +31,7 @@ def agl(tmp_path: Path, tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPa
         return code, out or err
 
     yield call
-    sys.modules.pop("grpo_agent", None)
+    sys.modules.pop("asking_agent", None)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +85,8 @@ def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(
         for row in whole["rows"]:
             last = row["calls"][-1]
             where = ["--row", str(row["number"]), "--token", str(last["tokens"][1] - 1)]
-            one = json.loads(
-                agl("explain", rollout["rollout_id"], *where, "--path", "out", "--json")[1]
-            )
-            (call,) = one["rows"][0]["calls"]
+            said = agl("explain", rollout["rollout_id"], *where, "--path", "out", "--json")[1]
+            (call,) = json.loads(said)["rows"][0]["calls"]
             assert call["advantage"] == last["advantage"] != 0
             mean = sum([rollout["reward"], *whole["siblings"].values()]) / 4
             assert (call["advantage"] > 0) == (rollout["reward"] > mean)
@@ -129,7 +95,7 @@ def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(
 
 def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path: Path) -> None:
     config = tmp_path / "agl.yaml"
-    config.write_text(CONFIG.replace("  run_dir: learner\n", ""))
+    config.write_text(config.read_text().replace(', "run_dir": "learner"', ""))
     assert agl("run", "agl.yaml", "algorithm.steps=1")[0] == 0
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left >= {"config.yaml", "store.db", "metrics.jsonl", "summary.json", "checkpoints"}
@@ -164,7 +130,5 @@ def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl: Agl, tmp_pat
     assert line["val/pass@3"] == found["out"]["metrics"]["pass@3"]
     summary = json.loads((tmp_path / "agl-runs" / run / "summary.json").read_text())
     assert summary["val/mean@3"] == pytest.approx(found["out"]["metrics"]["mean@3"])
-    assert (
-        summary["calls_trained"]
-        == json.loads((tmp_path / "out/summary.json").read_text())["calls_trained"]
-    )
+    of_run = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["calls_trained"] == of_run["calls_trained"]

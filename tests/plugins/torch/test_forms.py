@@ -24,10 +24,20 @@ TOOLS = [
 ]
 
 
+OF_X = {"properties": {"x": {"multipleOf": 12347}}}
+LARGE = {"type": "function", "function": {"name": "f", "parameters": OF_X}}
+
+
+def of_schema(given):
+    return {"response_format": {"type": "json_schema", "json_schema": given}}
+
+
 def held_to(schema):
-    return {
-        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    }
+    return of_schema({"name": "x", "schema": schema})
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +46,11 @@ def byte_server(byte_tokenizer):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=byte_tokenizer.eos_token_id,
-    )
-    with InferenceServer(LlamaForCausalLM(config), byte_tokenizer) as server:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 2048, "vocab_size": 260}
+    ends = {"bos_token_id": None, "eos_token_id": byte_tokenizer.eos_token_id}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **ends))
+    with InferenceServer(model, byte_tokenizer) as server:
         yield server
 
 
@@ -63,8 +67,7 @@ async def ask(byte_server):
 
 
 async def test_an_answer_keeps_to_a_schema_whatever_the_model_likes(ask):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    answer = await ask(response_format=form, n=4, seed=1, logprobs=True)
+    answer = await ask(**held_to(SCHEMA), n=4, seed=1, logprobs=True)
     found = [json.loads(choice.message.content) for choice in answer.choices]
     assert all(one["city"] in ("Oslo", "Rome") and one["days"] in (1, 2) for one in found)
     assert len({str(one) for one in found}) > 1
@@ -75,9 +78,7 @@ async def test_an_answer_keeps_to_a_schema_whatever_the_model_likes(ask):
     assert -3 < min(logprobs) < -0.1
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
-)
+@pytest.mark.parametrize("choice", ["required", named("weather")])
 async def test_a_tool_is_called_where_one_must_be(ask, choice):
     options = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False, "seed": 5}
     answer = (await ask(**options)).choices[0]
@@ -120,47 +121,17 @@ def test_calls_are_taken_out_of_the_text_and_what_is_none_stays():
     ("options", "message"),
     [
         ({"tool_choice": "required"}, "'required' needs 'tools'"),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nix"}}},
-            "no tool 'nix'",
-        ),
+        ({"tools": TOOLS, "tool_choice": named("nix")}, "no tool 'nix'"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "'response_format'"),
         ({"tools": TOOLS, "parallel_tool_calls": False}, "'parallel_tool_calls'"),
         ({"tools": [{"type": "custom"}]}, "expected objects as"),
         ({"response_format": {"type": "xml"}}, "got 'xml'"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "expected an object"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {"type": "nonsense"}},
-                }
-            },
-            "'response_format'",
-        ),
-        ({"response_format": {"type": "json_schema", "json_schema": "x"}}, "expected an object"),
-        ({"response_format": {"type": "json_schema", "json_schema": [1]}}, "expected an object"),
+        *((of_schema(given), "expected an object") for given in ({}, "x", [1])),
+        (held_to({"type": "nonsense"}), "'response_format'"),
         ({"tools": TOOLS, "tool_choice": {"function": "x"}}, "no tool None"),
         (held_to({"type": "integer", "multipleOf": 9999991}), "multipleOf.*9999991.*up to 10000"),
-        (
-            held_to({"allOf": [{"multipleOf": 9973}, {"multipleOf": 0.9967}]}),
-            "least common multiple",
-        ),
-        (
-            {
-                "tools": [
-                    {
-                        "type": "function",
-                        "function": {
-                            "name": "f",
-                            "parameters": {"properties": {"x": {"multipleOf": 12347}}},
-                        },
-                    }
-                ],
-                "tool_choice": "required",
-            },
-            "'tools': the least common multiple",
-        ),
+        (held_to({"allOf": [{"multipleOf": n} for n in (9973, 0.9967)]}), "least common multiple"),
+        ({"tools": [LARGE], "tool_choice": "required"}, "'tools': the least common multiple"),
     ],
 )
 async def test_a_form_that_cannot_be_had_is_refused_by_name(ask, options, message):

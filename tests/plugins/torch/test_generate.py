@@ -13,6 +13,8 @@ from agl_models.sampling.text_stream import TextStream, _uncertain
 from agl_torch.draws import CHANCES, draw, sampling_distribution
 from agl_torch.generate import Sampler
 
+from .conftest import SIZES
+
 
 def plain_greedy(model, prompt, max_tokens, end_token_id):
     ids = list(prompt)
@@ -136,20 +138,7 @@ def test_what_is_kept_of_ended_sequences_stays_within_its_memory(model, tokenize
     assert num_read(long[0]) == 22
 
 
-SMALL = {
-    "vocab_size": 15,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": 3,
-}
+SMALL = {**SIZES, "num_hidden_layers": 4, "head_dim": 8}
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -188,9 +177,8 @@ def test_models_of_other_kinds_say_the_same_as_in_transformers(
 
 
 def test_a_model_whose_state_is_not_keys_and_values_is_refused(tokenizer):
-    config = transformers.Qwen3NextConfig(
-        **SMALL, num_experts=2, layer_types=["linear_attention", "full_attention"] * 2
-    )
+    kinds = ["linear_attention", "full_attention"] * 2
+    config = transformers.Qwen3NextConfig(**SMALL, num_experts=2, layer_types=kinds)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with pytest.raises(ConfigError, match="linear_attention"):
         Sampler(model, tokenizer)

@@ -15,9 +15,7 @@ from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
 from agl_learning.run.checkpoint import find_checkpoint
 
-from .conftest import build_model
-
-COLOURS = ("red", "green", "blue")
+from .conftest import COLOURS, build_model
 
 
 async def ask(llm, content, **options):
@@ -163,33 +161,10 @@ async def test_groups_that_taught_nothing_are_refilled_and_the_step_is_replayed(
     assert set(same.values()) == {True}
 
 
-async def check_weighed_by(estimator, store):
-    ledger = await agl.load_ledger(store)
-    ledger.check()
-    assert ledger.trained
-    assert len(ledger.calls) == len(ledger.trained) + len(ledger.exclusions)
-    assert set(ledger.reasons()) <= {"zero_advantage"}
-    assert all(call.advantage.because.startswith(f"{estimator} (") for call in ledger.trained)
-
-
 @agl.rollout
 async def says_long_words(task: str, llm: agl.LLM) -> None:
     length = float(len(await ask(llm, task)))
     agl.emit_reward({"said": 1.0, "length": length}, primary_key="length")
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("rloo", {}),
-        ("reinforce_plus_plus_baseline", {}),
-        ("reinforce_plus_plus", {"groups_per_step": 16, "group_size": 1}),
-        ("gdpo", {"estimator": {"type": "gdpo", "rewards": {"said": 1, "length": 1}}}),
-    ],
-)
-async def test_each_estimator_compares_what_it_is_for(line, grpo, name, options):
-    await line(says_long_words, grpo(**{"estimator": name, **options}), ["one", "two"])
-    await check_weighed_by(name, line.store)
 
 
 async def test_checkpoint_is_an_ordinary_model_with_the_trained_weights(line, grpo, tmp_path):
@@ -212,23 +187,15 @@ async def test_checkpoint_is_an_ordinary_model_with_the_trained_weights(line, gr
 
 
 @pytest.mark.parametrize(
-    ("does", "options", "message"),
+    ("does", "idle", "message"),
     [
-        (
-            "nothing",
-            {"stopping": {"max_idle_steps": 2}},
-            r"2 steps in a row.*no model call was recorded",
-        ),
-        ("asks", {"stopping": {"max_idle_steps": 1}}, r"zero_advantage \(16\); mean reward 0.250"),
-        ("fails", {}, r"2 steps in a row, up to step 2\..*agent: .*Key"),
-        (
-            "fails",
-            {"stopping": {"max_idle_steps": 1}},
-            r"16 rollouts, 0 succeeded; failed with agent: .*Key",
-        ),
+        ("nothing", 2, r"2 steps in a row.*no model call was recorded"),
+        ("asks", 1, r"zero_advantage \(16\); mean reward 0.250"),
+        ("fails", None, r"2 steps in a row, up to step 2\..*agent: .*Key"),
+        ("fails", 1, r"16 rollouts, 0 succeeded; failed with agent: .*Key"),
     ],
 )
-async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, options, message):
+async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, idle, message):
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
         if does == "fails":
@@ -237,9 +204,10 @@ async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, op
             await ask(llm, task)
         return 0.25
 
-    steps = 5 if options else 2  # a short run that trained nothing is an error, too
+    # A short run that trained nothing is an error, too.
+    options = {"steps": 5, "stopping": {"max_idle_steps": idle}} if idle else {"steps": 2}
     with pytest.raises(AlgorithmError, match=message):
-        await line(agent, grpo(steps=steps, **options), ["one"])
+        await line(agent, grpo(**options), ["one"])
 
 
 async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
@@ -353,7 +321,6 @@ async def test_resources_keep_what_the_trainer_was_given(line, grpo):
         ({"estimator": "gdpo"}, "GRPO: estimator.rewards is needed by 'gdpo'"),
         ({"temperature": 0}, "temperature must be above 0; got 0"),
         ({"steps": 0}, "steps must be at least 1"),
-        ({"steps": "5"}, "steps must be a whole number; got '5'"),
         ({"steps": None}, "steps must be a whole number; got None"),
         ({"group_size": 2.5}, "group_size must be a whole number; got 2.5"),
         ({"entropy_bonus": -5.0}, "entropy_bonus must be at least 0"),

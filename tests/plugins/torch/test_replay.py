@@ -23,39 +23,10 @@ from agl_runs.replay import replay as replay_step
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
-AGENT = """
-import agl
-from openai import AsyncOpenAI
+from .conftest import build_model, write_project
 
-@agl.rollout
-async def agent(task, llm: agl.LLM) -> float:
-    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
-        messages = [{"role": "user", "content": task["q"]}]
-        answer = await client.chat.completions.create(
-            model=llm.model, messages=messages, **llm.sampling_parameters)
-    return float(sum(map(len, answer.choices[0].message.content.split())))
-"""
-CONFIG = """
-agent: replay_agent:agent
-train: tasks.jsonl
-algorithm:
-  type: grpo
-  model: model
-  steps: 5
-  checkpoints: {every: 2}
-  seed: 1
-  deterministic: true
-  groups_per_step: 2
-  group_size: 4
-  max_tokens: 3
-  device: cpu
-  torch_threads: 1
-  learning_rate: 0.01
-  show_progress: false
-strategy: shm
-run_dir: out
-"""
 STEPS = 5
+OPTIONS = {"deterministic": True, "torch_threads": 1, "learning_rate": 0.01, "show_progress": False}
 
 Agl = Callable[..., tuple[object, str, str]]
 
@@ -63,14 +34,11 @@ Agl = Callable[..., tuple[object, str, str]]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """A deterministic run of five steps, with checkpoints after 2, 4 and 5."""
-    from tests.plugins.torch.conftest import build_model
-
     home = tmp_path_factory.mktemp("finished")
     tokenizer.save_pretrained(home / "model")
     build_model().save_pretrained(home / "model")
-    (home / "replay_agent.py").write_text(AGENT)
-    (home / "tasks.jsonl").write_text('{"q": "red"}\n{"q": "green"}\n{"q": "blue"}\n')
-    (home / "agl.yaml").write_text(CONFIG)
+    options = {"steps": STEPS, "checkpoints": {"every": 2}, **OPTIONS}
+    write_project(home, "sum(map(len, text.split()))", ["red", "green", "blue"], **options)
     command = ["-c", "from agl.cli import main; main()", "run", "agl.yaml"]
     ended = fork_server.run(command, cwd=home)
     assert ended.returncode == 0, ended.stderr
@@ -85,7 +53,7 @@ def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(home)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield home
-    sys.modules.pop("replay_agent", None)
+    sys.modules.pop("asking_agent", None)
 
 
 @pytest.fixture
@@ -117,12 +85,9 @@ async def change(project: Path, rollout_id: str) -> None:
     async with opened(project / "out/store.db") as store:
         attempt = await store.get_latest_attempt(rollout_id)
         assert attempt is not None
-        span = Span.from_attributes(
-            name="agl.annotation",
-            rollout_id=rollout_id,
-            attempt_id=attempt.attempt_id,
-            attributes=reward_attributes(99.0),
-        )
+        owner = {"rollout_id": rollout_id, "attempt_id": attempt.attempt_id}
+        reward = reward_attributes(99.0)
+        span = Span.from_attributes(name="agl.annotation", attributes=reward, **owner)
         assert await store.add_span(span.model_copy(update={"writer": "algorithm"}))
 
 
@@ -169,9 +134,8 @@ def test_changed_weights_before_the_step_are_the_first_difference(agl_command: A
 def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) -> None:
     code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
     assert (code, found["first_difference"]) == (1, "weights after step 3")
-    assert found["notes"] == [
-        "with another option than the run: learning_rate: 0.01 then, 0.02 now"
-    ]
+    (note,) = found["notes"]
+    assert note == "with another option than the run: learning_rate: 0.01 then, 0.02 now"
 
 
 def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:
@@ -225,20 +189,10 @@ def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command: Agl, 
 
 def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
     sys.path.insert(0, os.getcwd())
-    from replay_agent import agent  # pyright: ignore[reportMissingImports]
+    from asking_agent import agent  # pyright: ignore[reportMissingImports]
 
-    algorithm = agl.GRPO(
-        "model",
-        seed=1,
-        deterministic=True,
-        groups_per_step=2,
-        group_size=4,
-        max_tokens=3,
-        device="cpu",
-        torch_threads=1,
-        learning_rate=0.01,
-        show_progress=False,
-    )
+    sizes = {"groups_per_step": 2, "group_size": 4, "max_tokens": 3}
+    algorithm = agl.GRPO("model", seed=1, device="cpu", **sizes, **OPTIONS)
     store = agl.SqliteLightningStore("out/store.db")
     trainer = agl.Trainer(algorithm=algorithm, store=store, run_dir="out", strategy="shm")
     found = replay_step(trainer, agent, 3)

@@ -9,49 +9,16 @@ import openai
 import pytest
 import torch
 
-AGENT = """
-import agl
-from openai import AsyncOpenAI
+from ..conftest import write_project  # noqa: TID252
 
-@agl.rollout
-async def count(task, llm: agl.LLM) -> float:
-    async with AsyncOpenAI(api_key="x", base_url=llm.endpoint, max_retries=0) as client:
-        messages = [{"role": "user", "content": task["q"]}]
-        for _ in range(task.get("turns", 1)):
-            answer = await client.chat.completions.create(
-                model=llm.model, messages=messages, **llm.sampling_parameters)
-            text = answer.choices[0].message.content
-            messages.append({"role": "assistant", "content": text})
-            messages.append({"role": "user", "content": "And?"})
-    return len(text) / 100
-"""
-CONFIG = """
-agent: counting:count
-train: tasks.jsonl
-algorithm:
-  type: grpo
-  model: {folder}
-  steps: 1
-  checkpoints: {every: 1}
-  seed: 1
-  groups_per_step: 2
-  group_size: 4
-  max_tokens: 8
-  server: {max_model_tokens: 256}
-  learning_rate: 1e-3
-  lora: {rank: 8}
-  device: cpu
-strategy: shm
-run_dir: out
-"""
 STEP = "out/checkpoints/step-000001"
 
 
 @pytest.fixture
 def config(folder, tmp_path):
-    (tmp_path / "counting.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"q": "Say one word."}\n{"q": "What is 2+3?"}\n')
-    (tmp_path / "agl.yaml").write_text(CONFIG.replace("{folder}", str(folder)))
+    options = {"model": str(folder), "steps": 1, "checkpoints": {"every": 1}, "lora": {"rank": 8}}
+    options |= {"max_tokens": 8, "server": {"max_model_tokens": 256}, "learning_rate": 1e-3}
+    write_project(tmp_path, "len(text) / 100", ["Say one word.", "What is 2+3?"], **options)
 
 
 @pytest.mark.timeout(600)
