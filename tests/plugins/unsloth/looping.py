@@ -1,13 +1,8 @@
-"""A loop that trains nothing: what serves it answers from a list, and a version is a number.
-
-As a script it runs one, in a folder, to be killed: ``looping.py FOLDER URL``.
-"""
+"""A loop that trains nothing: what serves it answers from a list, and a version is a number."""
 
 import asyncio
 import contextlib
 import random
-import sys
-from pathlib import Path
 
 import aiohttp
 
@@ -63,14 +58,8 @@ class Counting(FineTuning):
         yield Served({"model": "hosted_vllm/echo", "api_base": self.url})
 
     def select(self, collected, iteration):
-        return select_best(
-            collected,
-            iteration,
-            keep_fraction=1.0,
-            min_reward=self.min_reward,
-            max_length=None,
-            seed=self.seed,
-        )
+        given = {"min_reward": self.min_reward, "max_length": None, "seed": self.seed}
+        return select_best(collected, iteration, keep_fraction=1.0, **given)
 
     async def train(self, examples, version, number):
         if self.fails:
@@ -98,21 +87,3 @@ async def fit(algorithm, store, train, val=None, gateway=None, agent=agent):
             with contextlib.suppress(asyncio.CancelledError):
                 await running
     return algorithm
-
-
-async def main(folder, url):
-    """One iteration on eight tasks, over a store that lasts."""
-    store = agl.SqliteLightningStore(folder / "store.db")
-    algorithm = Counting(
-        url,
-        iterations=1,
-        rollouts_per_task=1,
-        rollouts={"unresponsive_seconds": 3.0},
-        run_dir=str(folder / "run"),
-    )
-    await fit(algorithm, store, [f"task {number}" for number in range(8)])
-    await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -53,25 +53,15 @@ def test_a_folder_that_is_no_whole_model_is_refused(model, missing, message):
         check_folder(model)
 
 
+GIVEN = {
+    **{"learning_rate": 1e-4, "epochs": 1, "batch_size": 2, "gradient_accumulation": 1},
+    **{"lora_rank": 0, "lora_alpha": 1, "lora_targets": None, "load_in_4bit": False},
+    **{"max_length": 1024, "weights": "bfloat16", "seed": 0, "torch_threads": None},
+}
+
+
 def options(**given):
-    return TrainingOptions(
-        **{
-            "learning_rate": 1e-4,
-            "epochs": 1,
-            "batch_size": 2,
-            "gradient_accumulation": 1,
-            "lora_rank": 0,
-            "lora_alpha": 1,
-            "lora_targets": None,
-            "load_in_4bit": False,
-            "max_length": 1024,
-            "weights": "bfloat16",
-            "seed": 0,
-            "torch_threads": None,
-            "deterministic": False,
-            **given,
-        }
-    )
+    return TrainingOptions(**{**GIVEN, "deterministic": False, **given})
 
 
 def test_the_size_is_read_from_the_header_of_the_weights(model):
@@ -90,13 +80,16 @@ def test_memory_is_estimated_and_too_little_is_refused_with_the_parts():
     assert memory.find_machine().bytes > 0
 
 
-def sft(model, tmp_path, **given):
-    given = {"engine": "trl", "server": "torch", "run_dir": str(tmp_path / "run"), **given}
-    algorithm = agl_unsloth.SFT(str(model), **given)
+def ready(algorithm):
     algorithm.set_store(agl.InMemoryLightningStore())
     algorithm.set_llm_proxy(agl.LLMProxy())
     algorithm.set_adapter(agl.TraceToRows())
     return algorithm
+
+
+def sft(model, tmp_path, **given):
+    given = {"engine": "trl", "server": "torch", "run_dir": str(tmp_path / "run"), **given}
+    return ready(agl_unsloth.SFT(str(model), **given))
 
 
 @pytest.mark.parametrize(
@@ -165,26 +158,21 @@ def test_pairs_that_cannot_be_are_refused_at_once(given, message):
         agl_unsloth.DPO("model", **given)
 
 
+ADDRESS = {"server": "http://127.0.0.1:1/v1"}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"server": "http://127.0.0.1:1/v1", "iterations": 1, "deterministic": True},
-            "deterministic=True needs server 'torch'",
-        ),
-        (
-            {"server": "http://127.0.0.1:1/v1"},
-            "will not know of new versions. Give a server.reload_command",
-        ),
+        ({**ADDRESS, "iterations": 1, "deterministic": True}, "=True needs server 'torch'"),
+        (ADDRESS, "will not know of new versions. Give a server.reload_command"),
         ({"server": "tgi"}, "expected auto, vllm, torch, or an address"),
         ({"server": {"reload_command": ["x"]}}, "is started anew for every version"),
         ({"python": "/no/such/python"}, "cannot be run"),
         ({"python": sys.base_prefix + "/bin/python3"}, "agl-unsloth itself is not installed in"),
     ],
 )
-async def test_what_the_machine_cannot_do_is_refused_before_the_start(
-    model, tmp_path, given, message
-):
+async def test_what_the_machine_cannot_do_is_refused_at_the_start(model, tmp_path, given, message):
     pytest.importorskip("agl_torch")
     algorithm = sft(model, tmp_path, **given)
     with pytest.raises(ConfigError, match=message):
@@ -192,9 +180,7 @@ async def test_what_the_machine_cannot_do_is_refused_before_the_start(
     assert not (await algorithm.get_store().query_rollouts()).items
 
 
-async def test_a_model_without_tokenizer_too_little_memory_and_a_port_in_use(
-    model, tmp_path, monkeypatch
-):
+async def test_no_tokenizer_too_little_memory_or_a_port_in_use(model, tmp_path, monkeypatch):
     pytest.importorskip("agl_torch")
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
@@ -272,11 +258,7 @@ class Nothing(FineTuning):
 
 async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
     def run(cls=Nothing, tasks=("task",), **given):
-        algorithm = cls(run_dir=str(tmp_path / "run"), **given)
-        algorithm.set_store(agl.InMemoryLightningStore())
-        algorithm.set_llm_proxy(agl.LLMProxy())
-        algorithm.set_adapter(agl.TraceToRows())
-        return algorithm.run(tasks)
+        return ready(cls(run_dir=str(tmp_path / "run"), **given)).run(tasks)
 
     class Refuses(Nothing):
         async def prepare(self):

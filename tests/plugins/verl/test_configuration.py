@@ -158,7 +158,9 @@ def test_every_algorithm_has_a_name_in_verls_configuration(name):
 def test_an_algorithm_is_said_in_one_place():
     message = refused({"algorithm": {"adv_estimator": "rloo"}}, algorithm="grpo")
     assert message.endswith("is 'rloo'; say it in one place")
-    assert "Did you mean 'rloo'?" in refused({}, algorithm="rlo")
+    unknown = refused({}, algorithm="rlo")
+    assert "unknown algorithm 'rlo'" in unknown
+    assert "Did you mean 'rloo'?" in unknown
 
 
 def test_what_an_algorithm_stands_for_is_not_set_against_the_configuration():

@@ -16,23 +16,14 @@ from agl_records.types import EXCLUSION_REASONS
 RISE = 0.25
 """Of the held-out reward, which begins near 0.05; measured ones are in docs/howto/fine-tune.md."""
 TASKS = 48
+TRAINING = {"batch_size": 16, "gradient_accumulation": 1}
 SFT = {
-    "iterations": 2,
-    "rollouts_per_task": 12,
-    "min_reward": 1.0,
-    "keep_fraction": 1.0,
-    "learning_rate": 3e-3,
-    "epochs": 12,
-    "batch_size": 16,
-    "gradient_accumulation": 1,
+    **{"iterations": 2, "rollouts_per_task": 12, "min_reward": 1.0, "keep_fraction": 1.0},
+    **{"learning_rate": 3e-3, "epochs": 12, **TRAINING},
 }
 DPO = {
-    "rollouts_per_task": 32,
-    "evaluation": {"copies": 8},
-    "learning_rate": 1e-3,
-    "epochs": 4,
-    "batch_size": 16,
-    "gradient_accumulation": 1,
+    **{"rollouts_per_task": 32, "evaluation": {"copies": 8}},
+    **{"learning_rate": 1e-3, "epochs": 4, **TRAINING},
 }
 
 pytestmark = pytest.mark.timeout(1500)

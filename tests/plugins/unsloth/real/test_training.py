@@ -48,42 +48,22 @@ def train(engine, quiet, tmp_path, model_folder):
     """Runs one training as the loop does; its metrics, and the folder of the version."""
 
     def run(method, name="version", model=model_folder, state=None, schedule=(1, 0), **options):
-        given = {
-            "learning_rate": LEARNING_RATE,
-            "epochs": 1,
-            "batch_size": 8,  # all of them: one step
-            "gradient_accumulation": 1,
-            "lora_rank": 0,
-            "lora_alpha": 8,
-            "lora_targets": None,
-            "load_in_4bit": False,
-            "max_length": None,
-            "weights": "bfloat16",
-            "seed": 1,
-            "torch_threads": 1,
-            "deterministic": False,
-            "beta": BETA,
+        given = {  # a batch of all of them: one step
+            **{"learning_rate": LEARNING_RATE, "epochs": 1, "batch_size": 8, "beta": BETA},
+            **{"gradient_accumulation": 1, "lora_rank": 0, "lora_alpha": 8, "lora_targets": None},
+            **{"load_in_4bit": False, "max_length": None, "weights": "bfloat16", "seed": 1},
+            **{"torch_threads": 1, "deterministic": False},
         }
         file, out = tmp_path / "examples.jsonl", tmp_path / name
         file.write_text("".join(json.dumps(e) + "\n" for e in examples(method)))
-        order = Order(
-            method=method,
-            engine=engine,
-            model=str(model),
-            examples=str(file),
-            out=str(out),
-            options=TrainingOptions(**{**given, **options}),
-            state=state and str(state),
-            schedule=schedule,
-        )
+        made = TrainingOptions(**{**given, **options})
+        of_run = {"method": method, "engine": engine, "state": state and str(state)}
+        places = {"model": str(model), "examples": str(file), "out": str(out)}
+        order = Order(**of_run, **places, options=made, schedule=schedule)
         (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
-        done = subprocess.run(
-            [sys.executable, "-m", "agl_unsloth.training", str(tmp_path / "order.json")],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=quiet,
-        )
+        command = [sys.executable, "-m", "agl_unsloth.training", str(tmp_path / "order.json")]
+        kept = {"capture_output": True, "text": True, "cwd": tmp_path, "env": quiet}
+        done = subprocess.run(command, **kept)
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads((out / "training.json").read_text()), out
 
@@ -117,11 +97,9 @@ def dpo_loss(model, reference):
             before = logprobs(reference, tokens, positions).sum()
         return logprobs(model, tokens, positions).sum() - before
 
-    margins = [
-        ratio(pair["prompt_ids"], pair["chosen_ids"])
-        - ratio(pair["prompt_ids"], pair["rejected_ids"])
-        for pair in DPO
-    ]
+    kinds = ("chosen_ids", "rejected_ids")
+    pairs = [[ratio(pair["prompt_ids"], pair[kind]) for kind in kinds] for pair in DPO]
+    margins = [chosen - rejected for chosen, rejected in pairs]
     return -torch.nn.functional.logsigmoid(BETA * torch.stack(margins)).mean()
 
 
@@ -274,11 +252,11 @@ def test_the_tokenizer_and_the_configuration_stay_what_they_were(train, model_fo
     _, folder = train("sft")
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (folder / name).read_text() == (model_folder / name).read_text()
-    old, new = (json.loads((f / "config.json").read_text()) for f in (model_folder, folder))
-    ignored = {"dtype", "transformers_version", "use_cache", "_name_or_path"}
-    assert {k: v for k, v in old.items() if k not in ignored} == {
-        k: v for k, v in new.items() if k not in ignored
-    }
+    both = [json.loads((f / "config.json").read_text()) for f in (model_folder, folder)]
+    for one in both:
+        for ignored in ("dtype", "transformers_version", "use_cache", "_name_or_path"):
+            one.pop(ignored, None)
+    assert both[0] == both[1]
 
 
 def test_weights_that_are_no_numbers_are_not_saved(train, tmp_path):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import maths_reference as ref  # noqa: E402
 
 from agl.errors import AlgorithmError  # noqa: E402
-from agl_learning.advantages.comparisons import Inputs, token_weights, whiten  # noqa: E402
+from agl_learning.advantages.comparisons import Inputs  # noqa: E402
 from agl_learning.advantages.estimators import ESTIMATORS  # noqa: E402
 from agl_learning.advantages.trajectories import Trajectories  # noqa: E402
 from agl_records.types import Credit, StepCredit  # noqa: E402
@@ -246,101 +246,13 @@ def test_grpo_compares_calls_where_credits_say_so(batch: list[ref.Rollout], norm
     check(laid, got, ref.grpo_by_calls(batch, normalise))
 
 
-def fixed() -> list[ref.Rollout]:
-    """Two siblings: one row with reward 1, three rows (one with a tool's token) with reward 0."""
-    return [ref.Rollout("t", 1.0, [[1, 1]]), ref.Rollout("t", 0.0, [[1], [1, 0, 1], [1]])]
-
-
-def filled(batch: list[ref.Rollout]) -> list[ref.Rollout]:
-    rng = np.random.default_rng(0)
-    for one in batch:
-        fill(one, rng, penalties=False)
-    return batch
-
-
-def test_grpo_by_hand() -> None:
-    # mean 0.5, deviation sqrt((0.25 + 0.25) / 1) = 0.70711: +-0.5 / 0.70711 = +-0.70711. By rows it
-    # would be mean 0.25 and deviation 0.5: 1.5 and -0.5.
-    laid = Laid(filled(fixed()), padding=1)
-    got, _ = laid.estimate("grpo")
-    for key, row in zip((r[0] for r in laid.rows), got.tolist(), strict=True):
-        expected = {
-            "t_0_0": [0.70711, 0.70711, 0],
-            "t_1_0": [-0.70711, 0, 0],
-            "t_1_1": [-0.70711, 0, -0.70711],
-            "t_1_2": [-0.70711, 0, 0],
-            "padabc_0_0": [0, 0, 0],
-        }[key]
-        assert row == pytest.approx(expected, abs=1e-5)
-
-
-def test_gae_by_hand() -> None:
-    # A rollout, rows of 1 and 2 sampled tokens, reward 1, values 0.5, 0.25, 0.75, gamma = lam = 1:
-    # returns to go are 1 everywhere, so raw advantages are 0.5, 0.75, 0.25 and whitening gives
-    # mean 0.5, unbiased variance 0.125 / 2 = 0.0625: 0, 1, -1.
-    one = ref.Rollout("t", 1.0, [[1], [1, 0, 1]], values=np.array([0.5, 0.25, 0.75]))
-    one.penalties = one.old = one.sum_pi_squared = np.zeros(3)
-    laid = Laid([one], padding=0)
-    got, returns = laid.estimate("gae")
-    by_key = dict(zip((r[0] for r in laid.rows), got.tolist(), strict=True))
-    assert by_key["t_0_0"] == pytest.approx([0, 0, 0], abs=1e-5)
-    assert by_key["t_0_1"] == pytest.approx([1, 0, -1], abs=1e-5)
-    assert returns.sum().item() == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"optimal_token_baseline"}))
-def test_cutting_a_rollout_into_more_rows_changes_nothing(name: str) -> None:
-    options = {"reward_keys": ["right"]} if name == "gdpo" else {}
-    one_row, cut = filled(fixed()), filled(fixed())
-    one_row[1].masks = [[1, 1, 0, 1, 1]]
-    cut[1].masks = [[1], [1], [0, 1], [1]]
-    first, second = Laid(one_row), Laid(cut)
-    got_one, _ = first.estimate(name, **options)
-    got_cut, _ = second.estimate(name, **options)
-    a, b = first.rollouts.pack(got_one), second.rollouts.pack(got_cut)
-    assert first.rollouts.tasks == second.rollouts.tasks
-    for number, name_ in enumerate(first.rollouts.names):
-        other = second.rollouts.names.index(name_)
-        assert torch.allclose(a[number], b[other], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline"])
-def test_a_rollout_without_siblings_has_nothing_to_learn_from(name: str) -> None:
-    laid = Laid(filled([ref.Rollout("t", 1.0, [[1, 1]])]))
-    assert laid.estimate(name)[0].abs().max() == 0
-
-
-def test_long_rollouts_weigh_no_more_when_whitening() -> None:
-    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
-    weights = token_weights(mask)
-    assert weights.sum(-1).tolist() == pytest.approx([0.5, 0.5])
-    white = whiten(torch.tensor([[1.0, 0, 0, 0], [0.0, 0, 0, 0]]), mask)
-    assert (weights * white).sum().item() == pytest.approx(0.0, abs=1e-6)
-
-
 # What is refused
 
 
-def keyed(*keys: str, notes: list[RowNotes] | None = None, mask: Any = None) -> Trajectories:
+def keyed(*keys: str, notes: Any = None, mask: Any = None, padding: bool = False) -> Trajectories:
     mask = torch.ones(len(keys), 2) if mask is None else mask
     given = None if notes is None else [note.model_dump_json() for note in notes]
-    return trajectories(list(keys), [False] * len(keys), mask, given)
-
-
-@pytest.mark.parametrize("key", ["t", "t_0", "t_0_x", "_0_0"])
-def test_a_key_that_tells_no_rollout_is_refused(key: str) -> None:
-    with pytest.raises(AlgorithmError, match="cannot tell its rollout"):
-        keyed(key)
-
-
-def test_a_row_twice_is_refused() -> None:
-    with pytest.raises(AlgorithmError, match="twice"):
-        keyed("t_0_0", "t_0_0")
-
-
-def test_a_batch_of_padding_alone_is_refused() -> None:
-    with pytest.raises(AlgorithmError, match="all of them are padding"):
-        trajectories(["pada_0_0"], [True], torch.zeros(1, 1))
+    return trajectories(list(keys), [padding] * len(keys), mask, given)
 
 
 def note(start: int, end: int, reward: float | None = 1.0, group: str = "") -> RowNotes:
@@ -349,22 +261,21 @@ def note(start: int, end: int, reward: float | None = 1.0, group: str = "") -> R
 
 
 @pytest.mark.parametrize(
-    ("notes", "said"),
+    ("keys", "given", "said"),
     [
-        (note(0, 1), "calls cover 1 sampled tokens, its response_mask has 2"),
-        (note(0, 3), "out of the row's 2"),
-        (note(1, 1), "empty"),
-        (note(0, 2, None), "got no reward"),
+        *(([key], {}, "cannot tell its rollout") for key in ("t", "t_0", "t_0_x", "_0_0")),
+        (["t_0_0", "t_0_0"], {}, "twice"),
+        (["pada_0_0"], {"padding": True}, "all of them are padding"),
+        (["t_0_0"], {"notes": [note(0, 1)]}, "calls cover 1 sampled tokens, its .* has 2"),
+        (["t_0_0"], {"notes": [note(0, 3)]}, "out of the row's 2"),
+        (["t_0_0"], {"notes": [note(1, 1)]}, "empty"),
+        (["t_0_0"], {"notes": [note(0, 2, None)]}, "got no reward"),
+        (["t_0_0"], {"notes": [note(0, 2)], "mask": torch.tensor([[1, 0]])}, "zeros within the"),
     ],
 )
-def test_notes_that_do_not_fit_are_refused(notes: RowNotes, said: str) -> None:
+def test_rows_that_do_not_fit_are_refused(keys: list[str], given: Any, said: str) -> None:
     with pytest.raises(AlgorithmError, match=said):
-        keyed("t_0_0", notes=[notes])
-
-
-def test_a_call_over_a_tools_token_is_refused() -> None:
-    with pytest.raises(AlgorithmError, match="zeros within the call"):
-        keyed("t_0_0", notes=[note(0, 2)], mask=torch.tensor([[1, 0]]))
+        keyed(*keys, **given)
 
 
 @pytest.mark.parametrize(
@@ -378,14 +289,15 @@ def test_estimators_of_whole_rollouts_refuse_credits_that_tell_calls_apart(name:
         ESTIMATORS[name](inputs)
 
 
-def test_gae_without_a_critic_is_refused() -> None:
-    with pytest.raises(AlgorithmError, match="needs a critic's values"):
-        ESTIMATORS["gae"](Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2)))
-
-
-def test_gdpo_without_dimensions_is_refused() -> None:
-    inputs = Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2), reward_keys=["right"])
-    with pytest.raises(AlgorithmError, match="rollout 't_0' has no reward 'right'"):
-        ESTIMATORS["gdpo"](inputs)
-    with pytest.raises(AlgorithmError, match="needs rewards"):
-        ESTIMATORS["gdpo"](Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2)))
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("gae", {}, "needs a critic's values"),
+        ("gdpo", {"reward_keys": ["right"]}, "rollout 't_0' has no reward 'right'"),
+        ("gdpo", {}, "needs rewards"),
+    ],
+)
+def test_an_estimator_without_what_it_needs_is_refused(name: str, options: Any, said: str) -> None:
+    inputs = Inputs(keyed("t_0_0"), torch.ones(1), torch.zeros(1, 2), **options)
+    with pytest.raises(AlgorithmError, match=said):
+        ESTIMATORS[name](inputs)

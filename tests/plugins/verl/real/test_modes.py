@@ -4,11 +4,7 @@
 ``training/rollout_probs_diff_max``), every call must be accounted for, no process may be left.
 """
 
-import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -16,8 +12,6 @@ pytest.importorskip("verl")
 
 import torch
 from running import check, check_weights, run
-from stock_verl import as_hydra, write_prompts
-from verl_cpu import cpu_config
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -103,13 +97,6 @@ def test_kl_to_the_reference_policy(tmp_path):
     assert kl[0] < kl[1] < kl[2]
 
 
-@pytest.mark.parametrize("algorithm", ["reinforce++-baseline", "opo"])
-def test_estimators(tmp_path, algorithm):
-    ended = run(tmp_path, steps=2, algorithm=algorithm)
-    check(ended, [1, 2])
-    check_weights(ended)
-
-
 def test_rollout_correction_and_agents_that_crash(tmp_path):
     correction = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     ended = run(
@@ -123,38 +110,6 @@ def test_rollout_correction_and_agents_that_crash(tmp_path):
     check_weights(ended)
     assert 0 < ended.summary["rollouts_failed"] < ended.summary["rollouts"]
     assert ended.summary["calls_excluded"].get("failed_attempt", 0) > 0
-
-
-def test_stock_verl_with_its_own_agent_loop_and_command_line(tmp_path, tiny_model):
-    """The parts for the CPU serve people who use verl alone."""
-    prompts = write_prompts(tmp_path / "prompts.parquet", [f"Say {i}" for i in range(16)])
-    reward = tmp_path / "reward.py"
-    reward.write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):\n"
-        "    return sum(c.isdigit() for c in solution_str) / max(1, len(solution_str))\n"
-    )
-    config = cpu_config(
-        tiny_model,
-        data={"train_files": str(prompts), "val_files": str(prompts)},
-        reward={
-            "num_workers": 1,
-            "custom_reward_function": {"path": str(reward), "name": "compute_score"},
-        },
-        trainer={
-            "total_training_steps": 3,
-            "logger": ["file"],
-        },
-    )
-    metrics = tmp_path / "metrics.jsonl"
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "verl.trainer.main_ppo", *as_hydra(config)],
-        env=os.environ | {"VERL_FILE_LOGGER_PATH": str(metrics)},
-        cwd=tmp_path,
-        check=True,
-    )
-    lines = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
-    assert [line["training/global_step"] for line in lines] == [1, 2, 3]
-    assert all(line[DIFFERENCE] < 1e-5 for line in lines)
 
 
 def test_thirty_steps_learn(tmp_path):

@@ -1,5 +1,6 @@
 """Configurations laid on verl's own defaults, and looked at by verl; no Ray, no training."""
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 pytest.importorskip("verl")
 
+from tests.plugins.verl import test_configuration
+from tests.plugins.verl.test_configuration import OFTEN
 from verl_cpu import cpu_config
 
 import agl
@@ -17,17 +20,8 @@ from agl_verl.preflight import check_cluster, needs
 from agl_verl.run import verl_config
 
 ROOT = Path(__file__).parents[4]
+GUIDE = {**test_configuration.GUIDE, "trainer": {"n_gpus_per_node": 1, **OFTEN}}
 TASKS = [{"number": number} for number in range(64)]
-GUIDE = {
-    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
-    "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048},
-    "actor_rollout_ref": {
-        "rollout": {"name": "vllm", "n": 4, "multi_turn": {"format": "hermes"}},
-        "actor": {"ppo_mini_batch_size": 32, "optim": {"lr": 1e-6}},
-        "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
-    },
-    "trainer": {"n_gpus_per_node": 1, "test_freq": 32, "save_freq": 64, "total_epochs": 2},
-}
 
 
 def whole(config, tmp_path, train=TASKS, val=TASKS, **options):
@@ -88,15 +82,32 @@ def test_micro_batches_that_do_not_divide_the_rows_are_refused_before_the_start(
 
 
 @pytest.mark.timeout(240)  # composing takes seconds each time
-def test_every_algorithm_passes_verls_own_check(tmp_path, tiny_model):
-    from agl_verl.algorithms import ALGORITHMS
-    from agl_verl.trainer_mixin import check
+def test_every_algorithm_passes_verls_own_check_and_has_what_it_stands_for(tmp_path, tiny_model):
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_policy_loss_fn
+    from verl.trainer.ppo.utils import need_critic
+    from verl.utils.config import omega_conf_to_dataclass
 
+    from agl_verl.algorithms import ALGORITHMS
+    from agl_verl.trainer_mixin import check, register_estimators
+
+    register_estimators()
     config = json.loads(json.dumps(GUIDE))
-    config["algorithm"] = {"gdpo_reward_keys": ["primary"]}
+    config["algorithm"] = {}
+    config["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] = 1
+    config["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size_per_gpu"] = 1
     config["actor_rollout_ref"]["model"]["path"] = str(tiny_model)  # a critic's is looked at
-    for name in ALGORITHMS:
-        check(whole(config, tmp_path, algorithm=name))
+    with pytest.raises(ConfigError, match="set algorithm"):
+        check(whole(config, tmp_path, algorithm="gdpo"))
+    config["algorithm"] = {"gdpo_reward_keys": ["primary"]}
+    for name, algorithm in ALGORITHMS.items():
+        composed = whole(config, tmp_path, algorithm=name)
+        check(composed)
+        for key, value in algorithm.changes.items():
+            assert functools.reduce(lambda node, k: node[k], key.split("."), composed) == value
+        assert composed.algorithm.adv_estimator in ADV_ESTIMATOR_REGISTRY
+        assert need_critic(composed) == (name == "ppo")
+        actor = omega_conf_to_dataclass(composed.actor_rollout_ref.actor)
+        assert callable(get_policy_loss_fn(actor.policy_loss.loss_mode))
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])

@@ -16,7 +16,7 @@ a tiny random model learns only what a tiny model can::
 
 ``use_cpu`` sets two variables of verl's: ``VERL_USE_EXTERNAL_MODULES`` has each of its processes
 import ``verl_cpu.plugin``, which registers all of this, and ``VERL_PLATFORM=agl_cpu``
-chooses it. agl-verl knows nothing of it, and verl's own command line takes it as well.
+chooses it. agl-verl knows nothing of it.
 
 It refuses what it cannot do: tensor parallel inference, images, LoRA as an adapter, reward models,
 FSDP1 and Megatron.
