@@ -59,19 +59,13 @@ def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
 
     def run(algorithm, agent, *, store=None, resources=None, train=None, val=None, **options):
         store = store or agl.InMemoryLightningStore()
-        seed_prompt = agl.PromptTemplate(template=world.SEED_PROMPT)
-        agl.Trainer(
-            algorithm=algorithm,
-            strategy="shm",
-            n_runners=1,
-            store=store,
-            initial_resources=resources or {"prompt_template": seed_prompt},
-            **options,
-        ).fit(
-            agent,
-            world.make_tasks(1, 28, "train") if train is None else train,
-            val_dataset=world.make_tasks(1, 29, "val") if val is None else val,
-        )
+        if resources is None:
+            resources = {"prompt_template": agl.PromptTemplate(template=world.SEED_PROMPT)}
+        places = {"store": store, "initial_resources": resources, **options}
+        train = world.make_tasks(1, 28, "train") if train is None else train
+        val = world.make_tasks(1, 29, "val") if val is None else val
+        trainer = agl.Trainer(algorithm=algorithm, strategy="shm", n_runners=1, **places)
+        run.result = trainer.fit(agent, train, val_dataset=val)
         return store
 
     return run
@@ -80,13 +74,7 @@ def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
 @pytest.fixture
 def options(proposer: EchoLLM, tmp_path: Path) -> dict[str, Any]:
     """Small options of APO that reach the optimum of the planted problem."""
-    return {
-        "base_url": proposer.url,
-        "api_key": "none",
-        "gradient_model": "critic",
-        "apply_edit_model": "editor",
-        "beam_width": 2,
-        "branch_factor": 3,
-        "beam_rounds": 3,
-        "run_dir": str(tmp_path / "best"),
-    }
+    models = {"gradient_model": "critic", "apply_edit_model": "editor"}
+    sizes = {"beam_width": 2, "branch_factor": 3, "beam_rounds": 3}
+    places = {"base_url": proposer.url, "api_key": "none", "run_dir": str(tmp_path / "best")}
+    return {**models, **sizes, **places}

@@ -11,6 +11,7 @@ from agl_verl.algorithms import ALGORITHMS
 from agl_verl.configuration import Ours, check, read, with_algorithm
 
 # The example of the guide `docs/how-to/train-sql-agent.md`, with what it leaves out in words.
+OFTEN = {"test_freq": 32, "save_freq": 64, "total_epochs": 2}
 GUIDE = {
     "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
     "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048},
@@ -19,14 +20,25 @@ GUIDE = {
         "actor": {"ppo_mini_batch_size": 32, "optim": {"lr": 1e-6}},
         "model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"},
     },
-    "trainer": {
-        "n_gpus_per_node": 1,
-        "val_before_train": True,
-        "test_freq": 32,
-        "save_freq": 64,
-        "total_epochs": 2,
-    },
+    "trainer": {"n_gpus_per_node": 1, "val_before_train": True, **OFTEN},
 }
+
+
+# What configurations for verl commonly set besides.
+LAUNCHED = """
+actor_rollout_ref:
+  rollout: {tensor_model_parallel_size: 1, gpu_memory_utilization: 0.6}
+  rollout.log_prob_micro_batch_size_per_gpu: 4
+  rollout.engine_kwargs.vllm: {enable_auto_tool_choice: true, tool_call_parser: hermes}
+  actor: {ppo_micro_batch_size_per_gpu: 4, use_kl_loss: false, kl_loss_coef: 0.0, entropy_coeff: 0}
+  actor.clip_ratio_low: 0.2
+  actor.clip_ratio_high: 0.3
+  actor.fsdp_config: {param_offload: true, optimizer_offload: true}
+  ref: {log_prob_micro_batch_size_per_gpu: 8, fsdp_config: {param_offload: true}}
+  model: {use_remove_padding: true, enable_gradient_checkpointing: true}
+trainer: {critic_warmup: 0, logger: [console, wandb], project_name: p, nnodes: 1}
+trainer.experiment_name: e
+"""
 
 
 def refused(config, **options):
@@ -44,51 +56,9 @@ def test_the_guides_configuration_is_taken_as_it_stands():
     assert algorithm.config["algorithm"]["use_kl_in_reward"] is False
 
 
-def test_keys_of_launch_scripts_are_taken():
-    # What configurations for verl commonly set besides.
-    agl.VERL(
-        {
-            "actor_rollout_ref": {
-                "rollout": {
-                    "tensor_model_parallel_size": 1,
-                    "gpu_memory_utilization": 0.6,
-                    "log_prob_micro_batch_size_per_gpu": 4,
-                    "engine_kwargs": {
-                        "vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
-                    },
-                },
-                "actor": {
-                    "ppo_micro_batch_size_per_gpu": 4,
-                    "use_kl_loss": False,
-                    "kl_loss_coef": 0.0,
-                    "entropy_coeff": 0,
-                    "clip_ratio_low": 0.2,
-                    "clip_ratio_high": 0.3,
-                    "fsdp_config": {"param_offload": True, "optimizer_offload": True},
-                },
-                "ref": {
-                    "log_prob_micro_batch_size_per_gpu": 8,
-                    "fsdp_config": {"param_offload": True},
-                },
-                "model": {"use_remove_padding": True, "enable_gradient_checkpointing": True},
-            },
-            "trainer": {
-                "critic_warmup": 0,
-                "logger": ["console", "wandb"],
-                "project_name": "p",
-                "experiment_name": "e",
-                "nnodes": 1,
-            },
-        }
-    )
-
-
-def test_an_unknown_key_is_named_with_its_nearest():
-    message = refused({"actor_rollout_ref": {"rollout": {"gpu_memory_utilisation": 0.5}}})
-    assert message == (
-        "VERL config: actor_rollout_ref.rollout.gpu_memory_utilisation: unknown key. "
-        "Did you mean 'gpu_memory_utilization'?"
-    )
+def test_keys_of_launch_scripts_are_taken(tmp_path):
+    (tmp_path / "verl.yaml").write_text(LAUNCHED)
+    agl.VERL(str(tmp_path / "verl.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +72,12 @@ def test_an_unknown_key_is_named_with_its_nearest():
         ({"critic": {"model": {"fsdp_config": {"param_offload": True}}}}, "write critic.fsdp"),
         ({"agentlightning": {"port": 9999}}, "Trainer(llm_proxy={'port': ...})"),
         ({"agl": {"port": 9999}}, "Trainer(llm_proxy={'port': ...})"),
+        ("/nowhere.yaml", "'/nowhere.yaml' cannot be read"),
+        (
+            {"actor_rollout_ref": {"rollout": {"gpu_memory_utilisation": 0.5}}},
+            "VERL config: actor_rollout_ref.rollout.gpu_memory_utilisation: unknown key. "
+            "Did you mean 'gpu_memory_utilization'?",
+        ),
     ],
 )
 def test_what_would_have_no_effect_is_refused_with_what_to_write(config, says):
@@ -121,19 +97,10 @@ def test_dotted_keys_and_yaml_files_are_taken(tmp_path):
     assert agl.VERL(str(path)).config["trainer"] == expected["trainer"]
 
 
-def test_a_missing_file_is_named():
-    assert "'/nowhere.yaml' cannot be read" in refused("/nowhere.yaml")
-
-
 def test_free_sections_take_anything():
-    agl.VERL(
-        {
-            "actor_rollout_ref": {"model": {"override_config": {"x": {"y": 1}}}},
-            "ray_kwargs": {
-                "ray_init": {"address": "auto", "runtime_env": {"env_vars": {"A": "1"}}}
-            },
-        }
-    )
+    runtime = {"address": "auto", "runtime_env": {"env_vars": {"A": "1"}}}
+    models = {"actor_rollout_ref": {"model": {"override_config": {"x": {"y": 1}}}}}
+    agl.VERL({**models, "ray_kwargs": {"ray_init": runtime}})
 
 
 def test_rows_have_a_level_and_lengths():
