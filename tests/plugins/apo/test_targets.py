@@ -28,16 +28,11 @@ async def team(task: dict[str, Any], rollout: agl.Rollout, resources: agl.NamedR
     assert isinstance(planner, agl.PromptTemplate)
     assert isinstance(tool, agl.PromptTemplate)
     for name, text in (("planner", planner.format(**task)), ("booker", "Booked.")):
-        call = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.agent.name": name,
-            "gen_ai.prompt.0.role": "user",
-            "gen_ai.prompt.0.content": text,
-            "gen_ai.completion.0.role": "assistant",
-            "gen_ai.completion.0.content": f"I am the {name}.",
-            "gen_ai.response.id": f"{rollout.rollout_id}-{name}",
-        }
-        with agl.operation(name="chat", **call):
+        call = {"operation.name": "chat", "agent.name": name, "prompt.0.role": "user"}
+        call |= {"prompt.0.content": text, "completion.0.role": "assistant"}
+        call["completion.0.content"] = f"I am the {name}."
+        call["response.id"] = f"{rollout.rollout_id}-{name}"
+        with agl.operation(name="chat", **{f"gen_ai.{key}": call[key] for key in call}):
             pass
     return 0.5 * ("better" in planner.template) + 0.5 * ("better" in tool.template)
 
@@ -59,23 +54,23 @@ def improve(seen: list[dict[str, Any]]) -> Any:
     return reply
 
 
+OF_PLANNER, OF_TOOL = "the prompt of the planner", "the description of the tool get_rooms"
+
+
+def gepa(llm, tmp_path, **options):
+    targets, places = ["plan_prompt", "get_rooms"], {"run_dir": str(tmp_path), "base_url": llm.url}
+    return GEPA(api_key="none", targets=targets, **places, **options)
+
+
 def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_path) -> None:
     seen: list[dict[str, Any]] = []
     with EchoLLM(improve(seen)) as llm:
         algorithm = agl.APO(
-            base_url=llm.url,
-            api_key="none",
-            gradient_model="critic",
-            apply_edit_model="editor",
-            beam_width=2,
-            branch_factor=2,
-            beam_rounds=2,
-            targets={
-                "plan_prompt": "the prompt of the planner",
-                "get_rooms": "the description of the tool get_rooms",
-            },
+            **{"base_url": llm.url, "api_key": "none", "run_dir": str(tmp_path)},
+            **{"gradient_model": "critic", "apply_edit_model": "editor"},
+            **{"beam_width": 2, "branch_factor": 2, "beam_rounds": 2},
+            targets={"plan_prompt": OF_PLANNER, "get_rooms": OF_TOOL},
             agents={"plan_prompt": "planner"},
-            run_dir=str(tmp_path),
         )
         store = fit(algorithm, team, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
     assert algorithm.result.accepted
@@ -87,8 +82,8 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
     }
     assert algorithm.get_best_prompt("get_rooms").template == "Lists rooms better."
     critiques = [one["text"] for one in seen if one["model"] == "critic"]
-    of_planner = [text for text in critiques if "the prompt of the planner" in text]
-    of_tool = [text for text in critiques if "the description of the tool get_rooms" in text]
+    of_planner = [text for text in critiques if OF_PLANNER in text]
+    of_tool = [text for text in critiques if OF_TOOL in text]
     assert of_planner
     assert of_tool
     assert all("I am the planner." in text for text in of_planner)
@@ -99,9 +94,8 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
 def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit, tmp_path) -> None:
     def reflect(body: dict[str, Any]) -> str:
         asked.append(body)
-        what = (
-            "Lists rooms" if "Lists rooms" in body["messages"][0]["content"] else "Plan {request}"
-        )
+        is_tool = "Lists rooms" in body["messages"][0]["content"]
+        what = "Lists rooms" if is_tool else "Plan {request}"
         return f"```\n{what} {len(asked)}.\n```"
 
     @agl.rollout
@@ -111,14 +105,7 @@ def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit,
 
     asked: list[Any] = []
     with EchoLLM(reflect) as llm:
-        algorithm = GEPA(
-            base_url=llm.url,
-            api_key="none",
-            targets=["plan_prompt", "get_rooms"],
-            use_merge=True,
-            max_evaluations=600,
-            run_dir=str(tmp_path),
-        )
+        algorithm = gepa(llm, tmp_path, use_merge=True, max_evaluations=600)
         store = fit(algorithm, fickle, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
     found = PromptRuns()
     asyncio.run(found.take_entries(store))
@@ -141,19 +128,11 @@ def test_gepa_improves_several_prompts_too(fit, tmp_path) -> None:
         return f"```\n{'Lists rooms' if is_tool else 'Plan {request}'} better.\n```"
 
     with EchoLLM(reflect) as llm:
-        algorithm = GEPA(
-            base_url=llm.url,
-            api_key="none",
-            targets=["plan_prompt", "get_rooms"],
-            max_evaluations=300,
-            run_dir=str(tmp_path),
-        )
+        algorithm = gepa(llm, tmp_path, max_evaluations=300)
         fit(algorithm, team, resources=RESOURCES, train=tasks("train"), val=tasks("val"))
     assert algorithm.result.accepted
-    assert set(algorithm.result.prompts.values()) == {
-        "Lists rooms better.",
-        "Plan {request} better.",
-    }
+    prompts = {*algorithm.result.prompts.values()}
+    assert prompts == {"Lists rooms better.", "Plan {request} better."}
 
 
 def test_a_missing_key_is_named_in_whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,16 +62,9 @@ def test_what_models_put_around_a_prompt_is_taken_off(answer) -> None:
     assert bare(answer) == "New {a}"
 
 
-TASKS = [
-    {
-        "date": "2025-10-13",
-        "time": "16:30",
-        "needs": ["projector"],
-        "choice": "Nova",
-        "kind": "room",
-    },
-    {"date": "2025-10-14", "time": "09:00", "needs": ["phone"], "choice": "Orion", "kind": "room"},
-]
+FIRST = {"date": "2025-10-13", "time": "16:30", "needs": ["projector"], "choice": "Nova"}
+SECOND = {"date": "2025-10-14", "time": "09:00", "needs": ["phone"], "choice": "Orion"}
+TASKS = [{**task, "kind": "room"} for task in (FIRST, SECOND)]
 
 
 @pytest.mark.parametrize(
