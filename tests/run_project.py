@@ -72,6 +72,13 @@ def project(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+def succeeds(agl: Agl, *arguments: str) -> Any:
+    """The result of a command that ends well."""
+    result = agl(*arguments)
+    assert result.code == 0, result.err
+    return result
+
+
 def begin(agl: Agl, *overrides: str) -> str:
     """Run what the file says; the id of the run."""
     result = agl("run", "agl.yaml", *overrides)

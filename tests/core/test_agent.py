@@ -22,150 +22,106 @@ def run(agent: FunctionalLitAgent[Any], **resources: agl.ResourceUnion) -> Any:
     return agent.rollout("the task", resources, ROLLOUT)
 
 
-# --- injection
+RESOURCES = {"a": PROMPT, "b": MAIN}
+ALL = ["the task", MAIN, PROMPT, ROLLOUT]
 
 
-def test_parameters_are_filled_by_name():
-    @agl.rollout
-    def agent(task, llm, prompt_template, rollout, resources):
-        return [task, llm, prompt_template, rollout, resources]
-
-    resources = {"a": PROMPT, "b": MAIN, "c": SMALL}
-    assert run(agent, **resources) == ["the task", MAIN, PROMPT, ROLLOUT, resources]
-
-
-def test_parameters_are_filled_by_annotation():
-    @agl.rollout
-    def agent(
-        question: str,
-        model: agl.LLM,
-        template: agl.PromptTemplate,
-        this: agl.Rollout,
-        everything: agl.NamedResources,
-    ):
-        return [question, model, template, this, everything]
-
-    resources = {"a": PROMPT, "b": MAIN}
-    assert run(agent, **resources) == ["the task", MAIN, PROMPT, ROLLOUT, resources]
+def annotated(
+    question: str,
+    model: agl.LLM,
+    template: agl.PromptTemplate,
+    this: agl.Rollout,
+    everything: agl.NamedResources,
+):
+    return [question, model, template, this, everything]
 
 
-def test_string_and_optional_annotations_count():
-    @agl.rollout
-    def agent(
-        task: "dict[str, str]",
-        model: "agl.LLM | None",
-        template: Optional[agl.PromptTemplate],  # noqa: UP045
-        this: "agl.AttemptedRollout",
-    ):
-        return [model, template, this]
-
-    assert run(agent, a=PROMPT, b=MAIN) == [MAIN, PROMPT, ROLLOUT]
+def in_strings(
+    task: "dict[str, str]",
+    model: "agl.LLM | None",
+    template: Optional[agl.PromptTemplate],  # noqa: UP045
+    this: "agl.AttemptedRollout",
+):
+    return [model, template, this]
 
 
-def test_annotation_that_only_type_checkers_can_resolve_counts():
-    @agl.rollout
-    def agent(task: "NotImported", model: "types.ProxyLLM"):  # noqa: F821
-        return model
-
-    assert run(agent, b=MAIN) == MAIN
+def for_checkers_only(task: "NotImported", model: "types.ProxyLLM"):  # noqa: F821
+    return model
 
 
-def test_task_may_be_named_and_stand_anywhere():
-    @agl.rollout
-    def agent(llm, task):
-        return task
-
-    assert run(agent, llm=MAIN) == "the task"
+def two_models(task, planner: agl.LLM, critic: agl.LLM):
+    return planner, critic
 
 
-def test_resource_of_the_same_name_goes_before_the_first_of_the_kind():
-    @agl.rollout
-    def agent(task, planner: agl.LLM, critic: agl.LLM):
-        return planner, critic
-
-    assert run(agent, critic=SMALL, planner=MAIN) == (MAIN, SMALL)
+def with_default(task, llm: agl.LLM | None = None):
+    return llm
 
 
-def test_unknown_parameter_with_a_default_keeps_it_unless_a_resource_has_its_name():
-    @agl.rollout
-    def agent(task, style="plain", *args, temperature: float = 0.5, **kwargs):
-        return style, args, temperature, kwargs
-
-    assert run(agent, llm=MAIN) == ("plain", (), 0.5, {})
-    assert run(agent, style=PROMPT) == (PROMPT, (), 0.5, {})
+def style(task, style="plain", *args, temperature: float = 0.5, **kwargs):
+    return style, args, temperature, kwargs
 
 
-def test_missing_resource_keeps_the_default():
-    @agl.rollout
-    def agent(task, llm: agl.LLM | None = None):
-        return llm
+class Repeats:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
 
-    assert run(agent) is None
-
-
-def test_positional_only_and_keyword_only_parameters_work():
-    @agl.rollout
-    def agent(task, rollout, /, *, llm):
-        return task, rollout, llm
-
-    assert run(agent, x=MAIN) == ("the task", ROLLOUT, MAIN)
+    def __call__(self, task: str, model: agl.LLM) -> Any:
+        return task * self.factor, model
 
 
-def test_callable_objects_and_partials_become_agents():
-    class Agent:
-        def __init__(self, factor: int) -> None:
-            self.factor = factor
-
-        def __call__(self, task: str, model: agl.LLM) -> Any:
-            return task * self.factor, model
-
-    def function(factor: int, task: str, model: agl.LLM) -> Any:
-        return task * factor, model
-
-    assert run(agl.rollout(Agent(2)), x=MAIN) == ("the taskthe task", MAIN)
-    assert run(agl.rollout(functools.partial(function, 2)), x=MAIN) == ("the taskthe task", MAIN)
+def repeated(factor: int, task: str, model: agl.LLM) -> Any:
+    return task * factor, model
 
 
-# --- what is refused at decoration
+@pytest.mark.parametrize(
+    ("agent", "resources", "expected"),
+    [
+        (
+            lambda task, llm, prompt_template, rollout, resources: [
+                *(task, llm, prompt_template, rollout, resources)
+            ],
+            {**RESOURCES, "c": SMALL},
+            [*ALL, {**RESOURCES, "c": SMALL}],
+        ),
+        (annotated, RESOURCES, [*ALL, RESOURCES]),
+        (in_strings, RESOURCES, [MAIN, PROMPT, ROLLOUT]),
+        (for_checkers_only, {"b": MAIN}, MAIN),
+        (lambda llm, task: task, {"llm": MAIN}, "the task"),
+        # A resource of its name goes before the first of its kind.
+        (two_models, {"critic": SMALL, "planner": MAIN}, (MAIN, SMALL)),
+        # What nothing else fills keeps its default, unless a resource has its name.
+        (style, {"llm": MAIN}, ("plain", (), 0.5, {})),
+        (style, {"style": PROMPT}, (PROMPT, (), 0.5, {})),
+        (with_default, {}, None),
+        (lambda task, rollout, /, *, llm: (task, rollout, llm), {"x": MAIN}, (*ALL[::3], MAIN)),
+        (Repeats(2), {"x": MAIN}, ("the taskthe task", MAIN)),
+        (functools.partial(repeated, 2), {"x": MAIN}, ("the taskthe task", MAIN)),
+    ],
+    ids=[
+        *("names", "annotations", "strings", "checkers", "order", "name first", "default"),
+        *("named default", "missing", "kinds", "object", "partial"),
+    ],
+)
+def test_parameters_are_filled(agent, resources, expected):
+    assert run(agl.rollout(agent), **resources) == expected
 
 
-def test_parameter_that_nothing_can_fill_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"agent 'agent': nothing to pass for parameter 'model'"):
-
-        @agl.rollout
-        def agent(task, model):
-            return 0.0
+def no_model(task, model): ...
 
 
-def test_agent_without_a_task_is_refused():
-    with pytest.raises(ConfigError, match=r"first parameter is the task; got 'llm'"):
-
-        @agl.rollout
-        def agent(llm):
-            return 0.0
-
-    with pytest.raises(ConfigError, match=r"first parameter is the task; got no parameter"):
-
-        @agl.rollout
-        def nothing():
-            return 0.0
-
-
-def test_special_decorators_need_their_resource():
-    with pytest.raises(ConfigError, match=r"@llm_rollout 'agent': no parameter takes the llm"):
-
-        @agl.llm_rollout
-        def agent(task, prompt_template):
-            return 0.0
-
-    with pytest.raises(ConfigError, match=r"@prompt_rollout 'other'"):
-
-        @agl.prompt_rollout
-        def other(task, llm):
-            return 0.0
-
-
-# --- what is refused at run time
+@pytest.mark.parametrize(
+    ("decorate", "agent", "said"),
+    [
+        (agl.rollout, no_model, "agent 'no_model': nothing to pass for parameter 'model'"),
+        (agl.rollout, lambda llm: 0.0, "first parameter is the task; got 'llm'"),
+        (agl.rollout, lambda: 0.0, "first parameter is the task; got no parameter"),
+        (agl.llm_rollout, lambda task, prompt_template: 0.0, "@llm_rollout .*no parameter takes"),
+        (agl.prompt_rollout, lambda task, llm: 0.0, "@prompt_rollout '<lambda>'"),
+    ],
+)
+def test_function_that_cannot_be_an_agent_is_refused(decorate, agent, said):
+    with pytest.raises(ConfigError, match=said):
+        decorate(agent)
 
 
 def test_missing_resource_names_the_parameter_and_what_there_is():
@@ -175,31 +131,23 @@ def test_missing_resource_names_the_parameter_and_what_there_is():
 
     with pytest.raises(MissingResourceError) as caught:
         run(agent, prompt=PROMPT)
-    message = str(caught.value)
-    assert "agent 'agent': no resource for parameter 'llm', which wants a LLM" in message
-    assert "'prompt' (PromptTemplate)" in message
-    assert "initial_resources={'llm': ...}" in message
+    for said in (
+        "agent 'agent': no resource for parameter 'llm', which wants a LLM",
+        "'prompt' (PromptTemplate)",
+        "initial_resources={'llm': ...}",
+    ):
+        assert said in str(caught.value)
     with pytest.raises(MissingResourceError, match="the rollout's resources: none"):
         run(agent)
 
 
 def test_two_models_are_told_apart_by_name_only():
-    @agl.rollout
-    def agent(task, planner: agl.LLM, critic: agl.LLM):
-        return 0.0
-
     with pytest.raises(MissingResourceError, match=r"'critic'.*each goes by its name"):
-        run(agent, planner=MAIN, other=SMALL)
-
-
-# --- proxies
+        run(agl.rollout(two_models), planner=MAIN, other=SMALL)
 
 
 def test_proxy_becomes_a_plain_llm_of_the_attempt():
-    @agl.rollout
-    def agent(task, llm, resources):
-        return llm, resources
-
+    agent = agl.rollout(lambda task, llm, resources: (llm, resources))
     llm, resources = run(agent, main=PROXY)
     assert type(llm) is agl.LLM
     assert llm.endpoint == "http://gateway/rollout/ro-1/attempt/at-1/v1"
@@ -208,14 +156,8 @@ def test_proxy_becomes_a_plain_llm_of_the_attempt():
 
 
 def test_proxy_is_kept_when_asked_for():
-    @agl.llm_rollout(strip_proxy=False)
-    def agent(task, llm):
-        return llm
-
+    agent = agl.llm_rollout(strip_proxy=False)(lambda task, llm: llm)
     assert run(agent, main=PROXY) is PROXY
-
-
-# --- the decorated object
 
 
 def test_decorated_function_is_still_callable():
@@ -251,62 +193,44 @@ async def test_callable_object_with_async_call_is_async():
     assert await agent.rollout_async("x", {}, ROLLOUT) == 1.0
 
 
-# --- classes
+def agent_with(*methods: str) -> agl.LitAgent[str]:
+    """An agent of a class with these methods; those whose names end so are coroutines."""
+
+    def made(name):
+        async def coroutine(self, task, resources, rollout): ...
+        def plain(self, task, resources, rollout): ...
+
+        function = coroutine if name.endswith("_async") else plain
+        function.__name__ = name
+        return function
+
+    return type("Agent", (agl.LitAgent,), {name: made(name) for name in methods})()
 
 
-def method_name(agent: agl.LitAgent[Any], mode: Any) -> str:
-    return agent.rollout_method(mode).__name__
+VALIDATES, ANY = "validation_rollout_async", "rollout_async"
 
 
-def test_mode_chooses_the_most_specific_method():
-    class Agent(agl.LitAgent[str]):
-        def rollout(self, task, resources, rollout):
-            return 0.0
-
-        def training_rollout(self, task, resources, rollout):
-            return 1.0
-
-    agent = Agent()
-    assert method_name(agent, "train") == "training_rollout"
-    assert [method_name(agent, mode) for mode in ("val", "test", None)] == ["rollout"] * 3
-    assert not agent.is_async()
-
-
-def test_coroutine_method_goes_before_the_plain_one():
-    class Agent(agl.LitAgent[str]):
-        def rollout(self, task, resources, rollout):
-            return 0.0
-
-        async def rollout_async(self, task, resources, rollout):
-            return 0.0
-
-        async def validation_rollout_async(self, task, resources, rollout):
-            return 0.0
-
-    assert method_name(Agent(), "train") == "rollout_async"
-    for mode in ("val", "test"):
-        assert method_name(Agent(), mode) == "validation_rollout_async"
-    assert Agent().is_async()
-
-
-def test_agent_that_is_async_in_one_mode_only_is_not_async():
-    class Agent(agl.LitAgent[str]):
-        async def training_rollout_async(self, task, resources, rollout):
-            return 0.0
-
-        def validation_rollout(self, task, resources, rollout):
-            return 0.0
-
-    assert not Agent().is_async()
+@pytest.mark.parametrize(
+    ("methods", "chosen", "is_async"),
+    [
+        (
+            ["rollout", "training_rollout"],
+            {"train": "training_rollout", **dict.fromkeys(("val", "test", None), "rollout")},
+            False,
+        ),
+        (["rollout", ANY, VALIDATES], {"train": ANY, "val": VALIDATES, "test": VALIDATES}, True),
+        (["training_rollout_async", "validation_rollout"], {}, False),
+    ],
+)
+def test_mode_chooses_the_most_specific_method_and_a_coroutine_first(methods, chosen, is_async):
+    agent = agent_with(*methods)
+    assert {mode: agent.rollout_method(mode).__name__ for mode in chosen} == chosen
+    assert agent.is_async() == is_async
 
 
 def test_agent_without_a_method_for_the_mode_is_refused():
-    class Agent(agl.LitAgent[str]):
-        def training_rollout(self, task, resources, rollout):
-            return 0.0
-
     with pytest.raises(ConfigError, match=r"'Agent' has no rollout for mode 'val'.*rollout_async"):
-        Agent().rollout_method("val")
+        agent_with("training_rollout").rollout_method("val")
 
 
 def test_subclass_need_not_call_the_base_constructor():
@@ -327,20 +251,15 @@ def test_subclass_need_not_call_the_base_constructor():
 
 
 def test_tracer_is_the_runners_outside_of_a_rollout():
-    @agl.rollout
-    def agent(task):
-        return 0.0
-
-    tracer = agl.DummyTracer()
+    agent, tracer = agl.rollout(lambda task: 0.0), agl.DummyTracer()
     runner = agl.LitAgentRunner(tracer)
     with runner.run_context(agent=agent, store=agl.InMemoryLightningStore()):
-        assert agent.runner is runner
-        assert agent.tracer is tracer
+        assert (agent.runner, agent.tracer) == (runner, tracer)
 
 
 def test_parameters_of_other_names_are_filled_by_their_order():
     class Agent(agl.LitAgent[str]):
-        def rollout(self, t, res, ro):  # type: ignore
+        def rollout(self, t, res, ro):
             return [t, res, ro]
 
     assert Agent().rollout_method("val")("t", {}, ROLLOUT) == ["t", {}, ROLLOUT]
@@ -363,22 +282,21 @@ def test_bare_address_of_the_gateway_is_warned_about_once(caplog):
 
 
 def test_run_that_lacks_a_resource_is_refused_before_it_starts():
-    @agl.rollout
-    def needs_llm(task: str, llm: agl.LLM) -> float:
+    def never(*given):
         raise AssertionError("it must not run")
 
+    needs_llm = agl.rollout(lambda task, llm: never())
     trainer = agl.Trainer(strategy="shm", n_runners=1)
     with pytest.raises(MissingResourceError, match="no resource for parameter 'llm'"):
         trainer.dev(needs_llm, ["x"])
 
-    class Publishes(agl.Baseline):
-        publishes = (agl.LLM,)
-
     @agl.rollout
     def needs_prompt(task: str, llm: agl.LLM, prompt: agl.PromptTemplate) -> float:
-        raise AssertionError("it must not run")
+        return never()
 
-    trainer = agl.Trainer(algorithm=Publishes(), strategy="shm", n_runners=1)
+    publishes = agl.Baseline()
+    publishes.publishes = (agl.LLM,)
+    trainer = agl.Trainer(algorithm=publishes, strategy="shm", n_runners=1)
     with pytest.raises(MissingResourceError, match="no resource for parameter 'prompt'"):
         trainer.fit(needs_prompt, ["x"])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.run_project import succeeds
 
 AGENT = """
 import agl
@@ -171,8 +172,7 @@ def test_verb_of_a_plugin_that_is_no_command_is_refused(agl, install):
 
 
 def test_run_trains_and_leaves_a_store_and_its_configuration(agl, project):
-    result = agl("run", "agl.yaml")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "agl.yaml")
     # In the words of agl-inspect, or where it is not installed in plain ones.
     said = result.out
     for words in (
@@ -190,8 +190,7 @@ def test_run_trains_and_leaves_a_store_and_its_configuration(agl, project):
 
 
 def test_dev_needs_no_algorithm_and_overrides_hold(agl, project):
-    result = agl("dev", "agl.yaml", "algorithm=not-installed-here", "run_dir=elsewhere")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "dev", "agl.yaml", "algorithm=not-installed-here", "run_dir=elsewhere")
     assert "2 succeeded, 1 failed" in result.out
     assert (project / "elsewhere" / "store.db").is_file()
     assert not (project / "out").exists()
@@ -300,13 +299,11 @@ def test_config_refuses_options_that_a_constructor_refuses(agl, project):
 
 def test_several_runs_of_one_machine_need_no_port(agl, project):
     with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 4747)):
-        result = agl("run", "agl.yaml", "strategy=cs")
-        assert result.code == 0, result.err
+        succeeds(agl, "run", "agl.yaml", "strategy=cs")
 
 
 def test_config_is_printed_with_defaults_and_without_secrets(agl, project):
-    result = agl("config", "agl.yaml", "algorithm.n_epochs=3")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "config", "agl.yaml", "algorithm.n_epochs=3")
     resolved = yaml.safe_load(result.out)
     assert resolved["algorithm"]["n_epochs"] == 3
     assert resolved["tracer"]["type"] == "otel"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.run_project import AGENT, LEARN, begin, stored
+from tests.run_project import AGENT, LEARN, begin, stored, succeeds
 
 from agl_runs.local_runs import runs_here, runs_in
 from agl_runs.records import RunStart
@@ -33,8 +33,7 @@ def test_run_that_stops_says_how_it_goes_on_and_does(agl, project):
         f"run {run_id} stopped: told to stop",
         f"to go on: agl run --resume {run_id}",
     ]
-    result = agl("run", "--resume", run_id, "algorithm.stop_after=null", "--force")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "--resume", run_id, "algorithm.stop_after=null", "--force")
     assert "to go on" not in result.err
     record, metrics = stored(run_id), Path("agl-runs") / run_id / "metrics.jsonl"
     assert (record["status"], len(record["generations"])) == ("finished", 2)
@@ -50,8 +49,7 @@ def test_run_that_stops_says_how_it_goes_on_and_does(agl, project):
 def test_newest_run_goes_on_where_none_is_named(agl):
     begin(agl, "algorithm.steps=1")
     second = begin(agl, "algorithm.steps=1")
-    result = agl("run", "agl.yaml", "--resume", "algorithm.steps=2")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "agl.yaml", "--resume", "algorithm.steps=2")
     assert f"run: {second}\n" in result.err
     assert "algorithm.steps: 1 then, 2 now" in result.err
 
@@ -65,8 +63,7 @@ def test_newest_run_that_has_not_come_to_its_end_goes_on(agl):
     start = RunStart(run_id="running", algorithm="learn", host="elsewhere", pid=1)
     asyncio.run(begin_run(store, start))
     asyncio.run(store.close())
-    result = agl("run", "--resume")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "--resume")
     assert f"run: {stopped}\n" in result.err
 
 
@@ -81,8 +78,7 @@ def test_newest_run_that_has_not_come_to_its_end_goes_on(agl):
 )
 def test_run_goes_on_in_whatever_order_file_and_overrides_stand(agl, arguments):
     run_id = begin(agl)
-    result = agl("run", *arguments)
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", *arguments)
     assert f"run: {run_id}\n" in result.err
     assert stored(run_id)["config"]["algorithm"]["steps"] == 3
 
@@ -107,8 +103,7 @@ def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl, name):
     first = begin(agl)
     begin(agl)
     names = {"id": first, "end of the id": first[-4:], "folder": f"agl-runs/{first}"}
-    result = agl("run", "--resume", names[name])
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "--resume", names[name])
     assert f"run: {first}\n" in result.err
 
 
@@ -116,8 +111,7 @@ def test_run_is_found_in_the_store_that_the_file_names(agl):
     store = "store={type: sqlite, path: kept.db}"
     run_id = begin(agl, store)
     assert agl("run", "agl.yaml", "--resume", run_id).code == 2
-    result = agl("run", "agl.yaml", store, "--resume", run_id)
-    assert result.code == 0, result.err
+    succeeds(agl, "run", "agl.yaml", store, "--resume", run_id)
     (run,) = runs_in(Path("kept.db"))
     assert (run.run_id, len(run.generations)) == (run_id, 2)
 
@@ -146,8 +140,7 @@ def test_run_that_would_be_another_is_refused_and_forced(agl, project, change, w
     )
     assert (project / "agl-runs" / run_id / "config.yaml").read_text() == before
     assert len(stored(run_id)["generations"]) == 1
-    result = agl("run", "--resume", run_id, *options, "--force")
-    assert result.code == 0, result.err
+    succeeds(agl, "run", "--resume", run_id, *options, "--force")
     (difference,) = stored(run_id)["generations"][1]["differences"]
     assert re.fullmatch(words, difference)
 
@@ -176,8 +169,9 @@ def test_configuration_with_a_hidden_secret_asks_for_the_file(agl):
     result = agl("run", "--resume", run_id)
     assert result.code == 2
     assert "algorithm.api_key was hidden when it was written" in result.err
-    result = agl("run", "agl.yaml", "algorithm.api_key=sk-0123456789abcdef0123", "--resume", run_id)
-    assert result.code == 0, result.err
+    succeeds(
+        agl, "run", "agl.yaml", "algorithm.api_key=sk-0123456789abcdef0123", "--resume", run_id
+    )
 
 
 def rollouts_in(folder: Path) -> int:
@@ -192,8 +186,7 @@ def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl, project)
     result = agl("run", "--resume", run_id)
     assert result.code == 2
     assert f"run {run_id!r} is here several times, in {project}" in result.err
-    result = agl("run", "--resume", str(copy), "algorithm.stop_after=null", "--force")
-    assert result.code == 0, result.err
+    succeeds(agl, "run", "--resume", str(copy), "algorithm.stop_after=null", "--force")
     assert (rollouts_in(folder), rollouts_in(copy)) == (2, 4)
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
     (run,) = runs_in(copy / "store.db")
@@ -220,8 +213,7 @@ def test_project_that_was_moved_or_copied_goes_on_where_it_is(
     for module in ("runs_agent", "runs_learn"):
         sys.modules.pop(module, None)
     names = [run_id if word == "RUN" else word for word in how]
-    result = agl("run", *names, "algorithm.steps=2")
-    assert result.code == 0, result.err
+    succeeds(agl, "run", *names, "algorithm.steps=2")
     assert rollouts_in(second / "agl-runs" / run_id) == 4
     assert Path(sys.modules["runs_agent"].__file__ or "").parent == second
     assert stored(run_id)["folder"] == str(second / "agl-runs" / run_id)
@@ -262,8 +254,7 @@ def test_run_goes_on_with_another_strategy(agl, project):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     others = ("algorithm.stop_after=null", "--force")
-    result = agl("run", "--resume", "strategy.type=cs", f"strategy.server_port={port}", *others)
-    assert result.code == 0, result.err
+    succeeds(agl, "run", "--resume", "strategy.type=cs", f"strategy.server_port={port}", *others)
     (_, start) = stored(run_id)["generations"]
     assert start["differences"] == [
         "strategy.type: shm then, cs now",
@@ -301,8 +292,7 @@ def test_run_goes_on_where_its_paths_are_meant(agl, project, monkeypatch):
     (project / "other").mkdir()
     monkeypatch.chdir(project / "other")
     sys.modules.pop("runs_learn")
-    result = agl("run", "--resume", str(project / "agl-runs" / run_id))
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "--resume", str(project / "agl-runs" / run_id))
     assert f"working directory: {project}\n" in result.err
 
 

@@ -165,9 +165,6 @@ def test_planning_builds_nothing():
     assert plan.options == {"n": -1}
 
 
-# --- values and overrides
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-6", 1e-6), ("4", 4), ("-2.5E3", -2500.0), ("[a, 1]", ["a", 1]), ("", None), ("a", "a")],
@@ -258,8 +255,6 @@ def test_secrets_are_redacted_and_vocabulary_is_not():
         "url": "postgres://me:***@host/db",
     }
 
-
-# --- the file
 
 AGENT = """
 import agl

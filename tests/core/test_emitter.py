@@ -31,9 +31,6 @@ def reward_span(value: float, **fields: Any) -> agl.Span:
     return agl.Span.from_core_fields(span).model_copy(update=fields)
 
 
-# --- rewards
-
-
 def test_reward_is_written_under_the_published_keys():
     span = agl.emit_reward(0.5, attributes={"meta": {"step": 3}}, propagate=False)
     assert span.name == AGL_ANNOTATION
@@ -121,9 +118,6 @@ def test_rewards_of_older_spans_are_read():
     assert not agl.is_reward_span(plain)
 
 
-# --- annotations, messages, objects, exceptions
-
-
 @pytest.mark.parametrize("value", [None, object(), math.nan])
 def test_annotation_refuses_what_a_span_cannot_hold(value):
     with pytest.raises(ValueError, match="attribute 'a'"):
@@ -182,9 +176,6 @@ async def test_exception_is_recorded_with_its_traceback():
     assert span.status.status_code == "OK"
 
 
-# --- without a tracer
-
-
 @pytest.mark.parametrize(
     ("emit", "what"),
     [
@@ -204,9 +195,6 @@ def test_every_span_is_logged_when_asked_for(monkeypatch, caplog):
     with caplog.at_level("INFO", "agl"):
         agl.emit_reward(0.5, propagate=False)
     assert "agentlightning.reward.0.value" in caplog.text
-
-
-# --- operations
 
 
 async def test_decorated_function_records_arguments_and_result():
@@ -360,9 +348,6 @@ def test_generator_functions_are_refused():
         @agl.operation
         def numbers():
             yield 1
-
-
-# --- objects of 0.3
 
 
 def object_span_of_0_3(kind: str, literal: str) -> agl.Span:

@@ -3,12 +3,12 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.execution.base import AT_WORK
@@ -187,5 +187,5 @@ agl.Trainer(algorithm="baseline", strategy="cs", n_runners=1).fit(agent, [1])
 
 
 def test_runner_starts_where_a_fork_has_reset_the_wakeup_descriptor():
-    run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    run = python("-c", FORKED)
     assert run.returncode == 0, run.stderr

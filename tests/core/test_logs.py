@@ -2,25 +2,14 @@
 
 import logging
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.utils.logs import setup_logging
 from agl_runs.baseline import Baseline
-
-
-@pytest.fixture(autouse=True)
-def log_as_it_was():
-    logger = logging.getLogger("agl")
-    before = list(logger.handlers), logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
-    logging.getLogger("agl_http").setLevel(logging.NOTSET)
-    logger.setLevel(before[1])
 
 
 @agl.rollout
@@ -99,8 +88,7 @@ def test_what_an_agent_raises_is_one_line_that_no_terminal_obeys(capsys):
 
 
 def test_a_forked_process_logs_although_a_thread_held_the_terminal():
-    command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = python("-W", "ignore", "-c", FORKS, timeout=60, check=True)
     assert "from the child" in done.stderr
 
 
@@ -139,10 +127,7 @@ logging.getLogger("agl.x").warning("ro-%s", "0123456789" * 12)
 
 
 def logged(**env: str) -> list[str]:
-    run = subprocess.run(
-        [sys.executable, "-c", LOG], env=env, capture_output=True, text=True, check=True
-    )
-    return run.stderr.splitlines()
+    return python("-c", LOG, env=env, check=True).stderr.splitlines()
 
 
 def test_where_no_terminal_is_a_record_is_one_line():

@@ -61,13 +61,17 @@ def test_what_the_algorithm_says_of_a_rollout_stays():
     assert two.metadata == {"run": "r", "generation": 1, "step": 4}
 
 
-@pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_run_that_fails_says_why(strategy):
+class AtOnce(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        raise RuntimeError("it broke")
+
+
+@pytest.mark.parametrize("algorithm", [Toy(fails=True), AtOnce()], ids=["later", "at once"])
+@pytest.mark.parametrize(("strategy", "port"), [("shm", None), ("cs", 0)])
+def test_run_that_fails_says_why(strategy, port, algorithm):
     store = SqliteLightningStore("kept.db")
-    trainer = agl.Trainer(
-        algorithm=Toy(fails=True), store=store, strategy=strategy, port=_port(strategy)
-    )
-    with pytest.raises(AlgorithmError) as caught:
+    trainer = agl.Trainer(algorithm=algorithm, store=store, strategy=strategy, port=port)
+    with pytest.raises(AlgorithmError, match="it broke") as caught:
         trainer.fit(agent, [1])
     (run,) = runs_of(store)
     assert run.status == "failed"
@@ -241,23 +245,6 @@ def test_a_path_is_the_same_where_it_is_or_as_it_lies_from_the_run(model, is_sam
     # Of before folders were noted, and this was safe to change.
     unknown = {"options": {**old["options"], "progress": "lines"}}
     assert bool(shape_changes(unknown, new, Steps())) == (model != "/old/a/m")
-
-
-@pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_algorithm_that_raises_at_once_ends_the_run(strategy):
-    class AtOnce(agl.Algorithm):
-        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-            raise RuntimeError("at once")
-
-    store = agl.InMemoryLightningStore()
-    trainer = agl.Trainer(algorithm=AtOnce(), store=store, strategy=strategy, port=_port(strategy))
-    with pytest.raises(AlgorithmError, match="at once"):
-        trainer.fit(agent, [1])
-    assert runs_of(store)[0].status == "failed"
-
-
-def _port(strategy: str) -> int | None:
-    return 0 if strategy == "cs" else None
 
 
 @pytest.mark.parametrize(

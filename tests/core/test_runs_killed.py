@@ -6,12 +6,12 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests import interpreter
 
 import agl
 from agl.errors import ConfigError
@@ -36,9 +36,7 @@ def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path):
 
 
 def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = interpreter.started("-c", "input()", stderr=subprocess.DEVNULL)
     store = agl.InMemoryLightningStore()
     about: dict[str, Any] = {"algorithm": "toy", "folder": str(tmp_path / "not-made")}
     start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), **about)
@@ -57,6 +55,11 @@ def test_run_of_another_machine_goes_on_and_says_what_nobody_knows():
     fit(store, run="a", resume=True)
     (difference,) = runs_of(store)[0].generations[1].differences
     assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
+
+
+def run_of(pid: int, start_time: float, **about: Any) -> agl.Run:
+    start = RunGeneration(number=1, start_time=start_time, pid=pid, host=platform.node())
+    return agl.Run(run_id="a", algorithm="toy", create_time=0.0, generations=[start], **about)
 
 
 KILLED = """
@@ -169,14 +172,7 @@ def test_run_whose_process_was_killed_is_shown_as_died_and_goes_on(is_reaped):
 
 def test_zombie_that_left_no_lock_is_dead():
     process = started("print('here', flush=True); input()")
-    run = agl.Run(
-        run_id="a",
-        algorithm="toy",
-        create_time=0.0,
-        generations=[
-            RunGeneration(number=1, start_time=time.time(), pid=process.pid, host=platform.node())
-        ],
-    )
+    run = run_of(process.pid, time.time())
     assert folders.is_alive(run)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -187,20 +183,14 @@ def test_zombie_that_left_no_lock_is_dead():
 @pytest.mark.parametrize("behind", [0.0, 60.0, 86_400.0])
 def test_run_that_holds_its_folder_is_alive_whatever_clock_its_store_has(tmp_path, behind):
     process = started(HOLDING)
-    start = RunGeneration(
-        number=1, start_time=time.time() - behind, pid=process.pid, host=platform.node()
-    )
-    run = agl.Run(run_id="a", algorithm="toy", create_time=0.0, folder="held", generations=[start])
+    run = run_of(process.pid, time.time() - behind, folder="held")
     assert folders.shown_status(run) == "running"
     process.communicate(b"\n")
     assert folders.shown_status(run) == "died"
 
 
 def test_a_look_whether_a_run_lives_keeps_no_trainer_out(tmp_path):
-    start = RunGeneration(number=1, start_time=0.0, pid=os.getpid(), host=platform.node())
-    run = agl.Run(
-        run_id="a", algorithm="toy", create_time=0.0, folder=str(tmp_path), generations=[start]
-    )
+    run = run_of(os.getpid(), 0.0, folder=str(tmp_path))
     lock = tmp_path / "trainer.lock"
     lock.write_text("4711")  # of a trainer that was killed
     with lock.open() as other_look, ThreadPoolExecutor(1) as pool:

@@ -1,7 +1,6 @@
 """The core where the functions of POSIX are not: on Windows, or nearly."""
 
-import subprocess
-import sys
+from tests.interpreter import python
 
 SCRIPT = """
 import importlib, logging, os, pkgutil, signal, sys, types
@@ -41,6 +40,5 @@ print(agl.Trainer(strategy="shm", run="first").dev(agent, [1]).rollouts)
 
 
 def test_the_core_is_imported_and_runs_without_the_functions_of_posix(tmp_path):
-    command = [sys.executable, "-W", "error", "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = python("-W", "error", "-c", SCRIPT, cwd=tmp_path)
     assert done.stdout == "{'succeeded': 1}\n", done.stderr

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests import interpreter
 
 import agl
 from agl.errors import StoppedError
@@ -65,8 +66,6 @@ def runs_of(store: Any) -> list[agl.Run]:
 
 def started(script: str) -> "subprocess.Popen[bytes]":
     """A process that runs a script, which has said a line and waits for another."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = interpreter.started("-c", script)
     assert process.stdout.readline() == b"here\n"
     return process

@@ -343,9 +343,6 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-# --- that these tests would notice
-
-
 @pytest.mark.parametrize(
     "source", ["1 / 0", "import warnings\nwarnings.warn('old')", "print(2)\n#> 3\n"]
 )

@@ -24,14 +24,6 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request, tmp_path):
-    in_memory = request.param == "memory"
-    made = agl.InMemoryLightningStore() if in_memory else agl.SqliteLightningStore(tmp_path / "s")
-    yield made
-    await made.close()
-
-
 def span(started: agl.AttemptedRollout, **fields: Any) -> Span:
     ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
     return Span.from_attributes(**{"attributes": {}, **ids, **fields})

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import pytest
-
 import agl
 from agl.errors import StoreError
 from agl.execution.base import ThreadingEvent
@@ -18,10 +16,14 @@ from agl_server.routes import StoreRoutes
 from agl_sqlite.writer import return_claims
 
 
-async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:
-    """Two claims; the rollout of the first was cancelled in this moment."""
+async def queue_two(store: agl.LightningStore) -> None:
     for task in (1, 2):
         await store.enqueue_rollout(task)
+
+
+async def two_claimed(store: agl.LightningStore) -> Sequence[agl.AttemptedRollout]:
+    """Two claims; the rollout of the first was cancelled in this moment."""
+    await queue_two(store)
     claimed = await store.dequeue_many_rollouts(limit=2, worker_id="w")
     await store.update_rollout(claimed[0].rollout_id, status="cancelled")
     return claimed
@@ -49,16 +51,12 @@ async def test_one_that_the_store_refuses_keeps_no_other():
                 raise StoreError("disk full")
             return await super().update_rollout(rollout_id, *args, **kwargs)
 
-    store = Refuses()
-    for task in (1, 2):
-        await store.enqueue_rollout(task)
+    await queue_two(store := Refuses())
     claimed = await store.dequeue_many_rollouts(limit=2)
     for one in claimed:
         await release_claim(store, one)
-    assert [rollout.status for rollout in await store.query_rollouts()] == [
-        "preparing",
-        "requeuing",
-    ]
+    left = [rollout.status for rollout in await store.query_rollouts()]
+    assert left == ["preparing", "requeuing"]
 
 
 async def test_what_somebody_else_runs_by_now_is_left_alone(memory_store):
@@ -85,9 +83,7 @@ async def test_server_gives_back_all_that_a_client_left():
         async def receive(self) -> dict[str, str]:
             return {"type": "http.disconnect"}
 
-    store = Cancels()
-    for task in (1, 2):
-        await store.enqueue_rollout(task)
+    await queue_two(store := Cancels())
     body = wire.DequeueBody(limit=2, worker_id="w", wait_seconds=5)
     routes: Any = StoreRoutes(store)
     assert await routes._claimed(Gone(), body, ()) is None
@@ -99,8 +95,7 @@ async def test_client_gives_back_all_that_it_claimed():
     server = agl.LightningStoreServer(store, port=0)
     await server.start()
     client: Any = agl.LightningStoreClient(server.endpoint)
-    for task in (1, 2):
-        await store.enqueue_rollout(task)
+    await queue_two(store)
     # The claim was carried out under this key, and its answer lost.
     body = {"claim": {"limit": 2, "worker_id": "w", "key": "lost"}}
     await client._transport.post("/turn", body, key="lost")
@@ -112,17 +107,10 @@ async def test_client_gives_back_all_that_it_claimed():
     await server.close()
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(kind, tmp_path):
-    store: Any = (
-        agl.InMemoryLightningStore()
-        if kind == "memory"
-        else agl.SqliteLightningStore(tmp_path / "agl.db")
-    )
+async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(store):
     claimed = await two_claimed(store)
     await store._write(lambda tables, now: return_claims(tables, now, claimed))
     await check_given_back(store)
-    await store.close()
 
 
 class SetMeanwhile(ThreadingEvent):
@@ -143,10 +131,7 @@ async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(memory_s
     await memory_store.enqueue_rollout(2)
     event = SetMeanwhile()
     event.looks = -1  # `turn` looks before it asks, too
-    end = AttemptEnd(
-        rollout_id=claimed[0].rollout_id,
-        attempt_id=claimed[0].attempt.attempt_id,
-        status="succeeded",
-    )
+    ids = {"rollout_id": claimed[0].rollout_id, "attempt_id": claimed[0].attempt.attempt_id}
+    end = AttemptEnd(**ids, status="succeeded")
     turn = await Claims(memory_store, "w", event, 9).turn([], end, more=True)
     assert [one.input for one in turn.claimed] == [2]

@@ -3,22 +3,10 @@ import threading
 import time
 import weakref
 
-import pytest
-
 from agl.store.memory import InMemoryLightningStore
 from agl.types import RolloutConfig
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.writer import Job
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request, tmp_path):
-    if request.param == "memory":
-        store = InMemoryLightningStore(scan_interval_seconds=0.05)
-    else:
-        store = SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
-    yield store
-    await store.close()
 
 
 async def test_claim_cancelled_in_the_same_moment_loses_nothing(store):

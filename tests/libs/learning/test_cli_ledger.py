@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.run_project import succeeds
 
 Agl = Callable[..., Any]
 
@@ -46,8 +47,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_a_run_ends_with_its_ledger(agl, project):
-    result = agl("run", "agl.yaml")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "agl.yaml")
     _, _, ledger = result.out.partition("ledger       the last 10 of 12 steps\n")
     lines = [line.split() for line in ledger.splitlines()[2:13]]
     assert lines[0][:4] == ["3", "train", "1", "0"]

@@ -34,9 +34,6 @@ class Runners:
         return self.keys.get(after, "first")
 
 
-# --- with refills
-
-
 @pytest.fixture
 def runners(collected, ended):
     """What comes of the tasks that are asked for: per group, the rewards of its rollouts."""
@@ -116,9 +113,6 @@ async def test_what_a_model_has_to_say_of_the_rows_counts_and_is_asked_beside_th
     # Rewards less penalties are 1 and 0.9: the group teaches something, and none is drawn for it.
     assert len(asked.asked) == 1
     assert threading.main_thread() not in threads
-
-
-# --- ahead of the step
 
 
 def sampled_by(one, *versions):

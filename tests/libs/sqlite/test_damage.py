@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,6 @@ from agl.types import Document, Failure, RolloutConfig, Span
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "agl.db"
 
 
 def overwrite(path: Path, text: str, change: bytes) -> None:
@@ -47,13 +40,12 @@ async def fill(path: Path, count: int = 2) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "change"), [("succeeded", b"X"), ("succeeded", b"\xff"), ('"words"', b'"')]
 )
-async def test_what_cannot_be_read_is_an_error_of_the_store(path, text, change):
+async def test_what_cannot_be_read_is_an_error_of_the_store(reopen, path, text, change):
     await fill(path)
     overwrite(path, text, change)
-    store = SqliteLightningStore(path)
+    store = await reopen()
     with pytest.raises(StoreError, match=f"{path.name}.*read"):
         await store.query_rollouts()
-    await store.close()
 
 
 async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path):
@@ -100,18 +92,16 @@ def test_whatever_byte_is_changed_nothing_else_than_an_error_of_the_store_is_rai
     assert noticed > 0
 
 
-async def test_what_cannot_be_read_is_named_and_can_be_deleted(path):
-    store = SqliteLightningStore(path)
+async def test_what_cannot_be_read_is_named_and_can_be_deleted(store, reopen):
     ids = [(await store.start_rollout({"words": n}, worker_id="w")).rollout_id for n in range(3)]
     for rollout_id in ids[:2]:
         await store.update_attempt(rollout_id, "latest", metadata={"by": rollout_id})
     await store.put_documents([Document(kind="note", key=key, body=1) for key in "ab"])
-    await store.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE rollout SET metadata = '[' WHERE n = 1")
-        connection.execute("UPDATE attempt SET metadata = '[' WHERE n = 2")
-        connection.execute("UPDATE document SET body = '{' WHERE key = 'b'")
-    store = SqliteLightningStore(path)
+    store = await reopen(
+        "UPDATE rollout SET metadata = '[' WHERE n = 1",
+        "UPDATE attempt SET metadata = '[' WHERE n = 2",
+        "UPDATE document SET body = '{' WHERE key = 'b'",
+    )
     for rollout_id in ids[:2]:
         with pytest.raises(DamagedRecordError, match=f"'{rollout_id}'.*delete_rollouts"):
             await store.query_rollouts()
@@ -121,11 +111,9 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(path):
         await store.query_documents("note")
     assert await store.delete_documents("note", ["b"]) == 1
     assert [one.key for one in await store.query_documents("note")] == ["a"]
-    await store.close()
 
 
-async def test_a_damaged_attempt_or_worker_holds_up_no_other(path):
-    store = SqliteLightningStore(path)
+async def test_a_damaged_attempt_or_worker_holds_up_no_other(store, reopen):
     retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     bad = await store.start_rollout("its attempt is damaged", config=retry)
     failure = Failure(boundary="agent", type="ValueError", message="no")
@@ -135,12 +123,12 @@ async def test_a_damaged_attempt_or_worker_holds_up_no_other(path):
     await store.start_rollout("so is a newer attempt of that one", worker_id="w")
     good = await store.enqueue_rollout("good")
     await store.update_worker("w", heartbeat_stats={"a": 1})
-    await store.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE attempt SET error = CAST(x'FF' AS TEXT) WHERE a = 1")
-        connection.execute("UPDATE attempt SET metadata = '[' WHERE a = 3")
-        connection.execute("UPDATE worker SET heartbeat_stats = '['")
-    store = SqliteLightningStore(path, scan_interval_seconds=0.05)
+    changes = (
+        "UPDATE attempt SET error = CAST(x'FF' AS TEXT) WHERE a = 1",
+        "UPDATE attempt SET metadata = '[' WHERE a = 3",
+        "UPDATE worker SET heartbeat_stats = '['",
+    )
+    store = await reopen(*changes, scan_interval_seconds=0.05)
     claimed = await store.dequeue_many_rollouts(limit=2)
     assert [one.rollout_id for one in claimed] == [good.rollout_id]
     wanted = [bad.rollout_id, late.rollout_id]
@@ -148,4 +136,3 @@ async def test_a_damaged_attempt_or_worker_holds_up_no_other(path):
     assert [one.status for one in ended] == ["failed", "failed"]
     assert [one.worker_id for one in await store.query_workers()] == ["w"]
     assert (await store.delete_rollouts(wanted))["rollouts"] == 2
-    await store.close()

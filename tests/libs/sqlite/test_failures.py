@@ -15,8 +15,7 @@ from agl_sqlite.tables import SqliteTables
 from agl_testing.store_steps import span_of
 
 
-async def test_failing_operation_fails_alone(path):
-    store = SqliteLightningStore(path)
+async def test_failing_operation_fails_alone(store):
     started = await store.start_rollout("task")
     results = await asyncio.gather(
         store.enqueue_rollout("one"),
@@ -34,14 +33,12 @@ async def test_failing_operation_fails_alone(path):
     assert (await store.statistics())["total_rollouts"] == 3
     assert (await store.query_rollouts()).total == 3
     assert (await store.query_spans(started.rollout_id)).total == 1
-    await store.close()
 
 
 @pytest.mark.parametrize(
     "refusal", ["late report", "late turn", "unknown ids", "unknown resources"]
 )
-async def test_refusal_costs_the_store_nothing_that_it_knows(path, monkeypatch, refusal):
-    store = SqliteLightningStore(path)
+async def test_refusal_costs_the_store_nothing_that_it_knows(store, monkeypatch, refusal):
     ended, goes_on = await store.start_rollout(1), await store.start_rollout(2)
     ids = (ended.rollout_id, ended.attempt.attempt_id)
     await store.update_attempt(*ids, status="succeeded")
@@ -65,11 +62,9 @@ async def test_refusal_costs_the_store_nothing_that_it_knows(path, monkeypatch, 
     assert [isinstance(one, StoreError) for one in results] == [False, True, False]
     assert reloads == []
     assert (await store.query_spans(goes_on.rollout_id)).total == 1
-    await store.close()
 
 
-async def test_operation_that_is_refused_after_a_change_is_undone_alone(path):
-    store = SqliteLightningStore(path)
+async def test_operation_that_is_refused_after_a_change_is_undone_alone(store):
     started = await store.start_rollout("task")
     ids = (started.rollout_id, started.attempt.attempt_id)
 
@@ -87,7 +82,6 @@ async def test_operation_that_is_refused_after_a_change_is_undone_alone(path):
     assert (await store.get_latest_attempt(started.rollout_id)).metadata == {"by": "first"}
     assert (await store.update_attempt(*ids, status="running")).metadata == {"by": "first"}
     assert [one.input for one in await store.query_rollouts()] == ["task", "neighbour"]
-    await store.close()
 
 
 def fill(store):
@@ -104,9 +98,8 @@ async def until_failing(store):
             await asyncio.sleep(0.005)
 
 
-async def test_full_disk_is_reported_and_the_store_goes_on(path):
+async def test_full_disk_is_reported_and_the_store_goes_on(store, path):
     RETRY_SECONDS.set(0.2)
-    store = SqliteLightningStore(path)
     await store.enqueue_rollout("before")
     make_space = fill(store)
     with pytest.raises(StoreDiskError, match="full; nothing of this call was stored") as caught:
@@ -116,12 +109,10 @@ async def test_full_disk_is_reported_and_the_store_goes_on(path):
     make_space()
     await store.enqueue_rollout("after")
     assert [one.input for one in await store.query_rollouts()] == ["before", "after"]
-    await store.close()
 
 
-async def test_full_disk_for_one_call_leaves_its_neighbours_alone(path):
+async def test_full_disk_for_one_call_leaves_its_neighbours_alone(store):
     RETRY_SECONDS.set(0.0)
-    store = SqliteLightningStore(path)
     await store.enqueue_rollout("before")
     fill(store)
     results = await asyncio.gather(
@@ -136,11 +127,9 @@ async def test_full_disk_for_one_call_leaves_its_neighbours_alone(path):
     assert [one.input for one in await store.query_rollouts()] == ["before", "one", "two"]
     claimed = await store.dequeue_many_rollouts(limit=9)
     assert [one.input for one in claimed] == ["before", "one", "two"]
-    await store.close()
 
 
-async def test_call_waits_for_space_on_the_disk(path):
-    store = SqliteLightningStore(path)
+async def test_call_waits_for_space_on_the_disk(store):
     await store.check_health()
     make_space = fill(store)
     big = EnqueueRolloutRequest(input="x" * 1_000_000)
@@ -151,12 +140,10 @@ async def test_call_waits_for_space_on_the_disk(path):
     await waiting
     await store.check_health()
     assert (await store.query_rollouts()).total == 1
-    await store.close()
 
 
-async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, monkeypatch):
+async def test_calls_after_each_other_have_one_patience_with_a_full_disk(store, monkeypatch):
     RETRY_SECONDS.set(0.2)
-    store = SqliteLightningStore(path)
     fill(store)
     submit, tries = store._submit_once, []
     monkeypatch.setattr(store, "_submit_once", lambda job: tries.append(job) or submit(job))
@@ -166,7 +153,6 @@ async def test_calls_after_each_other_have_one_patience_with_a_full_disk(path, m
     assert len(tries) > 3
     assert len(set(tries)) == 3
     assert [tries.count(job) for job in dict.fromkeys(tries)][1:] == [1, 1]
-    await store.close()
 
 
 async def test_disk_that_fails_again_has_a_patience_of_its_own(path, monkeypatch, caplog):
@@ -187,9 +173,8 @@ async def test_disk_that_fails_again_has_a_patience_of_its_own(path, monkeypatch
     await store.close()
 
 
-async def test_store_is_not_well_until_something_can_be_written_again(path):
+async def test_store_is_not_well_until_something_can_be_written_again(store):
     RETRY_SECONDS.set(0.0)
-    store = SqliteLightningStore(path)
     make_space = fill(store)
     with pytest.raises(StoreDiskError):
         await store.enqueue_rollout("x" * 1_000_000)
@@ -205,12 +190,10 @@ async def test_store_is_not_well_until_something_can_be_written_again(path):
     make_space()
     await store.check_health()
     assert store._writer.failing_since is None
-    await store.close()
 
 
-async def test_claim_that_a_failing_disk_refused_is_free_for_the_next(path):
+async def test_claim_that_a_failing_disk_refused_is_free_for_the_next(store):
     RETRY_SECONDS.set(0.0)
-    store = SqliteLightningStore(path)
     rollout = await store.enqueue_rollout("task")
     connection = store._database.connection
     connection.execute("PRAGMA query_only=ON")
@@ -220,17 +203,16 @@ async def test_claim_that_a_failing_disk_refused_is_free_for_the_next(path):
     claimed = await store.dequeue_rollout("w")
     assert claimed.rollout_id == rollout.rollout_id
     assert claimed.attempt.sequence_id == 1
-    await store.close()
 
 
 async def test_what_cannot_wake_who_waits_is_in_the_log_and_the_store_goes_on(
-    path, monkeypatch, caplog
+    reopen, monkeypatch, caplog
 ):
     def publish(self, effects):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(SqliteLightningStore, "_publish", publish)
-    store = SqliteLightningStore(path)
+    store = await reopen()
     async with asyncio.timeout(60):
         for number in range(2):
             await store.enqueue_rollout(number)

@@ -1,28 +1,23 @@
 """The file belongs to one owner, stays where it is, and is opened only if it is a store."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.interpreter import started
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
 from agl.types import EnqueueRolloutRequest
 from agl_sqlite import SqliteLightningStore, writer
 
 
-async def test_files_are_their_owners_alone(path):
-    store = SqliteLightningStore(path)
+async def test_files_are_their_owners_alone(store, path):
     await store.enqueue_rollout("a key may stand in it")
     assert {
         f.name: f.stat().st_mode & 0o077 for f in path.parent.iterdir() if f.is_file()
     } == dict.fromkeys(("agl.db", "agl.db-shm", "agl.db-wal", "agl.db.lock"), 0)
-    await store.close()
 
 
 def move_away(file, replaced):
@@ -37,8 +32,7 @@ def content_of(file):
 
 @pytest.mark.parametrize("which", ["", "-wal", ".lock"])
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_file_that_goes_is_noticed(path, which, replaced):
-    store = SqliteLightningStore(path)
+async def test_file_that_goes_is_noticed(store, path, which, replaced):
     await store.enqueue_rollout("before")
     gone = Path(f"{path}{which}")
     move_away(gone, replaced)
@@ -66,20 +60,22 @@ def by_hard_link(path):
     return other
 
 
-OWNER = (
-    "import sys; from agl_sqlite import SqliteLightningStore\n"
-    "store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-)
+OWNER = """
+import sys; from agl_sqlite import SqliteLightningStore
+store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()
+"""
 
 
-@pytest.mark.parametrize("other_name", [by_symlink, by_hard_link])
+@pytest.mark.parametrize("other_name", [Path, by_symlink, by_hard_link])
 def test_second_owner_is_refused_by_every_name(path, other_name):
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    with started("-c", OWNER, path) as process:
         assert process.stdout.readline() == b"open\n"
-        refused(other_name(path), "in use by (another )?process|hard links")
+        named = f"in use by process {process.pid}.*LightningStoreClient"
+        others = "in use by (another )?process|hard links"
+        refused(other_name(path), named if other_name is Path else others)
         process.kill()
+    if other_name is not by_hard_link:
+        asyncio.run(SqliteLightningStore(path).close())
 
 
 @pytest.mark.parametrize("other_name", [Path, by_symlink, by_hard_link])
@@ -98,8 +94,7 @@ async def test_file_with_two_names_is_refused(path):
     await SqliteLightningStore(path).close()
 
 
-async def test_lock_of_the_next_owner_is_left_alone(path):
-    store = SqliteLightningStore(path)
+async def test_lock_of_the_next_owner_is_left_alone(store, path):
     lock = Path(f"{path}.lock")
     move_away(lock, replaced=True)
     await store.close()
@@ -112,7 +107,6 @@ async def test_store_stays_where_it_is_when_the_process_goes_elsewhere(path, mon
     monkeypatch.chdir("/")
     await store.enqueue_rollout("task")
     assert (await store.query_rollouts()).total == 1
-    await store.close()
 
 
 def refused(path, match, **options):
@@ -128,10 +122,8 @@ def test_file_of_something_else_is_refused_and_unharmed(path):
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_database_of_something_else_is_refused_and_unharmed(path):
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE diary (page TEXT)")
-    connection.close()
+def test_database_of_something_else_is_refused_and_unharmed(path, sql):
+    sql("CREATE TABLE diary (page TEXT)")
     before = path.read_bytes(), path.stat().st_mode
     refused(path, "no store of agl")
     assert (path.read_bytes(), path.stat().st_mode) == before
@@ -141,40 +133,21 @@ def test_database_of_something_else_is_refused_and_unharmed(path):
     ("version", "made_by", "advice"),
     [(99, "a newer agl", "Update agl"), (1, "an older agl", "Give a new file; .* --as store")],
 )
-async def test_file_of_another_version_is_refused_and_unharmed(path, version, made_by, advice):
+async def test_file_of_another_version_is_refused_and_unharmed(path, sql, version, made_by, advice):
     await SqliteLightningStore(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version={version}")
+    sql(f"PRAGMA user_version={version}")
     before = path.read_bytes()
     refused(path, f"made by {made_by} .schema {version}, .* {advice}")
     assert path.read_bytes() == before
 
 
-async def test_file_that_was_cut_off_is_refused_and_unharmed(path):
-    store = SqliteLightningStore(path)
+async def test_file_that_was_cut_off_is_refused_and_unharmed(store, path):
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 500)] * 200)
     await store.close()
     content = path.read_bytes()[: 5 * 8192]
     path.write_bytes(content)
     refused(path, "damaged")
     assert path.read_bytes() == content
-
-
-def test_owner_in_another_process_is_named(path):
-    code = (
-        "import sys; from agl_sqlite import SqliteLightningStore\n"
-        "store = SqliteLightningStore(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    with process.stdin, process.stdout:
-        assert process.stdout.readline() == b"open\n"
-        refused(path, f"in use by process {process.pid}.*LightningStoreClient")
-        process.kill()
-        process.wait()
-    asyncio.run(SqliteLightningStore(path).close())
 
 
 def test_missing_folder_and_folder_in_place_of_the_file_are_named(path):
@@ -195,12 +168,11 @@ def test_no_file_is_the_store_in_memory():
 
 def test_unknown_durability(path):
     with pytest.raises(ConfigError, match="'power' or 'process'"):
-        SqliteLightningStore(path, durability="maybe")  # type: ignore[arg-type]
+        SqliteLightningStore(path, durability="maybe")
     assert not path.exists()
 
 
-async def test_closed_store_says_so(path):
-    store = SqliteLightningStore(path)
+async def test_closed_store_says_so(store):
     await store.close()
     for call in (store.enqueue_rollout("task"), store.dequeue_rollout(), store.query_rollouts()):
         with pytest.raises(StoreUnavailableError, match="closed"):
@@ -240,12 +212,7 @@ os._exit(0)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_that_outlives_the_owner_does_not_hold_the_store(path):
-    with subprocess.Popen(
-        [sys.executable, "-c", LEAVES_A_CHILD, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as owner:
+    with started("-c", LEAVES_A_CHILD, path, text=True) as owner:
         lines = {owner.stdout.readline().strip() for _ in range(2)}
         child = int(next(iter(lines - {"forked"})))
         try:

@@ -14,13 +14,6 @@ class Point:
     x: int
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    if request.param == "memory":
-        return agl.InMemoryLightningStore()
-    return agl.SqliteLightningStore(tmp_path / "agl.db", durability="process")
-
-
 async def claim(store: agl.LightningStore, count: int) -> list[object]:
     return [rollout.input for rollout in await store.dequeue_many_rollouts(limit=count)]
 
@@ -37,7 +30,6 @@ async def test_order_holds_where_the_head_overflows_and_fills_again(store):
     assert await claim(store, 300) == list(range(12, 210))
     await enqueue(range(210, 212))
     assert await claim(store, 5) == [210, 211]
-    await store.close()
 
 
 async def test_who_changes_a_queued_input_changes_what_is_claimed(store):
@@ -50,7 +42,6 @@ async def test_who_changes_a_queued_input_changes_what_is_claimed(store):
     assert claimed.input == {"q": [1]}
     await store.update_rollout(queued.rollout_id, input={"q": [3]})
     assert await claim(store, 1) == [{"q": [3]}]
-    await store.close()
 
 
 async def test_what_is_not_stored_is_not_claimed(store):
@@ -62,7 +53,6 @@ async def test_what_is_not_stored_is_not_claimed(store):
     assert await claim(store, 1) == []
     await store.enqueue_rollout(2)
     assert await claim(store, 5) == [2]
-    await store.close()
 
 
 async def test_what_json_changes_is_claimed_as_it_is_stored_whatever_the_queue_holds(tmp_path):
