@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from agl.errors import ConfigError
 from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import PackedSpan
+from agl.store.packed_span import PackedSpan, span_of
 from agl.types import LLM, Attempt, Rollout, RolloutConfig
 from agl.utils.rewards import place_of_reward
 from agl_records.ledger import documents
@@ -273,7 +273,7 @@ class _Filler:
             ids = attempt.rollout_id, attempt_id, sequence_id, span_id, values["trace"], parent
             spans.append(PackedSpan(*ids, piece.name, begin, finish, body))
             if piece.kind == "reward":
-                place = place_of_reward(spans[-1].unpack())
+                place = place_of_reward(span_of(body, sequence_id))
                 stored = StoredAttempt(attempt.changed(reward=one.reward), end, place)
         self._tables.insert_spans(attempt_id, spans)
         self._tables.save_attempt(stored, None)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import agl
+from agl.store.packed_span import span_of
 from agl.store.queries import make_query
 from agl_sqlite.file import open_to_read
 from agl_sqlite.lookups import SqliteLookups
@@ -27,8 +28,9 @@ def _plan(file: Path, kind: str, query: Any) -> list[str]:
     connection = open_to_read(file)
     found, asked = SqliteLookups(connection), list[str]()
     connection.set_trace_callback(asked.append)
-    of = ("ro-1", None) if kind == "spans" else ()
-    getattr(found, f"query_{kind}")(*of, make_query(kind, **{"limit": 2, **query}))
+    asks = make_query(kind, **{"limit": 2, **query})
+    given = ("ro-1", None, asks, span_of) if kind == "spans" else (asks,)
+    getattr(found, f"query_{kind}")(*given)
     connection.set_trace_callback(None)
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
     connection.close()

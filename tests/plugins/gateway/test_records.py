@@ -7,6 +7,7 @@ import pytest
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
+from agl.store.packed_span import unpacked
 from agl_records.calls.reader import model_calls
 
 
@@ -73,7 +74,7 @@ def attributes_of(answer: dict) -> dict:
     record = CallRecord(Origin("ro", "at"), request=json.dumps(request).encode())
     record.answer = json.dumps(answer).encode()
     record.end(None)
-    return record.pack().unpack().attributes
+    return unpacked([record.pack()])[0].attributes
 
 
 # Which attributes say what a field says, if they are not of the same name.

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 import agl
 from agl.errors import InvalidTransitionError, UnknownRecordError
 from agl.store.base import LightningStore, Turn
+from agl.store.packed_span import PackedSpan, unpacked
 from agl.types import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Span, Worker
 from agl_http import wire
 from agl_server.app import store_app
@@ -72,10 +73,11 @@ RECORDS: dict[str, Any] = {
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple) and not hasattr(value, "unpack"):
+    if isinstance(value, PackedSpan):
+        [value] = unpacked([value])
+    if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    unpacked = value.unpack() if hasattr(value, "unpack") else value
-    return unpacked.model_dump() if hasattr(unpacked, "model_dump") else unpacked
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 SPAN = {

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from agl.errors import InvalidRecordError
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
+from agl.store.packed_span import unpacked
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Event, Link, Span, SpanContext
 from agl_http import wire
 from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
@@ -76,7 +77,7 @@ def test_what_is_packed_is_what_pydantic_takes(attributes, extra, number):
     except ValueError:
         return  # pydantic decides
     span = Span.model_validate(wire.decode(body))
-    assert packed.unpack() == span
+    assert unpacked([packed]) == [span]
     for name in ("rollout_id", "attempt_id", "span_id", "trace_id", "parent_id", "name"):
         assert getattr(packed, name) == getattr(span, name)
     assert (packed.start_time, packed.end_time) == (span.start_time, span.end_time)

@@ -10,12 +10,12 @@ from pydantic_core import from_json
 
 from agl.store import rules
 from agl.store.answers import LightningStoreStatistics
-from agl.store.engine.tables import StoredAttempt, Tables, attempted
+from agl.store.engine.tables import SpanReader, StoredAttempt, T, Tables, attempted
 from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.store.queries import DocumentQuery, Query, make_page
 from agl.store.table import Queue, SortedTable, Table, UndoLog, page
 from agl.store.waiting import Effects
-from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_of_record, json_of
 
 
@@ -52,7 +52,9 @@ class MemoryTables(Tables):
             log,
             "attempt_id",
             rollout_id=of("rollout_id"),
-            worker=_open_worker,
+            worker=lambda one: (
+                one.stored.attempt.worker_id if one.stored.attempt.status in rules.OPEN else None
+            ),
             key=lambda one: one.key if one.stored.attempt.status == "preparing" else None,
             has_deadline=lambda one: None if one.deadline is None else True,
         )
@@ -180,14 +182,14 @@ class MemoryTables(Tables):
             self.spans.save(packed(span))
 
     def query_spans(
-        self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[Span]:
+        self, rollout_id: str, attempt_id: str | None, query: Query, read: SpanReader[T]
+    ) -> PaginatedResult[T]:
         rows = self.spans.where("rollout_id", rollout_id)
         if attempt_id == "latest" and (latest := self.latest_attempt(rollout_id)) is not None:
             attempt_id = latest.attempt_id
         if attempt_id is not None:
             rows = [row for row in rows if row[1].attempt_id == attempt_id]
-        return page(rows, query, PackedSpan.unpack)
+        return page(rows, query, lambda span: read(span.body, span.sequence_id))
 
     # --- resources and workers
 
@@ -297,11 +299,6 @@ class MemoryTables(Tables):
 def _run(rollout: Rollout) -> str | None:
     run = (rollout.metadata or {}).get("run")
     return run if isinstance(run, str) else None
-
-
-def _open_worker(row: _AttemptRow) -> str | None:
-    attempt = row.stored.attempt
-    return attempt.worker_id if attempt.status in rules.OPEN else None
 
 
 def _read_resources(update: ResourcesUpdate) -> ResourcesUpdate:

@@ -28,15 +28,8 @@ class PackedSpan(NamedTuple):
     attributes: Mapping[str, Any] = {}
     """Those of ``body``, for the store to see a reward among them; it keeps none of them."""
 
-    def unpack(self) -> Span:
-        """The span."""
-        return span_of(self.body, self.sequence_id)
-
     def with_field(self, field: str) -> "PackedSpan":
-        """A copy with one more JSON field.
-
-        If the body has the field already, readers take the added one.
-        """
+        """A copy with one more JSON field; readers take it, even if the body has one already."""
         return self._replace(body=f"{self.body[:-1]},{field}}}")
 
 
@@ -75,7 +68,7 @@ def span_of(body: str | bytes, sequence_id: int) -> Span:
 
 def unpacked(spans: Iterable[AnySpan]) -> list[Span]:
     """All as spans."""
-    return [span if isinstance(span, Span) else span.unpack() for span in spans]
+    return [s if isinstance(s, Span) else span_of(s.body, s.sequence_id) for s in spans]
 
 
 def late(span: AnySpan, attempt_end: float | None = None) -> AnySpan:

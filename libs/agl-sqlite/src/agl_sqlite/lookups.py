@@ -8,10 +8,9 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 from agl.store.base import LightningStoreStatistics
-from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import span_of
+from agl.store.engine.tables import SpanReader, StoredAttempt
 from agl.store.queries import DocumentQuery, Filter, Query, make_page
-from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import number_of
 from agl_sqlite.rows import (
@@ -113,8 +112,8 @@ class SqliteLookups:
         )
 
     def query_spans(
-        self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[Span]:
+        self, rollout_id: str, attempt_id: str | None, query: Query, read: SpanReader[T]
+    ) -> PaginatedResult[T]:
         # First the keys: what is sorted has no bodies then.
         keys = self._page(
             itemgetter(0),
@@ -125,7 +124,7 @@ class SqliteLookups:
             ("t.a", "s.k"),
             _of_attempts(rollout_id, attempt_id),
         )
-        spans = [span_of(*self.one("span", key)) for key in keys]
+        spans = [read(*self.one("span", key)) for key in keys]
         return make_page(spans, query, total=keys.total)
 
     def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]:

@@ -29,7 +29,7 @@ _SPECIAL = re.compile(r"<[^<>]*>|\[[A-Z_]+\]")
 """Tokens that are no part of the text: ``<|im_end|>``, ``</s>``, ``[PAD]``."""
 
 
-class _Token(Struct):
+class _Token(Struct, gc=False):
     logprob: float
     token: Any = None
 

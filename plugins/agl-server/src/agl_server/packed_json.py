@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from pydantic import BaseModel
 
 from agl.store.base import AttemptEnd
-from agl.store.packed_span import PackedSpan
+from agl.store.packed_span import PackedSpan, span_of
 from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl.types import UNASSIGNED, Attributes, Span
 from agl_http import wire
@@ -65,7 +65,19 @@ _receipt = _struct_of(wire.SpanReceipt)
 _span_decoder = msgspec.json.Decoder(_struct_of(Span))
 _raws_decoder = msgspec.json.Decoder(list[Raw])
 _turn_decoder = msgspec.json.Decoder(_RawTurn)
-_fields_decoder = msgspec.json.Decoder(dict[str, Raw])
+_stored_decoder = msgspec.json.Decoder(
+    msgspec.defstruct(  # a span of which only the number is looked at
+        "StoredSpan",
+        [
+            (name, int if name == "sequence_id" else Raw)
+            if field.is_required()
+            else (name, Raw | msgspec.UnsetType, msgspec.UNSET)
+            for name, field in Span.model_fields.items()
+        ],
+        forbid_unknown_fields=True,
+        gc=False,
+    )
+)
 _encoder = msgspec.json.Encoder()
 
 
@@ -125,11 +137,18 @@ def read_turn(body: bytes) -> PackedTurn:
     )
 
 
-def numbered(span: PackedSpan) -> bytes:
-    """The span's JSON with the number that it was given."""
-    fields = _fields_decoder.decode(span.body)
-    fields["sequence_id"] = Raw(b"%d" % span.sequence_id)
-    return _encoder.encode(fields)
+def span_json(body: str | bytes, sequence_id: int) -> bytes:
+    """JSON of a packed span with its number; the rest is spelled as it came.
+
+    Raises:
+        ValueError: It is no span.
+    """
+    try:
+        span: Any = _stored_decoder.decode(body)
+    except msgspec.DecodeError:  # it has keys of its own, or is damaged
+        return span_of(body, sequence_id).model_dump_json().encode()
+    span.sequence_id = sequence_id
+    return _encoder.encode(span)
 
 
 def receipts(spans: Any) -> bytes:

@@ -24,6 +24,7 @@ from agl.errors import (
 )
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
+from agl.store.engine.reading import ReadingStore
 from agl.store.packed_span import PackedSpan
 from agl.store.release import release_claim
 from agl.types import Attempt, AttemptedRollout, Span
@@ -121,6 +122,8 @@ class StoreRoutes:
         arguments, name = ids | call.arguments(body), call.name
         await self._grants.check(request, name, arguments)
         show = visible if self._grants.is_reader(request) and name != "query_spans" else None
+        if name == "query_spans" and isinstance(self.store, ReadingStore):
+            arguments["read"] = packed_json.span_json
         record = await getattr(self.store, name)(**arguments)
         if record is None and call.absent_is_404:
             ((name, value),) = ids.items()
@@ -275,8 +278,7 @@ class StoreRoutes:
         [span] = self._grants.written(request, [span])
         added = [*(await self.store.turn([span], limit=0)).spans, None][0]
         if isinstance(added, PackedSpan):
-            is_as_sent = added.sequence_id == span.sequence_id
-            return Answer(added.body.encode() if is_as_sent else packed_json.numbered(added), 201)
+            return Answer(packed_json.span_json(added.body, added.sequence_id), 201)
         return json_answer(_span, added, 201)
 
     async def add_spans(self, request: Request, spans: Sequence[Span | PackedSpan]) -> Response:

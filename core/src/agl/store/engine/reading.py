@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
-from agl.store.engine.tables import Lookups
+from agl.store.engine.tables import Lookups, SpanReader
+from agl.store.packed_span import span_of
 from agl.store.queries import DocumentQuery, make_query
-from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Worker
 from agl.types.records import Record
 from agl.utils.json_values import copy_of_record
 
@@ -56,10 +57,14 @@ class ReadingStore(LightningStore):
         attempt_id: str | None = None,
         *,
         sort_by: str | None = "sequence_id",
+        read: SpanReader[Any] = span_of,
         **filters: Any,
-    ) -> PaginatedResult[Span]:
+    ) -> PaginatedResult[Any]:
+        """The same; ``read`` may make something else than a ``Span``."""
         query = make_query("spans", sort_by=sort_by, **filters)
-        return await self._read(lambda lookups: lookups.query_spans(rollout_id, attempt_id, query))
+        return await self._read(
+            lambda lookups: lookups.query_spans(rollout_id, attempt_id, query, read)
+        )
 
     async def query_documents(self, kind: str, **filters: Any) -> PaginatedResult[Document]:
         query = DocumentQuery(kind, **filters)

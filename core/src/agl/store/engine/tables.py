@@ -1,7 +1,7 @@
 """What the engine needs of a database: lookups for everybody, and tables for its operations."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from agl.store.answers import LightningStoreStatistics
 from agl.store.packed_span import AnySpan
@@ -14,10 +14,13 @@ from agl.types import (
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    Span,
     Worker,
 )
 from agl.types.records import construct
+
+T = TypeVar("T")
+SpanReader = Callable[[str | bytes, int], T]
+"""Makes of a packed body and its number what the caller gets."""
 
 
 class StoredAttempt(NamedTuple):
@@ -56,8 +59,8 @@ class Lookups(Protocol):
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]: ...
     def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]: ...
     def query_spans(
-        self, rollout_id: str, attempt_id: str | None, query: Query
-    ) -> PaginatedResult[Span]:
+        self, rollout_id: str, attempt_id: str | None, query: Query, read: SpanReader[T]
+    ) -> PaginatedResult[T]:
         """Spans of a rollout, or of one attempt of it, which may be ``latest``."""
         ...
 
