@@ -88,7 +88,7 @@ def browser() -> Generator[Page]:
 def measure_trace(folder: Path, num_spans: int, rounds: int) -> None:
     """See the module."""
     file = folder / "long.db"
-    rollout_id = asyncio.run(fill_with_long_trace(file, num_spans))
+    rollout_id = fill_with_long_trace(file, num_spans)
     paints, loads, windows, sizes = [], [], [], []
     with served(file) as (address, _), browser() as page:
         for at in range(rounds + 1):

@@ -129,10 +129,6 @@ CHAT_CONFIG = {
     "reasoning_effort": "low",
     "response_format": {"type": "json_schema", "json_schema": CHAT_FORM},
 }
-CHAT_CONFIG = {
-    "reasoning_effort": "low",
-    "response_format": {"type": "json_schema", "json_schema": CHAT_FORM},
-}
 AUTO_ONE = {"type": "auto", "disable_parallel_tool_use": True}
 CACHED = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
 

@@ -16,8 +16,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
+from tests.stores import opened
 
-import agl
 from agl.cli import cli
 
 COMMAND = [sys.executable, "-c", "from agl.cli import main; main()", "agentops", "--port", "0"]
@@ -27,37 +27,30 @@ class Collecting:
     """A running ``agl agentops``, and its variables."""
 
     def __init__(self, path: Path) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "--path", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
+        said = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        self.process = subprocess.Popen([*COMMAND, "--path", str(path)], text=True, **said)
         lines = [self.process.stdout.readline() for _ in range(3)]
         self.variables = dict(re.findall(r"export (\w+)=(\S+)", "".join(lines)))
 
     def post(self, path: str, **body: str) -> dict:
-        request = Request(
-            self.variables["AGENTOPS_API_ENDPOINT"] + path,
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urlopen(request) as answer:
+        url, kind = self.variables["AGENTOPS_API_ENDPOINT"] + path, "application/json"
+        asked = Request(url, json.dumps(body).encode(), {"Content-Type": kind})
+        with urlopen(asked) as answer:
             return json.loads(answer.read())
 
     def token(self) -> str:
         return self.post("/v3/auth/token", api_key=self.variables["AGENTOPS_API_KEY"])["token"]
 
+    def exporter(self, token: str | None = None) -> SimpleSpanProcessor:
+        endpoint = self.variables["AGENTOPS_EXPORTER_ENDPOINT"]
+        headers = {"Authorization": f"Bearer {token or self.token()}"}
+        # The timeout is for where nobody is there any more.
+        return SimpleSpanProcessor(OTLPSpanExporter(endpoint, headers=headers, timeout=2))
+
     def tracer(self, token: str | None = None) -> TracerProvider:
-        exporter = OTLPSpanExporter(
-            endpoint=self.variables["AGENTOPS_EXPORTER_ENDPOINT"],
-            headers={"Authorization": f"Bearer {token or self.token()}"},
-            timeout=2,  # where nobody is there any more
-        )
         resource = Resource({"service.name": "agentops", "agentops.project.id": "temporary"})
         provider = TracerProvider(resource=resource)
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        provider.add_span_processor(self.exporter(token))
         return provider
 
     def end(self, number: int = signal.SIGTERM) -> str:
@@ -84,16 +77,12 @@ def work(provider: TracerProvider, question: str, fails: bool = False) -> None:
     tracer = provider.get_tracer("agentops")
     with tracer.start_as_current_span("run.session") as session:
         with tracer.start_as_current_span("openai.chat.completion") as call:
-            call.set_attributes(
-                {
-                    "gen_ai.prompt.0.role": "user",
-                    "gen_ai.prompt.0.content": question,
-                    "gen_ai.completion.0.role": "assistant",
-                    "gen_ai.completion.0.content": "yes",
-                    "gen_ai.request.model": "echo",
-                    "gen_ai.response.id": f"answer to {question}",
-                }
-            )
+            said = {"prompt": ("user", question), "completion": ("assistant", "yes")}
+            for name, (role, content) in said.items():
+                call.set_attribute(f"gen_ai.{name}.0.role", role)
+                call.set_attribute(f"gen_ai.{name}.0.content", content)
+            call.set_attribute("gen_ai.request.model", "echo")
+            call.set_attribute("gen_ai.response.id", f"answer to {question}")
         if fails:
             session.set_status(Status(StatusCode.ERROR, "it broke"))
 
@@ -107,17 +96,13 @@ async def test_each_trace_is_a_rollout_with_its_task_and_its_end(collecting, tmp
     output = collector.end()
     assert collector.process.returncode == 0, output
     assert collector.variables["AGENTOPS_API_KEY"] not in output
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    rollouts = await store.query_rollouts()
-    spans = await store.query_spans(rollouts[0].rollout_id)
-    failed = await store.get_latest_attempt(rollouts[1].rollout_id)
-    await store.close()
-    assert [(one.input, one.status) for one in rollouts] == [
-        ("is it?", "succeeded"),
-        ("was it?", "failed"),
-    ]
+    async with opened(tmp_path / "store.db") as store:
+        one, other = await store.query_rollouts()
+        spans = await store.query_spans(one.rollout_id)
+    assert (one.input, one.status) == ("is it?", "succeeded")
+    assert (other.input, other.status) == ("was it?", "failed")
     assert [span.name for span in spans] == ["openai.chat.completion", "run.session"]
-    assert failed.error.message == "it broke"
+    assert other.attempt.error.message == "it broke"
 
 
 async def test_what_was_collected_is_exported_and_gets_rewards(collecting, tmp_path, monkeypatch):
@@ -127,13 +112,11 @@ async def test_what_was_collected_is_exported_and_gets_rewards(collecting, tmp_p
     work(provider, "is it?")
     provider.shutdown()
     collector.end()
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    (rollout,) = await store.query_rollouts()
-    await store.close()
+    async with opened(tmp_path / "store.db") as store:
+        (rollout,) = await store.query_rollouts()
     trace = rollout.metadata["imported"]["id"]
-    (tmp_path / "labels.json").write_text(
-        json.dumps({"rewards": [{"rollout_id": trace, "value": 0.5}]})
-    )
+    labels = {"rewards": [{"rollout_id": trace, "value": 0.5}]}
+    (tmp_path / "labels.json").write_text(json.dumps(labels))
 
     def export() -> None:
         cli.main(["import", "labels.json", "--path", "store.db"], standalone_mode=False)
@@ -158,14 +141,12 @@ async def test_a_trace_without_an_end_fails_with_the_collector_and_keeps_its_spa
             pass
         collector.end()
     provider.shutdown()
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    (rollout,) = await store.query_rollouts()
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    spans = await store.query_spans(rollout.rollout_id)
-    await store.close()
+    async with opened(tmp_path / "store.db") as store:
+        (rollout,) = await store.query_rollouts()
+        spans = await store.query_spans(rollout.rollout_id)
     assert [span.name for span in spans] == ["step"]
     assert rollout.status == "failed"
-    assert "stopped before the trace ended" in attempt.error.message
+    assert "stopped before the trace ended" in rollout.attempt.error.message
 
 
 async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path):
@@ -177,19 +158,11 @@ async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path):
             pass
         first.end(signal.SIGKILL)
         second = collecting()
-        provider.add_span_processor(
-            SimpleSpanProcessor(
-                OTLPSpanExporter(
-                    endpoint=second.variables["AGENTOPS_EXPORTER_ENDPOINT"],
-                    headers={"Authorization": f"Bearer {second.token()}"},
-                )
-            )
-        )
+        provider.add_span_processor(second.exporter())
     second.end()
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    (rollout,) = await store.query_rollouts()
-    spans = await store.query_spans(rollout.rollout_id)
-    await store.close()
+    async with opened(tmp_path / "store.db") as store:
+        (rollout,) = await store.query_rollouts()
+        spans = await store.query_spans(rollout.rollout_id)
     assert rollout.status == "succeeded"
     assert [span.name for span in spans] == ["step", "run.session"]
 

@@ -1,74 +1,39 @@
 """``agl diff``: two rollouts of one task, where they part and what each earned."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
-from tests.stores import opened
 
 import agl
-from agl.types import Failure, Span
+from agl.types import Failure
+
+from .traces import add, call_of, filled, ids_of, reward_span
 
 TASK = {"question": "2 + 3?"}
 
 
-def call_of(rollout: Any, answers: list[str], number: int) -> dict[str, Any]:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "2 + 3?"}]
-    for said in answers[:number]:
-        messages += [
-            {"role": "assistant", "content": said},
-            {"role": "user", "content": "are you sure?"},
-        ]
-    answer = [{"role": "assistant", "content": answers[number]}]
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.input.messages": json.dumps(messages),
-        "gen_ai.output.messages": json.dumps(answer),
-        "prompt_token_ids": [1, 2, 3],
-        "response_token_ids": [4, 5],
-        "agentlightning.response_logprobs": [-0.5, -0.25],
-    }
-
-
-def span(rollout: Any, name: str, number: int, attributes: dict[str, Any]) -> Span:
-    return Span.from_attributes(
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        sequence_id=number,
-        name=name,
-        attributes=attributes,
-        start_time=100.0 + number,
-        end_time=100.5 + number,
-    )
-
-
 async def one(store: Any, answers: list[str], reward: float, task: Any = TASK) -> str:
-    rollout = await store.start_rollout(input=task, mode="train")
-    spans = [
-        span(rollout, "openai.chat.completion", n + 1, call_of(rollout, answers, n))
-        for n in range(len(answers))
-    ]
-    key = "agentlightning.reward.0"
-    given = {f"{key}.name": "primary", f"{key}.value": reward}
-    spans.append(span(rollout, "agentlightning.annotation", len(answers) + 1, given))
-    await store.add_many_spans(spans)
-    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-    return rollout.rollout_id
+    """The id of a rollout that is asked again after each answer but the last."""
+    spans, messages = [], [{"role": "user", "content": "2 + 3?"}]
+    for said in answers:
+        spans.append(call_of(list(messages), said, [1, 2, 3], [4, 5], [-0.5, -0.25]))
+        messages.append({"role": "assistant", "content": said})
+        messages.append({"role": "user", "content": "are you sure?"})
+    return (await add(store, [*spans, reward_span(reward)], task=task)).rollout_id
 
 
 @pytest.fixture
 def ids(tmp_path):
-    async def make() -> list[str]:
-        async with opened(tmp_path / "store.db") as store:
-            return [
-                await one(store, ["it is 5", "yes, 5"], 1.0),
-                await one(store, ["it is 5", "no, 6"], 0.0),
-                await one(store, ["it is 5", "yes, 5"], 1.0),
-                await one(store, ["hello"], 0.0, {"question": "who?"}),
-            ]
+    async def make(store: Any) -> list[str]:
+        return [
+            await one(store, ["it is 5", "yes, 5"], 1.0),
+            await one(store, ["it is 5", "no, 6"], 0.0),
+            await one(store, ["it is 5", "yes, 5"], 1.0),
+            await one(store, ["hello"], 0.0, {"question": "who?"}),
+        ]
 
-    return asyncio.run(make())
+    return filled(make, tmp_path / "store.db")
 
 
 @pytest.fixture(name="run")
@@ -120,19 +85,16 @@ def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, r
 
 
 def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(tmp_path, run):
-    async def fill() -> list[str]:
-        store = agl.SqliteLightningStore(tmp_path / "store.db")
+    async def fill(store: Any) -> list[str]:
         about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
         first = await store.start_rollout(input=TASK, config=about)
         error = Failure(boundary="agent", type="KeyError", message="'fruit'")
-        ids = (first.rollout_id, first.attempt.attempt_id)
-        await store.update_attempt(*ids, status="failed", error=error)
+        await store.update_attempt(**ids_of(first), status="failed", error=error)
         second = await store.start_attempt(first.rollout_id)
         await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
-        await store.close()
         return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
 
-    rollout_id, first, second = asyncio.run(fill())
+    rollout_id, first, second = filled(fill, tmp_path / "store.db")
     code, out, _ = run(first, second)
     assert code == 0
     assert "A failed: agent: KeyError: 'fruit'" in out

@@ -1,9 +1,10 @@
 """``agl doctor`` on configurations that go wrong, each for real: agent, gateway, model server."""
 
 import json
+import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import pytest
@@ -216,7 +217,10 @@ def llm():
         yield server
 
 
-Doctor = Callable[..., tuple[object, dict[str, Any]]]
+def in_module(arguments: Iterable[str]) -> list[str]:
+    """Agents and algorithms are named without their module here."""
+    ours = r"^(agent|algorithm|algorithm\.type)=(?!baseline)"
+    return [re.sub(ours, r"\1=doctor_agents:", one) for one in arguments]
 
 
 @pytest.fixture
@@ -234,8 +238,8 @@ def doctor(tmp_path, monkeypatch, agl, llm):
     monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 60.0)
 
     def run(*arguments: str) -> tuple[object, dict[str, Any]]:
-        given = list(arguments)
-        if any(one.startswith("algorithm.type=doctor_agents:") for one in arguments):
+        given = in_module(arguments)
+        if any(one.startswith("algorithm.type=") for one in arguments):
             given.append(f"algorithm.url={llm.url}")  # another type drops the options
         code, out, err = agl("doctor", "agl.yaml", *given, "--json")
         assert out or "--debug" not in err, err
@@ -258,34 +262,33 @@ def test_a_sound_configuration_has_grade_a_and_leaves_nothing_behind(doctor, tmp
     assert (call["grade"], call["row"], call["reward"], call["rule"]) == ("A", 0, 0.5, "final")
     # "<|user|> two <|end|> <|assistant|>" was given, "two <|end|>" was sampled.
     assert (call["prompt_tokens"], call["response_tokens"]) == (4, 2)
-    assert {p.name for p in tmp_path.iterdir() if p.name != "__pycache__"} == {
-        "agl.yaml",
-        "doctor_agents.py",
-        "tasks.jsonl",
-    }
+    left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert left == {"agl.yaml", "doctor_agents.py", "tasks.jsonl"}
     assert set(threading.enumerate()) <= before
 
 
 def test_equal_rewards_of_a_task_are_a_warning_where_calls_are_trained(doctor, agl):
-    code, diagnosis = doctor("agent=doctor_agents:flat")
+    code, diagnosis = doctor("agent=flat")
     assert (code, codes(diagnosis)) == (0, {"equal_rewards": "warning"})
     said = "all 5 rollouts of this task have the reward 0.5; an algorithm that compares"
     assert said in diagnosis["findings"][0]["message"]
-    prompts = "algorithm.type=doctor_agents:Prompts"
-    assert codes(doctor("agent=doctor_agents:flat", prompts)[1]) == {}
-    verdict = agl("doctor", "agl.yaml", "agent=doctor_agents:flat").out.splitlines()[-1]
+    prompts = "algorithm.type=Prompts"
+    assert codes(doctor("agent=flat", prompts)[1]) == {}
+    verdict = agl("doctor", "agl.yaml", *in_module(["agent=flat"])).out.splitlines()[-1]
     assert "something can be learned by 'Serves', if rewards come to differ; calls" in verdict
 
 
+NO_IDS = "gateway={type: proxy, callbacks: []}"
+
+
 def test_without_token_ids_weights_cannot_be_trained_and_prompts_can(doctor):
-    no_ids = "gateway={type: proxy, callbacks: []}"
-    code, diagnosis = doctor(no_ids)
+    code, diagnosis = doctor(NO_IDS)
     assert (code, codes(diagnosis)) == (1, {"no_token_ids": "error"})
     (call,) = diagnosis["calls"]
     assert (call["grade"], call["excluded"]) == ("C", "no_token_ids")
     assert "no token ids of the prompt and the answer; no chat template" in call["because"]
 
-    code, diagnosis = doctor(no_ids, "algorithm.type=doctor_agents:Prompts")
+    code, diagnosis = doctor(NO_IDS, "algorithm.type=Prompts")
     assert (code, diagnosis["needs"], codes(diagnosis)) == (0, "C", {})
     assert diagnosis["calls"][0]["excluded"] is None
 
@@ -309,161 +312,110 @@ def test_with_a_chat_template_text_has_grade_b(doctor, tmp_path):
     assert (call["grade"], call["because"]) == ("B", "0 log-probabilities for 2 tokens")
 
 
+HELPER = "resources={judge: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: helper}}"
+OPEN = "gateway={type: proxy, open: true}"
+OF_JUDGE = "adapter={agent_match: judge}"
+
+
 @pytest.mark.parametrize(
-    ("overrides", "code", "level", "said", "fix"),
+    ("overrides", "code", "said", "fix"),
     [
+        (["agent=no_reward"], "no_reward", "the agent gave no reward", "emit_reward"),
         (
-            ["agent=doctor_agents:no_reward"],
-            "no_reward",
-            "error",
-            "the agent gave no reward",
-            "emit_reward",
-        ),
-        (
-            ["agent=doctor_agents:raises"],
+            ["agent=raises"],
             "attempt_failed",
-            "error",
-            "ValueError: no such room (doctor_agents.py:",
-            "return a low reward instead of raising",
+            "no such room (doctor_agents.py:",
+            "instead of raising",
         ),
+        (["agent=never_asks"], "no_calls", "no model call was recorded", "base_url=llm.endpoint"),
         (
-            ["agent=doctor_agents:never_asks"],
+            ["agent=keeps_the_bare_address", OPEN],
             "no_calls",
-            "error",
-            "no model call was recorded",
-            "base_url=llm.endpoint",
-        ),
-        (
-            ["agent=doctor_agents:keeps_the_bare_address", "gateway={type: proxy, open: true}"],
-            "no_calls",
-            "error",
             "5 came to the gateway at an address that is no rollout's",
             "base_url=llm.endpoint",
         ),
         (
-            ["agent=doctor_agents:wants_a_prompt"],
+            ["agent=wants_a_prompt"],
             "attempt_failed",
-            "error",
             "no resource for parameter 'prompt_template'",
             "'resources:' in the configuration",
         ),
+        ([OF_JUDGE], "agent_not_selected", "1 of 1 calls are excluded", "(solver)"),
         (
-            ["adapter={agent_match: judge}"],
+            ["agent=early_reward", OF_JUDGE],
             "agent_not_selected",
-            "error",
-            "1 of 1 calls are excluded",
-            "(solver)",
-        ),
-        (
-            ["agent=doctor_agents:early_reward", "adapter={agent_match: judge}"],
-            "agent_not_selected",
-            "error",
             "1 of 1 calls are excluded",
             "x-agl-agent",
         ),
         (
-            [
-                "agent=doctor_agents:asks_another_model",
-                "algorithm.type=doctor_agents:ServesTwo",
-                "resources={judge: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: helper}}",
-            ],
+            ["agent=asks_another_model", "algorithm.type=ServesTwo", HELPER],
             "other_model",
-            "error",
             "1 of 1 calls are excluded as other_model",
             "model=llm.model",
         ),
-        (
-            ["adapter={max_length: 5}"],
-            "over_length",
-            "error",
-            "6 tokens, max_length is 5",
-            "max_length",
-        ),
-        (
-            ["agent=doctor_agents:swallows_an_error"],
-            "infrastructure",
-            "error",
-            "the backend answered 500",
-            "agl spans",
-        ),
-        (
-            ["agent=doctor_agents:past_the_gateway"],
-            "no_token_ids",
-            "error",
-            "1 of 1 calls",
-            "went past the gateway",
-        ),
-        (
-            ["algorithm=doctor_agents:Idle"],
-            "no_rollout",
-            "error",
-            "ended without queuing a rollout",
-            "train: FILE",
-        ),
-        (
-            ["algorithm=doctor_agents:Breaks"],
-            "algorithm_failed",
-            "error",
-            "RuntimeError: the model is not there",
-            "--debug",
-        ),
+        (["adapter={max_length: 5}"], "over_length", "6 tokens, max_length is 5", "max_length"),
+        (["agent=swallows_an_error"], "infrastructure", "the backend answered 500", "agl spans"),
+        (["agent=past_the_gateway"], "no_token_ids", "1 of 1 calls", "went past the gateway"),
+        (["algorithm=Idle"], "no_rollout", "ended without queuing a rollout", "train: FILE"),
+        (["algorithm=Breaks"], "algorithm_failed", "RuntimeError: the model is not", "--debug"),
     ],
 )
-def test_each_fault_is_found_with_its_fix_and_exit_code_1(
-    doctor: Doctor, overrides: list[str], code: str, level: str, said: str, fix: str
-) -> None:
+def test_each_fault_is_found_with_its_fix_and_exit_code_1(doctor, overrides, code, said, fix):
     exit_code, diagnosis = doctor(*overrides)
     assert (exit_code, diagnosis["trainable"]) == (1, False)
-    assert codes(diagnosis)[code] == level
+    assert codes(diagnosis)[code] == "error"
     (finding,) = [finding for finding in diagnosis["findings"] if finding["code"] == code]
     assert said in finding["message"]
     assert fix in finding["fix"]
 
 
-def test_triplets_without_token_ids_are_a_warning(doctor):
-    code, diagnosis = doctor(
-        "gateway={type: proxy, callbacks: []}", "algorithm.type=doctor_agents:Triplets"
-    )
-    assert (code, codes(diagnosis)) == (0, {"no_token_ids": "warning"})
+LLM_ELSEWHERE = "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}"
+OF_TOOLS = "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
 
 
-def test_calls_of_a_helper_beside_those_of_the_model_are_a_note(doctor):
-    code, diagnosis = doctor(
-        "agent=doctor_agents:asks_both", "algorithm.type=doctor_agents:ServesTwo"
-    )
-    assert (code, codes(diagnosis)) == (0, {"other_model": "note"})
-    assert [call["excluded"] for call in diagnosis["calls"]] == ["other_model", None]
-
-
-def test_validation_tasks_are_given_to_an_algorithm_that_insists(doctor):
-    code, diagnosis = doctor(
-        "algorithm=doctor_agents:Validates", "val=tasks.jsonl", "agent=doctor_agents:never_asks",
-        "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}",
-    )  # fmt: skip
-    assert code == 1
-    assert diagnosis["rollout"]["mode"] == "val"
-    assert codes(diagnosis) == {"no_calls": "error"}
-
-
-def test_automatic_rewards_count_as_rewards(doctor):
-    code, diagnosis = doctor(
-        "agent=doctor_agents:uses_a_tool", "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
-    )
-    assert (code, diagnosis["rewards"], codes(diagnosis)) == (0, [], {})
-    assert diagnosis["calls"][0]["reward"] == 0.5
-
-
-def test_an_unused_reward_is_a_warning_and_something_can_still_be_learned(doctor):
-    code, diagnosis = doctor("agent=doctor_agents:early_reward")
-    assert (code, codes(diagnosis)) == (0, {"reward_before_call": "warning"})
-    assert "the reward 0.25 (span" in diagnosis["findings"][0]["message"]
+@pytest.mark.parametrize(
+    ("given", "code", "found", "said"),
+    [
+        ([NO_IDS, "algorithm.type=Triplets"], 0, {"no_token_ids": "warning"}, ""),
+        (["agent=asks_both", "algorithm.type=ServesTwo"], 0, {"other_model": "note"}, ""),
+        (
+            ["algorithm=Validates", "val=tasks.jsonl", "agent=never_asks", LLM_ELSEWHERE],
+            1,
+            {"no_calls": "error"},
+            "",
+        ),
+        (["agent=uses_a_tool", OF_TOOLS], 0, {}, ""),
+        (["agent=early_reward"], 0, {"reward_before_call": "warning"}, "the reward 0.25 (span"),
+        (
+            ["agent=gives_two_rewards", "algorithm=baseline"],
+            0,
+            {"no_calls": "note", "superseded_reward": "warning"},
+            "several rewards (0.5, 1)",
+        ),
+        (["agent=takes_no_model"], 1, {"no_calls": "error"}, ""),
+    ],
+)
+def test_what_is_odd_is_found_and_weighed(doctor, given, code, found, said):
+    exit_code, diagnosis = doctor(*given)
+    assert (exit_code, codes(diagnosis)) == (code, found)
+    assert not said or said in diagnosis["findings"][-1]["message"]
+    calls = [(call["excluded"], call["reward"]) for call in diagnosis["calls"]]
+    if "agent=asks_both" in given:
+        assert [excluded for excluded, _ in calls] == ["other_model", None]
+    elif "val=tasks.jsonl" in given:
+        assert diagnosis["rollout"]["mode"] == "val"
+    elif "agent=uses_a_tool" in given:  # automatic rewards count as rewards
+        assert (diagnosis["rewards"], calls[0][1]) == ([], 0.5)
+    elif "agent=takes_no_model" in given:  # it is told what can be done with it
+        assert "'baseline' measures it" in diagnosis["findings"][0]["fix"]
+        assert "base_url" not in diagnosis["findings"][0]["fix"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--task", "2"], "agl: agl.yaml: train: has 2 tasks; there is no task 2\n"),
-        (["agent=doctor_agents:god"], "Did you mean 'good'?"),
+        (["agent=god"], "Did you mean 'good'?"),
         (["algorithm.urll=x"], "agl.yaml: algorithm.urll: unknown key. Did you mean 'url'?"),
     ],
 )
@@ -476,7 +428,7 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(doctor, arguments
 
 
 def test_the_text_shows_calls_findings_and_verdict(doctor, agl):
-    lines = agl("doctor", "agl.yaml", "agent=doctor_agents:early_reward").out.splitlines()
+    lines = agl("doctor", "agl.yaml", *in_module(["agent=early_reward"])).out.splitlines()
     assert lines[0] == "rollout    succeeded, mode train: {'q': 'one'}"
     assert lines[1] == "rewards    0.25 (primary), 1 (primary)"
     assert any("final: the last reward of the attempt is 1" in line for line in lines)
@@ -490,8 +442,8 @@ def test_every_reason_and_boundary_has_a_fix():
 
 @pytest.mark.parametrize(("concurrency", "level", "code"), [(1, "warning", 0), (8, "error", 1)])
 def test_calls_that_mix_at_once_are_found(doctor, concurrency, level, code):
-    given = ["agent=doctor_agents:has_a_global_address", f"concurrency={concurrency}"]
-    exit_code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    given = ["agent=has_a_global_address", f"concurrency={concurrency}"]
+    exit_code, diagnosis = doctor(*given, "algorithm.type=QueuesAll")
     assert codes(diagnosis) == {"calls_mix": level}
     assert "their calls mix" in diagnosis["at_once"]
     assert "base_url=llm.endpoint" in diagnosis["findings"][0]["fix"]
@@ -499,8 +451,8 @@ def test_calls_that_mix_at_once_are_found(doctor, concurrency, level, code):
 
 
 def test_calls_that_keep_apart_at_once_are_said_to(doctor):
-    given = ["agent=doctor_agents:slow", "concurrency=8"]
-    code, diagnosis = doctor(*given, "algorithm.type=doctor_agents:QueuesAll")
+    given = ["agent=slow", "concurrency=8"]
+    code, diagnosis = doctor(*given, "algorithm.type=QueuesAll")
     assert (code, codes(diagnosis)) == (0, {})
     assert diagnosis["at_once"] == "4 rollouts, and each has its own calls"
 
@@ -511,24 +463,18 @@ def test_calls_that_keep_apart_at_once_are_said_to(doctor):
 )
 def test_agent_that_blocks_the_loop_is_found(doctor, concurrency, algorithm, level, monkeypatch):
     monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 1.0)
-    given = ["agent=doctor_agents:blocking", f"concurrency={concurrency}"]
-    code, diagnosis = doctor(*given, f"algorithm.type=doctor_agents:{algorithm}")
+    given = ["agent=blocking", f"concurrency={concurrency}"]
+    code, diagnosis = doctor(*given, f"algorithm.type={algorithm}")
     assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})
     assert "the agent held the event loop for" in diagnosis["findings"][0]["message"]
 
 
-def test_second_reward_of_an_agent_without_calls_is_a_warning(doctor):
-    code, diagnosis = doctor("agent=doctor_agents:gives_two_rewards", "algorithm=baseline")
-    assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "superseded_reward": "warning"})
-    assert "several rewards (0.5, 1)" in diagnosis["findings"][1]["message"]
-
-
 def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(doctor, agl):
     prompt = "resources={p: {type: prompt_template, template: 'Say hello.'}}"
-    given = ["agent=doctor_agents:ignores_its_prompt", "algorithm=baseline", prompt]
+    given = ["agent=ignores_its_prompt", "algorithm=baseline", prompt]
     code, diagnosis = doctor(*given)
     assert (code, codes(diagnosis)) == (0, {"no_calls": "note", "constant_prompt": "note"})
-    said = agl("dev", "agl.yaml", *given, "strategy=shm").out
+    said = agl("dev", "agl.yaml", *in_module(given), "strategy=shm").out
     assert "warning      every reward is 0, and the prompt 'p' has no placeholder" in said
 
 
@@ -541,10 +487,3 @@ def test_doctor_without_a_file_looks_at_the_machine(tmp_path, monkeypatch, agl):
     assert found["python"].endswith(f"({sys.executable})")
     lines = agl("doctor").out.splitlines()
     assert lines[-1] == "verdict    all packages load"
-
-
-def test_agent_without_a_model_is_told_what_can_be_done_with_it(doctor):
-    code, diagnosis = doctor("agent=doctor_agents:takes_no_model")
-    assert (code, codes(diagnosis)) == (1, {"no_calls": "error"})
-    assert "'baseline' measures it" in diagnosis["findings"][0]["fix"]
-    assert "base_url" not in diagnosis["findings"][0]["fix"]

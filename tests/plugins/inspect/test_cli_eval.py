@@ -18,13 +18,11 @@ async def agent(task: dict) -> float:
 
 
 @pytest.fixture
-def evaluate(agl, tmp_path, monkeypatch):
-    (tmp_path / "eval_agent.py").write_text(AGENT)
-    (tmp_path / "val.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
-    (tmp_path / "agl.yaml").write_text(
-        "agent: eval_agent:agent\nalgorithm: baseline\nstrategy: shm\n"
-    )
-    monkeypatch.chdir(tmp_path)
+def evaluate(agl, here, monkeypatch):
+    (here / "eval_agent.py").write_text(AGENT)
+    (here / "val.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
+    text = "agent: eval_agent:agent\nalgorithm: baseline\nstrategy: shm\n"
+    (here / "agl.yaml").write_text(text)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield lambda *arguments: agl("eval", "agl.yaml", *arguments)
     sys.modules.pop("eval_agent", None)
@@ -34,20 +32,11 @@ def test_each_task_runs_so_often_and_failures_are_counted_by_cause(evaluate):
     code, out, err = evaluate("val=val.jsonl", "--copies", "2", "--json")
     found = json.loads(out)
     assert code == 0, err
-    assert [(one["task"]["x"], one["rewards"]) for one in found["tasks"]] == [
-        (1, [1.0, 1.0]),
-        (2, [0.0, 0.0]),
-        (3, []),
-    ]
+    rewards = {one["task"]["x"]: one["rewards"] for one in found["tasks"]}
+    assert rewards == {1: [1.0, 1.0], 2: [0.0, 0.0], 3: []}
     assert found["failures"] == {"agent: ValueError": 2}
-    assert found["metrics"] == {
-        "reward/mean": 0.5,
-        "mean@2": 0.5,
-        "pass@1": 0.5,
-        "pass@2": 0.5,
-        "rollouts": 6,
-        "failed": 2,
-    }
+    means = dict.fromkeys(("reward/mean", "mean@2", "pass@1", "pass@2"), 0.5)
+    assert found["metrics"] == {**means, "rollouts": 6, "failed": 2}
 
 
 def test_the_table_says_the_same(evaluate):

@@ -1,14 +1,8 @@
 """``agl explain``: from a token back to the reward, by the ledger of a real step."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from agl.emitter import reward_attributes
-from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages.group_advantages import sibling_advantages
@@ -17,52 +11,18 @@ from agl_records.training_data import TrainingRow
 from agl_records.types import Exclusion
 from agl_sqlite import SqliteLightningStore
 
-Explain = Callable[..., tuple[object, str]]
-
-
-@pytest.fixture
-def explain(agl, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[object, str]:
-        code, out, err = agl("explain", *arguments, "--path", "s.db")
-        return code, out or err
-
-    return call
+from .traces import add, call_of, filled, reward_span
 
 
 def call_span(number: int, prompt: list[int], answer: list[int]) -> Span:
-    attributes: dict[str, Any] = {
-        Key.OPERATION.value: "chat",
-        Key.INPUT_MESSAGES.value: '[{"role": "user", "content": "q"}]',
-        Key.OUTPUT_MESSAGES.value: '[{"role": "assistant", "content": "a"}]',
-        Key.PROMPT_TOKEN_IDS.value: prompt,
-        Key.RESPONSE_TOKEN_IDS.value: answer,
-        Key.RESPONSE_LOGPROBS.value: [-0.1 * token for token in answer],
-    }
-    return Span.from_attributes(
-        name=MODEL_CALL_SPAN, attributes=attributes, span_id=f"{number:016x}"
-    )
+    logprobs = [-0.1 * token for token in answer]
+    return call_of("q", "a", prompt, answer, logprobs, number=number)
 
 
-def reward_span(number: int, value: float) -> Span:
-    return Span.from_attributes(
-        name=AGL_ANNOTATION, attributes=reward_attributes(value), span_id=f"{number:016x}"
-    )
-
-
-FIRST = [call_span(1, [10, 11], [1, 2]), reward_span(2, 0.25)]
-SECOND = [call_span(3, [10, 11, 1, 2, 12], [3]), reward_span(4, 1.0)]
+FIRST = [call_span(1, [10, 11], [1, 2]), reward_span(0.25, 2)]
+SECOND = [call_span(3, [10, 11, 1, 2, 12], [3]), reward_span(1.0, 4)]
 """The second prompt goes on from the first answer: one row 10 11 [1 2] 12 [3]."""
-
-
-async def add(store: SqliteLightningStore, spans: list[Span], status: Any = "succeeded") -> Any:
-    rollout = await store.start_rollout("task", mode="train", metadata={"group": 0, "step": 1})
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    await store.add_many_spans([span.model_copy(update=ids) for span in spans])
-    await store.update_attempt(rollout.rollout_id, "latest", status=status)
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-    return ended
+OF_GROUP = {"metadata": {"group": 0, "step": 1}}
 
 
 async def step(
@@ -71,7 +31,7 @@ async def step(
     """What a learning algorithm does: rows, advantages among siblings, and the ledger."""
     ended, rows_G, ledger = [], [], Ledger()
     for spans in traces:
-        rollout = await add(store, spans)
+        rollout = await add(store, spans, **OF_GROUP)
         made = TraceToRows(credit=credit).adapt(
             list(await store.query_spans(rollout.rollout_id)),
             attempts=list(await store.query_attempts(rollout.rollout_id)),
@@ -92,31 +52,18 @@ def account(
     kept = [n for n, call_id in enumerate(row.call_ids) if call_id not in leave_out]
     for n, call_id in enumerate(row.call_ids):
         if n not in kept:
-            ledger.exclude(
-                Exclusion(
-                    call_id=call_id,
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason="zero_advantage",
-                    credit=row.credits[n],
-                    advantage=given[n],
-                )
-            )
+            of = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id, "call_id": call_id}
+            why = {"reason": "zero_advantage", "credit": row.credits[n], "advantage": given[n]}
+            ledger.exclude(Exclusion(**of, **why))
     if kept:
         ledger.train(row.only(kept), [given[n] for n in kept], number)
 
 
 def make_step(credit: str, *traces: list[Span], **options: Any) -> list[str]:
-    async def fill() -> list[str]:
-        store = SqliteLightningStore("s.db")
-        ids = await step(store, credit, *traces, **options)
-        await store.close()
-        return ids
-
-    return asyncio.run(fill())
+    return filled(lambda store: step(store, credit, *traces, **options))
 
 
-OTHER = [call_span(5, [10, 11], [7]), reward_span(6, 0.0)]
+OTHER = [call_span(5, [10, 11], [7]), reward_span(0.0, 6)]
 """A sibling: one call, reward 0."""
 
 
@@ -175,13 +122,10 @@ def test_the_whole_rollout_lists_rows_and_excluded_calls(explain):
 
 
 def test_without_a_ledger_the_adapter_says_what_it_would_read(explain):
-    async def fill() -> tuple[str, str]:
-        store = SqliteLightningStore("s.db")
-        good, bad = await add(store, FIRST), await add(store, FIRST, "failed")
-        await store.close()
-        return good.rollout_id, bad.rollout_id
+    async def fill(store: Any) -> list[str]:
+        return [(await add(store, FIRST, one)).rollout_id for one in ("succeeded", "failed")]
 
-    good, bad = asyncio.run(fill())
+    good, bad = filled(fill)
     text = explain(good)[1]
     assert "no ledger: as the adapter 'rows' would read it" in text
     assert "credit   0.25 by rule 'final'" in text
@@ -192,11 +136,7 @@ def test_without_a_ledger_the_adapter_says_what_it_would_read(explain):
 def test_what_is_not_there_is_named(explain):
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
     for arguments, message in (
-        (
-            ["ro-x"],
-            "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. "
-            "See: agl rollouts\n",
-        ),
+        (["ro-x"], "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. See: "),
         ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
         ([one, "--token", "1"], "agl: --token counts within a row, or an answer; give"),

@@ -1,6 +1,5 @@
 """``agl ledger``: sums per step out of a real store."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ from agl_records.ledger import tables
 from agl_records.ledger.documents import put_parts
 from agl_records.ledger.ledger import save_ledger
 from agl_records.types import LedgerItem
-from agl_sqlite import SqliteLightningStore
+
+from .traces import add, filled, ids_of
 
 Agl = Callable[..., Any]
 
@@ -20,25 +20,15 @@ Agl = Callable[..., Any]
 async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
     """A step of one rollout with so many trained and excluded calls."""
     about = {"run": "r", "step": step}
-    rollout = await store.start_rollout(input="x", mode="train", metadata=about)
-    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    ledger = Ledger()
+    ended = await add(store, [], task="x", metadata=about)
+    ledger, ids = Ledger(), ids_of(ended)
     for number in range(trained + excluded):
         call_id = f"{number:016x}"
         ledger.add_call(ModelCall(call_id=call_id, sequence_id=number + 1, **ids))
         if number < trained:
-            row = TrainingRow(
-                token_ids=[1, 2],
-                loss_mask=[0, 1],
-                logprobs=[0.0, -0.5],
-                call_ids=[call_id],
-                call_ranges=[(1, 2)],
-                credits=[Credit(reward=1.0)],
-                **ids,
-            )
-            ledger.train(row)
+            tokens = {"token_ids": [1, 2], "loss_mask": [0, 1], "logprobs": [0.0, -0.5]}
+            of_call = {"call_ids": [call_id], "call_ranges": [(1, 2)]}
+            ledger.train(TrainingRow(**tokens, **of_call, credits=[Credit(reward=1.0)], **ids))
         else:
             detail = "the answer has no token ids"
             ledger.exclude(Exclusion(call_id=call_id, reason="no_token_ids", detail=detail, **ids))
@@ -46,15 +36,13 @@ async def one_step(store: LightningStore, step: int, trained: int, excluded: int
 
 
 def make_store(folder: Path, steps: int = 2) -> Path:
-    async def fill() -> None:
-        store = SqliteLightningStore(folder / "store.db")
+    async def fill(store: Any) -> None:
         for step in range(1, steps + 1):
             await one_step(store, step, trained=2, excluded=step)
         await store.enqueue_rollout("never run")
-        await store.close()
 
     folder.mkdir(exist_ok=True)
-    asyncio.run(fill())
+    filled(fill, folder / "store.db")
     return folder
 
 
@@ -86,8 +74,7 @@ async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
 
 
 def test_the_rollouts_of_each_row_add_up(agl, tmp_path):
-    async def fill() -> None:
-        store = SqliteLightningStore(tmp_path / "store.db")
+    async def fill(store: Any) -> None:
         await one_step(store, 1, trained=1, excluded=1)
         for reason in ("failed_attempt", "not_run", "failed_attempt"):  # before any call
             rollout = await store.start_rollout(input="y", mode="train")
@@ -96,9 +83,8 @@ def test_the_rollouts_of_each_row_add_up(agl, tmp_path):
             exclusion = Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason)
             ledger.exclude(exclusion)
             await save_ledger(store, ledger, [rollout], step=1, algorithm="toy", run="r")
-        await store.close()
 
-    asyncio.run(fill())
+    filled(fill, tmp_path / "store.db")
     lines = agl("ledger", str(tmp_path)).out.splitlines()
     assert [" ".join(line.split()) for line in lines[2:]] == [
         f"{step} 4 1 2 1 1 1 no_token_ids; rollouts: 2 failed_attempt, 1 not_run"
@@ -114,9 +100,7 @@ def test_one_step_lists_each_excluded_call(agl, tmp_path):
 
 
 def test_json_has_sums_and_parts(agl, tmp_path):
-    value: dict[str, Any] = json.loads(
-        agl("ledger", str(make_store(tmp_path)), "--step", "1", "--json").out
-    )
+    value = json.loads(agl("ledger", str(make_store(tmp_path)), "--step", "1", "--json").out)
     (step,) = value["steps"]
     assert (step["algorithm"], step["step"], step["mode"]) == ("toy", 1, "train")
     assert step["calls"] == {"total": 3, "trained": 2, "excluded": {"no_token_ids": 1}}
@@ -132,15 +116,13 @@ def test_a_step_that_is_not_there_is_a_wrong_request(agl, tmp_path):
 def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl, tmp_path):
     folder = make_store(tmp_path)
 
-    async def add_wrong_part() -> None:
-        store = SqliteLightningStore(folder / "store.db")
+    async def add_wrong_part(store: Any) -> None:
         rollout = await store.start_rollout(input="x")
         wrong = LedgerItem(rollout_id=rollout.rollout_id, attempt_id="at", call_id="c")
         part = LedgerPart(rollout_id=rollout.rollout_id, step=3, items=[wrong])
         await put_parts(store, [part])
-        await store.close()
 
-    asyncio.run(add_wrong_part())
+    filled(add_wrong_part, folder / "store.db")
     result = agl("ledger", str(folder))
     assert result.code == 1
     assert "ledger does not balance: 1 calls, 0 trained, 0 excluded" in result.err

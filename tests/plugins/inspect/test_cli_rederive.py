@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from tests.digests import digests
 
-from agl.emitter import find_final_reward, reward_attributes
-from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.emitter import find_final_reward
 from agl.types import Span
 from agl_runs.local_runs import runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore
+
+from .traces import add, call_of, filled, reward_span
 
 Agl = Callable[..., tuple[object, str, str]]
 RUN = "first-run"
@@ -43,22 +44,6 @@ def greedy(task, wallet):
 """
 
 
-def call_span(answer: str) -> Span:
-    attributes: dict[str, Any] = {
-        Key.OPERATION.value: "chat",
-        Key.INPUT_MESSAGES.value: json.dumps([{"role": "user", "content": "q"}]),
-        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", "content": answer}]),
-        Key.PROMPT_TOKEN_IDS.value: [1, 2],
-        Key.RESPONSE_TOKEN_IDS.value: [3] * len(answer),
-        Key.RESPONSE_LOGPROBS.value: [-0.5] * len(answer),
-    }
-    return Span.from_attributes(name=MODEL_CALL_SPAN, attributes=attributes)
-
-
-def reward_span(value: float) -> Span:
-    return Span.from_attributes(name=AGL_ANNOTATION, attributes=reward_attributes(value))
-
-
 ROLLOUTS = (
     ("one", "a", 0.0, RUN, "succeeded"),
     ("one", "bbb", 1.0, RUN, "succeeded"),
@@ -71,19 +56,20 @@ ROLLOUTS = (
 """Task, answer, reward, run, status."""
 
 
-async def fill(path: Path, begins_with: list[Span]) -> None:
+def fill(path: Path, begins_with: list[Span]) -> None:
     """A run of two tasks, two rollouts of each, one that failed, one of another run, a judge's."""
-    store = SqliteLightningStore(path)
-    await begin_run(store, RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
-    for task, answer, reward, run, status in ROLLOUTS:
-        about = {"run": run, "step": 1, **({"judges": []} if task == "judged" else {})}
-        new = await store.start_rollout({"q": task, "private": "key"}, mode="train", metadata=about)
-        owner = {"rollout_id": new.rollout_id, "attempt_id": new.attempt.attempt_id}
-        spans = [*begins_with, call_span(answer), reward_span(reward)]
-        await store.add_many_spans([span.model_copy(update=owner) for span in spans])
-        await store.update_attempt(**owner, status=status)  # pyright: ignore[reportArgumentType]
-    await end_run(store, RUN, 1, "finished")
-    await store.close()
+
+    async def write(store: Any) -> None:
+        await begin_run(store, RunStart(run_id=RUN, algorithm="baseline", folder=str(path.parent)))
+        for task, answer, reward, run, status in ROLLOUTS:
+            about = {"run": run, "step": 1, **({"judges": []} if task == "judged" else {})}
+            call = call_of("q", answer, [1, 2], [3] * len(answer))
+            spans = [*begins_with, call, reward_span(reward)]
+            asked = {"q": task, "private": "key"}
+            await add(store, spans, status, asked, metadata=about)
+        await end_run(store, RUN, 1, "finished")
+
+    filled(write, path)
 
 
 @pytest.fixture
@@ -93,7 +79,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(REWARDS)
     folder = tmp_path / "agl-runs" / RUN
     folder.mkdir(parents=True)
-    asyncio.run(fill(folder / "store.db", [reward_span(-7.0)]))
+    fill(folder / "store.db", [reward_span(-7.0)])
     yield tmp_path
     sys.modules.pop("my_rewards", None)
 
@@ -112,16 +98,14 @@ def rederived(agl: Agl, *how: str) -> dict[str, Any]:
 def rewards_of(folder: str) -> dict[str, list[float | None]]:
     """Task -> final rewards, as any reader of the store sees them."""
 
-    async def read() -> dict[str, list[float | None]]:
-        store = SqliteLightningStore(Path(folder) / "store.db")
+    async def read(store: Any) -> dict[str, list[float | None]]:
         found: dict[str, list[float | None]] = {}
         for rollout in await store.query_rollouts():
             spans = await store.query_spans(rollout.rollout_id, "latest")
             found.setdefault(rollout.input["q"], []).append(find_final_reward(spans))
-        await store.close()
         return found
 
-    return asyncio.run(read())
+    return filled(read, Path(folder) / "store.db")
 
 
 def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(agl, project):
@@ -144,13 +128,9 @@ def test_the_runs_name_each_other(agl, project):
     store = str(project / "agl-runs" / RUN / "store.db")
     assert shown["derived_from"] == {"run_id": RUN, "store": store}
     source = hashlib.sha256((project / "my_rewards.py").read_bytes()).hexdigest()[:16]
-    assert shown["config"] == {
-        "reward": "my_rewards:length",
-        "reward_source": source,
-        "credit": "per_call",
-        "adapter": "rows",
-        "mode": None,
-    }
+    reward = {"reward": "my_rewards:length", "reward_source": source}
+    given = {"credit": "per_call", "adapter": "rows", "mode": None}
+    assert shown["config"] == {**reward, **given}
     assert "agl-core" in shown["code"]["versions"]
     assert (shown["status"], shown["algorithm"]) == ("finished", "rederive")
     assert json.loads(agl("runs", "show", RUN, "--json")[1])["derived"] == [new]
@@ -169,7 +149,7 @@ def test_export_and_compare_take_the_new_run(agl):
 
 
 def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl):
-    asyncio.run(fill(Path("two-calls.db"), [call_span("first"), reward_span(1.0)]))
+    fill(Path("two-calls.db"), [call_of("q", "first", [1, 2], [3] * 5), reward_span(1.0)])
     where = ("--path", "two-calls.db")
     final = rederived(agl, "--credit", "final", *where)
     half = "{type: discounted, gamma: 0.5}"
@@ -252,8 +232,7 @@ def test_a_run_that_is_being_written_can_be_derived_from(agl, project):
 def test_algorithms_without_training_steps_refuse_a_replay_by_name(agl, project):
     config = "agent: my_agent:agent\nalgorithm: {type: apo, base_url: 'http://x', api_key: x}\n"
     (project / "agl-runs" / RUN / "config.yaml").write_text(config)
-    (project / "my_agent.py").write_text(
-        "import agl\n@agl.rollout\ndef agent(task) -> float:\n    return 1.0\n"
-    )
+    agent = "import agl\n@agl.rollout\ndef agent(task) -> float:\n    return 1.0\n"
+    (project / "my_agent.py").write_text(agent)
     code, _, err = agl("replay", RUN, "--step", "1")
     assert (code, "APO cannot train a step again" in err) == (2, True), err

@@ -1,6 +1,5 @@
 """``agl rollouts`` and ``agl spans``: what a store holds, in tables and as JSON."""
 
-import asyncio
 import contextlib
 import json
 import shlex
@@ -13,7 +12,8 @@ from tests.run_project import write_project
 
 from agl.emitter import reward_attributes
 from agl.types import Failure, Span
-from agl_sqlite import SqliteLightningStore
+
+from .traces import add, filled, ids_of, reward_span
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +107,12 @@ def test_spans_of_nothing_are_refused(agl, ran):
 def test_an_error_is_shown_without_what_a_terminal_would_obey(tmp_path, agl, monkeypatch):
     path = tmp_path / "store.db"
 
-    async def fill() -> None:
-        store = SqliteLightningStore(path)
+    async def fill(store):
         started = await store.start_rollout({"q": 1})
         error = Failure(boundary="agent", type="E", message="\x1b]0;title\x07\x1b[31mred\rgone")
-        ids = (started.rollout_id, started.attempt.attempt_id)
-        await store.update_attempt(*ids, status="failed", error=error)
-        await store.close()
+        await store.update_attempt(**ids_of(started), status="failed", error=error)
 
-    asyncio.run(fill())
+    filled(fill, path)
     for colours in (False, True):
         if colours:
             monkeypatch.setenv("FORCE_COLOR", "1")
@@ -143,23 +140,15 @@ def test_store_that_is_not_there_is_said_in_one_sentence(
 def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_path):
     path = tmp_path / "store.db"
 
-    async def fill() -> None:
-        store = SqliteLightningStore(path)
+    async def fill(store):
         for value, status in ((0.5, "succeeded"), (1.692, "failed")):
-            rollout = await store.start_rollout(value)
-            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            given = reward_attributes(value)
-            await store.add_many_spans([Span.from_attributes(name="r", attributes=given, **ids)])
-            await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        await store.close()
+            await add(store, [reward_span(value)], status)
 
-    asyncio.run(fill())
+    filled(fill, path)
     options = ["--path", str(path)]
     rows = json.loads(agl("rollouts", *options, "--json").out)
-    assert [(row["reward"], row["reward_on_the_way"]) for row in rows] == [
-        (0.5, None),
-        (None, 1.692),
-    ]
+    found = [(row["reward"], row["reward_on_the_way"]) for row in rows]
+    assert found == [(0.5, None), (None, 1.692)]
     assert "  1.692 on the way  " in agl("rollouts", *options).out.splitlines()[-1]
     options += ["--sort", "reward"]
     assert [row["reward"] for row in json.loads(agl("rollouts", *options, "--json").out)] == [0.5]
@@ -170,21 +159,12 @@ def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_pa
 def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, tmp_path):
     path = tmp_path / "damaged.db"
 
-    async def fill() -> None:
-        store = SqliteLightningStore(path)
+    async def fill(store):
         for about in ("what is damaged", "what is whole"):
-            rollout = await store.start_rollout(about)
-            span = Span.from_attributes(
-                name="reward",
-                attributes={**reward_attributes(0.5), "about": about},
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-            )
-            await store.add_many_spans([span])
-            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        await store.close()
+            given = {**reward_attributes(0.5), "about": about}
+            await add(store, [Span.from_attributes(name="reward", attributes=given)], task=about)
 
-    asyncio.run(fill())
+    filled(fill, path)
     path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damaged }'))
     rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
     assert [row["reward"] for row in rows] == [0.5, 0.5]
@@ -193,19 +173,14 @@ def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, tmp_path):
 
 
 def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_path):
-    async def fill() -> list[str]:
-        store, ids = SqliteLightningStore(tmp_path / "s.db"), []
-        for task in range(3):
-            rollout = await store.start_rollout({"q": task})
-            owner = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            spans = [Span.from_attributes(name=f"s{n}", attributes={}, **owner) for n in range(2)]
-            await store.add_many_spans(spans)
-            await store.update_attempt(*owner.values(), status="failed", metadata={"m": 1})
-            ids.append(rollout.rollout_id)
-        await store.close()
-        return ids
+    async def fill(store):
+        spans = [Span.from_attributes(name=f"s{n}", attributes={}) for n in range(2)]
+        ended = [await add(store, spans, "failed", {"q": task}) for task in range(3)]
+        for one in ended:
+            await store.update_attempt(**ids_of(one), metadata={"m": 1})
+        return [one.rollout_id for one in ended]
 
-    ids = asyncio.run(fill())
+    ids = filled(fill, tmp_path / "s.db")
     with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
         file.execute("UPDATE rollout SET metadata = '[' WHERE n = 1")
         file.execute("UPDATE attempt SET metadata = '[' WHERE n = 2")

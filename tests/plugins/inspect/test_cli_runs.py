@@ -1,6 +1,7 @@
 """``agl runs``: what was run, side by side, and away with one."""
 
 import asyncio
+import functools
 import json
 import os
 import platform
@@ -9,30 +10,31 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.run_project import Agl, begin
 
-from agl.emitter import reward_attributes
-from agl.semconv import AGL_ANNOTATION
-from agl.types import Span
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore
 
+from .traces import add, filled, reward_span
+
 pytestmark = pytest.mark.usefixtures("project")
 
 
-def shown(agl: Agl, run: str) -> Any:
-    return json.loads(agl("runs", "show", run, "--json").out)
+def told(agl: Agl, *command: str) -> Any:
+    """What a command writes as JSON."""
+    return json.loads(agl(*command, "--json").out)
 
 
 def test_looking_at_runs_leaves_no_file_behind(agl, project):
     run_id = begin(agl)
     before = sorted(project.rglob("*"))
     assert agl("runs").code == 0
-    assert shown(agl, run_id)["status"] == "finished"
+    assert told(agl, "runs", "show", run_id)["status"] == "finished"
     assert sorted(project.rglob("*")) == before
 
 
@@ -41,7 +43,7 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl):
     other = Path("agl-runs/a-broken-one")
     other.mkdir()
     (other / "store.db").write_bytes(random.Random(1).randbytes(9000))
-    rows = json.loads(agl("runs", "--json").out)
+    rows = told(agl, "runs")
     assert [row["run"] for row in rows] == [stopped, "a-broken-one"]
     words = r"a-broken-one: store 'agl-runs.a-broken-one.store\.db': .*: file is not a database\."
     assert re.search(words, agl("runs").err)
@@ -57,18 +59,15 @@ def test_runs_are_listed(agl, project):
     assert agl("runs").code == 0
     first = begin(agl, "algorithm.stop_after=1")
     second = begin(agl)
-    rows = json.loads(agl("runs", "--json").out)
-    assert [(row["run"], row["state"], row["starts"]) for row in rows] == [
-        (first, "stopped", 1),
-        (second, "finished", 1),
-    ]
-    assert [(row["algorithm"], row["step"], row["reward"]) for row in rows] == [
-        ("learn", 1, 0.25),
-        ("learn", 2, 0.5),
+    rows = told(agl, "runs")
+    names = ("run", "state", "starts", "algorithm", "step", "reward")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (first, "stopped", 1, "learn", 1, 0.25),
+        (second, "finished", 1, "learn", 2, 0.5),
     ]
     assert rows[0]["folder"] == str(project / "agl-runs" / first)
     assert first in agl("runs").out
-    assert len(json.loads(agl("runs", "--path", f"agl-runs/{first}", "--json").out)) == 1
+    assert len(told(agl, "runs", "--path", f"agl-runs/{first}")) == 1
     text = agl("runs", "show", second).out
     assert "algorithm.rate" in text
     assert "agl-core" in text
@@ -87,26 +86,20 @@ def test_rewards_have_four_digits_in_tables_and_all_in_json(agl, project):
     for command in (("runs",), ("runs", "show", run), ("runs", "compare", run, other)):
         assert "0.3846" in (text := agl(*command).out)
         assert "0.38461" not in text
-    assert json.loads(agl("runs", "--json").out)[0]["reward"] == reward
+    assert told(agl, "runs")[0]["reward"] == reward
 
 
 def test_folder_that_there_is_not_is_not_named(agl, project):
-    async def fill() -> None:
-        store = SqliteLightningStore("shared.db")
+    async def fill(store: Any) -> None:
         for host, run_id in ((platform.node(), "here"), ("elsewhere", "there")):
-            folder = f"/gone/{run_id}"
-            await begin_run(
-                store, RunStart(run_id=run_id, algorithm="toy", folder=folder, pid=1, host=host)
-            )
+            about = {"algorithm": "toy", "folder": f"/gone/{run_id}", "pid": 1, "host": host}
+            await begin_run(store, RunStart(run_id=run_id, **about))
             await end_run(store, run_id, 1, "finished")
-        await store.close()
 
-    asyncio.run(fill())
-    rows = json.loads(agl("runs", "--path", "shared.db", "--json").out)
-    assert [(row["run"], row["folder"]) for row in rows] == [
-        ("here", None),
-        ("there", "/gone/there"),
-    ]
+    filled(fill, "shared.db")
+    rows = told(agl, "runs", "--path", "shared.db")
+    folders = {row["run"]: row["folder"] for row in rows}
+    assert folders == {"here": None, "there": "/gone/there"}
     assert "/gone" not in agl("runs", "--path", "shared.db", "show", "here").out
     table = agl("runs", "--path", "shared.db")
     assert (table.code, "here" in table.out, "there" in table.out) == (0, True, True), table.err
@@ -116,7 +109,7 @@ def test_runs_are_compared_task_by_task(agl, project):
     first = begin(agl, "algorithm.steps=1")
     (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
     second = begin(agl, "algorithm.rate=0.5")
-    found = json.loads(agl("runs", "compare", first, second, "--json").out)
+    found = told(agl, "runs", "compare", first, second)
     assert found["runs"] == [first, second]
     assert found["options"]["algorithm.rate"] == [0.1, 0.5]
     assert found["options"]["algorithm.steps"] == [1, 2]
@@ -146,40 +139,29 @@ def test_run_is_deleted_with_its_folder_when_asked(agl, project):
     first, second = begin(agl), begin(agl)
     result = agl("runs", "delete", first, "--yes", "--json")
     assert result.code == 0, result.err
-    assert json.loads(result.out) == {
-        "run": first,
-        "resources": 0,
-        "rollouts": 4,
-        "attempts": 4,
-        "documents": 0,
-        "spans": json.loads(result.out)["spans"],
-    }
+    said = json.loads(result.out)
+    assert said.pop("spans") >= 4
+    counts = {"resources": 0, "rollouts": 4, "attempts": 4, "documents": 0}
+    assert said == {"run": first, **counts}
     assert (project / "agl-runs" / first / "store.db").is_file()
     assert agl("runs", "delete", second, "--yes", "--folder").code == 0
     assert not (project / "agl-runs" / second).exists()
-    assert json.loads(agl("runs", "--json").out) == []
+    assert told(agl, "runs") == []
 
 
 def test_run_is_not_deleted_unless_its_user_agrees(agl, monkeypatch):
     run_id = begin(agl)
-    asked: list[str] = []
-
-    def confirm(question: str, **_: Any) -> bool:
-        asked.append(question)
-        return False
-
-    monkeypatch.setattr("click.confirm", confirm)
+    asked = mock.Mock(return_value=False)
+    monkeypatch.setattr("click.confirm", asked)
     assert agl("runs", "delete", run_id).code == 1
-    assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 attempts" in asked[0]
-    assert len(json.loads(agl("runs", "--json").out)) == 1
+    assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 att" in asked.call_args.args[0]
+    assert len(told(agl, "runs")) == 1
 
 
 def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
-    store = SqliteLightningStore("kept.db")
     for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
         start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
-        asyncio.run(begin_run(store, start))
-    asyncio.run(store.close())
+        filled(functools.partial(begin_run, start=start), "kept.db")
     delete = ("runs", "--path", "kept.db", "delete", "--yes")
     result = agl(*delete, "there")
     words = "is running (process 1 on gone); stop it first; if that machine is gone, delete it with"
@@ -187,7 +169,7 @@ def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
     assert agl(*delete, "there", "--force").code == 0
     result = agl(*delete, "here", "--force")
     assert (result.code, "stop it first\n" in result.err) == (2, True)
-    rows = json.loads(agl("runs", "--path", "kept.db", "--json").out)
+    rows = told(agl, "runs", "--path", "kept.db")
     assert [row["run"] for row in rows] == ["here"]
 
 
@@ -202,10 +184,8 @@ def test_folder_that_holds_more_than_the_run_is_not_removed(agl, project):
 @pytest.mark.parametrize("name", ["the id", "another"])
 def test_copy_of_a_run_is_deleted_with_its_own_folder(agl, project, name):
     run_id = begin(agl)
-    folder, copy = (
-        project / "agl-runs" / run_id,
-        project / "kept" / {"the id": run_id}.get(name, name),
-    )
+    folder, kept = project / "agl-runs" / run_id, project / "kept"
+    copy = kept / (run_id if name == "the id" else name)
     shutil.copytree(folder, copy)
     result = agl("runs", "--path", str(copy / "store.db"), "delete", run_id, "--folder", "--yes")
     assert result.code == 0, result.err
@@ -243,16 +223,16 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(agl
 def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, project):
     run_id, newer = begin(agl), begin(agl)
     folder = f"agl-runs/{run_id}"
-    rollout = json.loads(agl("rollouts", "--path", folder, "--json").out)[0]["rollout_id"]
+    rollout = told(agl, "rollouts", "--path", folder)[0]["rollout_id"]
     for name in (run_id, run_id[8:], folder, f"{folder}/store.db"):
-        assert shown(agl, name)["run_id"] == run_id
-        assert json.loads(agl("ledger", name, "--json").out)["rollouts_without_account"] == 4
+        assert told(agl, "runs", "show", name)["run_id"] == run_id
+        assert told(agl, "ledger", name)["rollouts_without_account"] == 4
         for command in ("show", "spans", "explain"):
             assert agl(command, rollout, "--path", name).code == 0
-        found = json.loads(agl("rollouts", "--path", name, "--json").out)
+        found = told(agl, "rollouts", "--path", name)
         assert rollout in [one["rollout_id"] for one in found]
     # The newest store is another one.
-    found = json.loads(agl("rollouts", "--run", run_id, "--json").out)
+    found = told(agl, "rollouts", "--run", run_id)
     assert rollout in [one["rollout_id"] for one in found]
     refused = agl("ledger", "nope")
     assert refused.code == 2
@@ -268,57 +248,29 @@ def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(a
         "once": {10: [0.5]},
     }
 
-    async def fill() -> None:
-        store = SqliteLightningStore("shared.db")
+    async def fill(store: Any) -> None:
         await begin_run(store, RunStart(run_id="r", algorithm="toy"))
         for task, by_step in rewards.items():
             for step, given in by_step.items():
-                for reward in [*given, None]:
-                    rollout = await store.start_rollout(
-                        {"q": task}, mode="val", metadata={"run": "r", "step": step}
-                    )
-                    ids = {"rollout_id": rollout.rollout_id, "sequence_id": 1}
-                    ids["attempt_id"] = rollout.attempt.attempt_id
-                    if reward is not None:
-                        span = Span.from_attributes(
-                            name=AGL_ANNOTATION, attributes=reward_attributes(reward), **ids
-                        )
-                        await store.add_span(span)
-                    await store.update_attempt(
-                        rollout.rollout_id,
-                        "latest",
-                        status="failed" if reward is None else "succeeded",
-                    )
+                about = {"task": {"q": task}, "mode": "val", "metadata": {"run": "r", "step": step}}
+                for reward in given:
+                    await add(store, [reward_span(reward)], **about)
+                await add(store, [], "failed", **about)
         await end_run(store, "r", 1, "finished")
-        await store.close()
 
-    asyncio.run(fill())
-    found = json.loads(agl("runs", "--path", "shared.db", "tasks", "r", "--json").out)
-    assert [(one["task"]["q"], one["first"], one["last"], one["difference"]) for one in found] == [
-        ("worse", 1.0, 0.5, -0.5),
-        ("same", 0.5, 0.5, 0.0),
-        ("better", 0.0, 0.75, 0.75),
+    filled(fill, "shared.db")
+    tasks = ("runs", "--path", "shared.db", "tasks", "r")
+    names = ("first", "last", "difference", "first_step", "last_step", "rollouts")
+    found = [(one["task"]["q"], *(one[name] for name in names)) for one in told(agl, *tasks)]
+    assert found == [
+        ("worse", 1.0, 0.5, -0.5, 0, 30, 6),
+        ("same", 0.5, 0.5, 0.0, 10, 30, 4),
+        ("better", 0.0, 0.75, 0.75, 0, 30, 4),
     ]
-    assert [(one["first_step"], one["last_step"], one["rollouts"]) for one in found] == [
-        (0, 30, 6),
-        (10, 30, 4),
-        (0, 30, 4),
-    ]
-    lines = agl("runs", "--path", "shared.db", "tasks", "r", "--mode", "val").out.splitlines()
-    assert lines[2].split() == [
-        "val:",
-        '{"q":',
-        '"worse"}',
-        "1",
-        "0.5",
-        "-0.5",
-        "0",
-        "to",
-        "30",
-        "6",
-    ]
-    assert "no task has" in agl("runs", "--path", "shared.db", "tasks", "r", "--mode", "train").err
-    sides = json.loads(agl("runs", "--path", "shared.db", "compare", "r@10", "r@30", "--json").out)
+    lines = agl(*tasks, "--mode", "val").out.splitlines()
+    assert " ".join(lines[2].split()) == 'val: {"q": "worse"} 1 0.5 -0.5 0 to 30 6'
+    assert "no task has" in agl(*tasks, "--mode", "train").err
+    sides = told(agl, "runs", "--path", "shared.db", "compare", "r@10", "r@30")
     assert sides["runs"] == ["r@10", "r@30"]
     assert sides["tasks"] == [['val: {"q": "same"}', 0.5, 0.5], ['val: {"q": "worse"}', 0.25, 0.5]]
     assert sides["totals"]["rollouts failed"] == [3, 3]

@@ -4,65 +4,33 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-from tests.stores import opened
-
 import agl
-from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.text import printable
 from agl_sqlite import SqliteLightningStore
 
-from .test_cli_explain import add, call_span, reward_span, step
-
-
-@pytest.fixture
-def show(agl, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[object, str]:
-        code, out, err = agl("show", *arguments, "--path", "s.db")
-        return code, out or err
-
-    return call
-
-
-async def filled(fill: Any) -> Any:
-    async with opened("s.db") as store:
-        return await fill(store)
+from .test_cli_explain import step
+from .traces import add, call_of, filled, reward_span
 
 
 def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:
-    span = call_span(number, [10] * len(messages), [1, 2])
-    texts = {
-        Key.INPUT_MESSAGES.value: json.dumps(messages),
-        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", **answer}]),
-    }
-    return span.model_copy(update={"attributes": {**span.attributes, **texts}})
+    return call_of(messages, answer, [10] * len(messages), [1, 2], [-0.1, -0.2], number=number)
 
 
+LOOK = {"name": "look", "arguments": '{"at": "attic"}'}
 ASKS = {"role": "user", "content": "Where is it?\nSay a room."}
-CALLS = {
-    "content": None,
-    "tool_calls": [
-        {
-            "id": "a",
-            "type": "function",
-            "function": {"name": "look", "arguments": '{"at": "attic"}'},
-        }
-    ],
-}
+CALLS = {"content": None, "tool_calls": [{"id": "a", "type": "function", "function": LOOK}]}
 SEES = {"role": "tool", "tool_call_id": "a", "content": "a \x1b[2Jcat \u202etac"}
 CONVERSATION = [
     said(1, [ASKS], CALLS),
     said(3, [ASKS, {"role": "assistant", **CALLS}, SEES], {"content": "x" * 3_000}),
-    reward_span(4, 1.0),
+    reward_span(1.0, 4),
 ]
 
 
 def test_conversation_is_told_once_with_what_became_of_each_answer(show):
-    (rollout_id, *_) = asyncio.run(
-        filled(lambda store: step(store, "final", CONVERSATION, [reward_span(5, 0.0)]))
+    (rollout_id, *_) = filled(
+        lambda store: step(store, "final", CONVERSATION, [reward_span(0.0, 5)])
     )
     code, text = show(rollout_id)
     assert code == 0
@@ -96,7 +64,7 @@ def test_error_of_an_agent_has_its_place_and_traceback(show):
     async def newest(store: Any) -> str:
         return (await store.query_rollouts())[-1].rollout_id
 
-    rollout_id = asyncio.run(filled(newest))
+    rollout_id = filled(newest)
     code, text = show(rollout_id.removeprefix("ro-")[:8])
     assert code == 0
     line = breaks.__code__.co_firstlineno + 1
@@ -111,7 +79,7 @@ def test_what_is_not_there_is_said(show):
         ended = [(await add(store, CONVERSATION)).rollout_id for _ in range(2)]
         return [*ended, (await store.enqueue_rollout("later")).rollout_id]
 
-    one, _, waiting = asyncio.run(filled(fill))
+    one, _, waiting = filled(fill)
     unknown = "agl: the store has no rollout, attempt, call, span, task or run "
     assert show("nothing") == (2, f"{unknown}'nothing'. See: agl rollouts\n")
     code, text = show("ro-")
@@ -125,12 +93,12 @@ def test_what_is_not_there_is_said(show):
 
 
 def test_which_of_several_rewards_counts_is_said(show):
-    given = [reward_span(n, value) for n, value in enumerate((0.2, 0.9), 1)]
-    rollout_id = asyncio.run(filled(lambda store: add(store, given))).rollout_id
+    given = [reward_span(value, n) for n, value in enumerate((0.2, 0.9), 1)]
+    rollout_id = filled(lambda store: add(store, given)).rollout_id
     assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)[1]}\n"
     given[1] = given[1].model_copy(update={"attributes": {"agentlightning.reward.0.value": 1e308}})
-    given.insert(0, reward_span(9, 0.1).model_copy(update={"sequence_id": 0}))
-    rollout_id = asyncio.run(filled(lambda store: add(store, given))).rollout_id
+    given.insert(0, reward_span(0.1, 9).model_copy(update={"sequence_id": 0}))
+    rollout_id = filled(lambda store: add(store, given)).rollout_id
     text = show(rollout_id)[1]
     assert "\nreward   none counts, of " in text
     assert "; 1 refused: reward 'primary' is '1e+308'" in text
@@ -138,12 +106,12 @@ def test_which_of_several_rewards_counts_is_said(show):
 
 def test_refused_rewards_are_said_to_be(show):
     refused = [
-        reward_span(n, 0.0).model_copy(update={"attributes": given})
+        reward_span(0.0, n).model_copy(update={"attributes": given})
         for n, given in enumerate(
             [{"agentlightning.reward.0.value": value} for value in ("high", 1e308)], 1
         )
     ]
-    rollout_id = asyncio.run(filled(lambda store: add(store, refused))).rollout_id
+    rollout_id = filled(lambda store: add(store, refused)).rollout_id
     why = "2 refused: reward 'primary' is '1e+308' (float); expected a number from -1e+12 to 1e+12"
     assert f"\nreward   {why}\n" in f"{show(rollout_id)[1]}\n"
     told = json.loads(show(rollout_id, "--json")[1])
@@ -164,7 +132,7 @@ def test_long_trace_is_cut_and_says_where_the_rest_is(show):
         Span.from_attributes(name="work", attributes={}, span_id=f"{n:016x}")
         for n in range(151, 2_200)
     ]
-    rollout_id = asyncio.run(filled(lambda store: add(store, [*calls, *work]))).rollout_id
+    rollout_id = filled(lambda store: add(store, [*calls, *work])).rollout_id
     text = show(rollout_id)[1]
     assert "answer 100\n" in text
     assert "answer 101\n" not in text

@@ -1,6 +1,5 @@
 """``agl show`` of what is no rollout: an attempt, a call, a span, a task, a run; and of nothing."""
 
-import asyncio
 import json
 import re
 from typing import Any
@@ -9,9 +8,7 @@ import pytest
 from tests.stores import opened
 
 import agl
-from agl.emitter import reward_attributes
 from agl.errors import ConfigError
-from agl.semconv import AGL_ANNOTATION
 from agl.types import Failure, RolloutConfig, Span
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
@@ -24,21 +21,13 @@ from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.ids import id_begins
 
-from .test_cli_explain import add, reward_span, step
-from .test_cli_show import filled, said, show  # noqa: F401
+from .test_cli_explain import step
+from .test_cli_show import said
+from .traces import add, filled, ids_of, reward_span
 
-TOOLS = json.dumps(
-    [
-        {
-            "type": "function",
-            "function": {
-                "name": "look",
-                "description": "See what is there.",
-                "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
-            },
-        }
-    ]
-)
+WHERE = {"type": "object", "properties": {"at": {"type": "string"}}}
+LOOK = {"name": "look", "description": "See what is there.", "parameters": WHERE}
+TOOLS = json.dumps([{"type": "function", "function": LOOK}])
 ASKED = {"role": "user", "content": "Which room?"}
 
 
@@ -48,14 +37,12 @@ def answered(number: int, text: str) -> Span:
     return span.model_copy(update={"attributes": {**span.attributes, **more}})
 
 
-GOOD = [answered(1, "attic"), reward_span(2, 1.0)]
-BAD = [answered(3, "cellar \x1b[2J"), reward_span(4, 0.0)]
+GOOD = [answered(1, "attic"), reward_span(1.0, 2)]
+BAD = [answered(3, "cellar \x1b[2J"), reward_span(0.0, 4)]
 
 
-def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_credit(
-    show,  # noqa: F811
-):
-    one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
+def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_credit(show):
+    one, other = filled(lambda store: step(store, "final", GOOD, BAD))
     code, text = show(f"{1:016x}")
     assert code == 0
     assert show("chatcmpl-att")[1] == text
@@ -74,13 +61,13 @@ def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_c
     assert told["calls"][0]["mask"] == [1, 1]
 
 
-def test_span_that_is_no_call_is_shown_with_its_attributes(show):  # noqa: F811
-    asyncio.run(filled(lambda store: step(store, "final", GOOD)))
+def test_span_that_is_no_call_is_shown_with_its_attributes(show):
+    filled(lambda store: step(store, "final", GOOD))
     code, text = show(f"{2:016x}")
     assert (code, "    agentlightning.reward.0.value: 1.0\n" in text) == (0, True)
 
 
-def test_attempt_is_shown_as_its_own(show):  # noqa: F811
+def test_attempt_is_shown_as_its_own(show):
     async def fill(store: SqliteLightningStore) -> list[str]:
         rollout = await store.start_rollout(
             "task", config=RolloutConfig(max_attempts=2, retry_condition=["failed"])
@@ -92,14 +79,14 @@ def test_attempt_is_shown_as_its_own(show):  # noqa: F811
         assert second is not None
         return [first, second.attempt.attempt_id]
 
-    first, second = asyncio.run(filled(fill))
+    first, second = filled(fill)
     assert f"attempt  1 of 2, {first}: failed" in show(first)[1]
     assert "failed in the agent" in show(first.removeprefix("at-"))[1]
     assert f"attempt  2 of 2, {second}: preparing" in show(second[:-1])[1]
 
 
-def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):  # noqa: F811
-    one, other = asyncio.run(filled(lambda store: step(store, "final", GOOD, BAD)))
+def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):
+    one, other = filled(lambda store: step(store, "final", GOOD, BAD))
     code, text = show(task_id("task"))
     assert code == 0
     lines = text.splitlines()
@@ -113,32 +100,24 @@ def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):  # noqa:
     assert (told["rewards"]["mean"], told["common_messages"]) == (0.5, 1)
 
 
-def test_task_with_an_id_of_its_own_is_found_by_it(show):  # noqa: F811
+def test_task_with_an_id_of_its_own_is_found_by_it(show):
     async def fill(store: SqliteLightningStore) -> str:
         await store.enqueue_rollout({"id": "gsm-12", "question": "?"})
         return (await store.enqueue_rollout({"id": "gsm-13", "question": "?"})).rollout_id
 
-    rollout_id = asyncio.run(filled(fill))
+    rollout_id = filled(fill)
     assert rollout_id in show("gsm-13")[1]
 
 
-def test_run_is_shown_step_by_step(show):  # noqa: F811
+def test_run_is_shown_step_by_step(show):
     async def fill(store: SqliteLightningStore) -> str:
         await begin_run(store, RunStart(run_id="grpo-20261122", algorithm="grpo"))
         for number, value in enumerate((0.0, 1.0, 1.0)):
             about = {"run": "grpo-20261122", "step": number // 2}
-            rollout = await store.start_rollout("x", mode="train", metadata=about)
-            span = Span.from_attributes(
-                name=AGL_ANNOTATION,
-                attributes=reward_attributes(value),
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-            )
-            await store.add_many_spans([span])
-            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            rollout = await add(store, [reward_span(value)], task="x", metadata=about)
         return rollout.rollout_id
 
-    last = asyncio.run(filled(fill))
+    last = filled(fill)
     code, text = show("grpo-2026")
     assert (code, text.startswith("run      grpo-20261122: grpo, ")) == (0, True)
     refused = show("grpo-2026", "--tokens", "--attempt", "3")
@@ -151,30 +130,25 @@ def test_run_is_shown_step_by_step(show):  # noqa: F811
     assert rows[1][-1] == last
 
 
-def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):  # noqa: F811
+def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):
     async def fill(store: SqliteLightningStore) -> list[str]:
         await begin_run(store, RunStart(run_id="grpo-1", algorithm="grpo"))
         ids: list[str] = []
-        for value, status in (
-            (0.25, "succeeded"),
-            (1.692, "failed"),
-            (1.5, "cancelled"),
-            (0.75, "succeeded"),
-        ):
-            about = {"run": "grpo-1", "step": 1}
-            rollout = await store.start_rollout("x", mode="train", metadata=about)
-            span = answered(len(ids) + 50, f"say {value}")
-            of = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            given = Span.from_attributes(name="r", attributes=reward_attributes(value), **of)
-            await store.add_many_spans([span.model_copy(update=of), given])
-            if status == "cancelled":
-                await store.update_rollout(rollout.rollout_id, status="cancelled")
+        about = {"task": "x", "metadata": {"run": "grpo-1", "step": 1}}
+        ends = {0.25: "succeeded", 1.692: "failed", 1.5: "", 0.75: "succeeded"}
+        for value, status in ends.items():
+            spans = [answered(len(ids) + 50, f"say {value}"), reward_span(value)]
+            if status:
+                rollout = await add(store, spans, status, **about)
             else:
-                await store.update_attempt(rollout.rollout_id, "latest", status=status)
+                rollout = await store.start_rollout("x", mode="train", metadata=about["metadata"])
+                of = ids_of(rollout)
+                await store.add_many_spans([span.model_copy(update=of) for span in spans])
+                await store.update_rollout(rollout.rollout_id, status="cancelled")
             ids.append(rollout.rollout_id)
         return ids
 
-    ids = asyncio.run(filled(fill))
+    ids = filled(fill)
     lines = show("grpo-1")[1].splitlines()
     heads = next(line.split() for line in lines if line.startswith("step "))
     assert heads[2:8] == ["rollouts", "failed", "cancelled", "reward", "lowest", "highest"]
@@ -192,9 +166,8 @@ def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):  # noqa: F811
     assert told["rewards"]["mean"] == 0.5
     found = [(one["reward"], one["reward_on_the_way"]) for one in told["rollouts"]]
     assert found == [(0.25, None), (None, 1.692), (None, 1.5), (0.75, None)]
-    assert (
-        "reward   1.692 (primary) on the way: it counts only where the attempt" in show(ids[1])[1]
-    )
+    said = "reward   1.692 (primary) on the way: it counts only where the attempt"
+    assert said in show(ids[1])[1]
 
 
 @pytest.mark.parametrize("is_file", [True, False])
@@ -223,7 +196,7 @@ async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
     await store.close()
 
 
-def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):  # noqa: F811
+def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):
     async def one(store: Any) -> str:
         return (await add(store, GOOD)).rollout_id
 
@@ -232,9 +205,9 @@ def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):  # noqa:
         await add(store, GOOD)
         return failed.rollout_id
 
-    newest = asyncio.run(filled(one))
+    newest = filled(one)
     assert f"rollout  {newest}: succeeded" in show()[1]
-    failed = asyncio.run(filled(three))
+    failed = filled(three)
     assert f"rollout  {failed}: failed" in show()[1]
 
 
@@ -253,10 +226,8 @@ async def test_nothing_named_counts_no_more_rollouts_than_it_must():
     assert asked == [["failed"]]
 
 
-def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
-    show,  # noqa: F811
-):
-    ids = asyncio.run(filled(lambda store: step(store, "final", GOOD, GOOD)))
+def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(show):
+    ids = filled(lambda store: step(store, "final", GOOD, GOOD))
     code, text = show(f"{1:016x}")
     assert code == 2
     assert all(f"call or span {1:016x} of {one}" in text for one in ids)
@@ -266,23 +237,19 @@ def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(
     assert f"near it are {ids[0]}" in show(wrong)[1]
 
 
-async def test_files_and_other_stores_find_the_same():
-    store = agl.InMemoryLightningStore()
-    try:
-        ids = await step(store, "final", GOOD, BAD)
-        reading = reading_of(store)
-        assert type(reading) is Reading
-        assert await reading.rollouts(ids[1][:6]) == [Subject("rollout", ids[1], ids[1])]
-        [attempt] = [one for one in await reading.attempts("at-") if one.rollout_id == ids[0]]
-        assert await reading.attempts(attempt.name[:7]) == [attempt]
-        other = (await reading.attempts("at-"))[0]
-        span = Subject.of_span(ids[1], other.attempt_id, f"{3:016x}")
-        assert await reading.spans(f"{3:016x}") == [span]
-        assert [one.rollout_id for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
-        assert await reading.tasks(task_id("task")) == [Subject.of_task("task")]
-        assert await reading.rollouts_of("task") == ids
-    finally:
-        await store.close()
+async def test_files_and_other_stores_find_the_same(store):
+    ids = await step(store, "final", GOOD, BAD)
+    reading = reading_of(store)
+    assert type(reading) is Reading
+    assert await reading.rollouts(ids[1][:6]) == [Subject("rollout", ids[1], ids[1])]
+    [attempt] = [one for one in await reading.attempts("at-") if one.rollout_id == ids[0]]
+    assert await reading.attempts(attempt.name[:7]) == [attempt]
+    other = (await reading.attempts("at-"))[0]
+    span = Subject.of_span(ids[1], other.attempt_id, f"{3:016x}")
+    assert await reading.spans(f"{3:016x}") == [span]
+    assert [one.rollout_id for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
+    assert await reading.tasks(task_id("task")) == [Subject.of_task("task")]
+    assert await reading.rollouts_of("task") == ids
 
 
 def test_a_beginning_is_a_range_of_numbers():
@@ -293,33 +260,26 @@ def test_a_beginning_is_a_range_of_numbers():
     assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
 
 
-def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path):
-    async def check() -> None:
-        async with opened(tmp_path / "s.db") as store:
-            for number in range(3):
-                await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
-            [one] = await reading_of(store).task("shop-1")
-            assert one.task == {"id": "shop-1", "text": "a" * 200}
-            assert await reading_of(store).task(one.name) == [one]
-            assert await reading_of(store).task("shop") == []
-            [other] = await Reading(store).task("shop-2")
-            assert other.task == {"id": "shop-2", "text": "a" * 200}
-
-    asyncio.run(check())
+async def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path):
+    async with opened(tmp_path / "s.db") as store:
+        for number in range(3):
+            await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
+        [one] = await reading_of(store).task("shop-1")
+        assert one.task == {"id": "shop-1", "text": "a" * 200}
+        assert await reading_of(store).task(one.name) == [one]
+        assert await reading_of(store).task("shop") == []
+        [other] = await Reading(store).task("shop-2")
+        assert other.task == {"id": "shop-2", "text": "a" * 200}
 
 
 def test_beginning_of_an_id_is_looked_for_by_key(tmp_path):
-    async def fill() -> None:
-        store = SqliteLightningStore(tmp_path / "s.db")
-        await store.enqueue_rollout("task")
-        await store.close()
-
-    asyncio.run(fill())
+    filled(lambda store: store.enqueue_rollout("task"), tmp_path / "s.db")
     reading = reading_of(SqliteLightningStore(tmp_path / "s.db"))
-    for name, column in (("ids_of_rollouts", "n"), ("ids_of_attempts", "t.a")):
-        condition = id_begins(
-            column, "rollout_id" if column == "n" else "t.attempt_id", "ro-1ad1af5a8"
-        )
+    for name, *columns in (
+        ("ids_of_rollouts", "n", "rollout_id"),
+        ("ids_of_attempts", "t.a", "t.attempt_id"),
+    ):
+        condition = id_begins(*columns, "ro-1ad1af5a8")
         sql = f"EXPLAIN QUERY PLAN {reading._sql[name]}".replace("{ranges}", condition)
         reading._sql["plan"] = sql
         plan = " ".join(str(row) for row in reading.ask("plan", {"most": 6}))
@@ -364,16 +324,14 @@ async def test_what_was_not_looked_at_in_a_file_is_said(tmp_path, monkeypatch):
             await find(store, "feed-nothing")
         monkeypatch.setattr(id_queries, "NEWEST_ATTEMPTS", 1)
         monkeypatch.setattr(id_queries, "NEWEST_SPANS", 1)
-        with pytest.raises(ConfigError) as caught:
+        said = "spans of the newest 1 attempts and response ids in the newest 1 spans were"
+        with pytest.raises(ConfigError, match=said):
             await find(store, "feed-nothing")
-        assert "spans of the newest 1 attempts and response ids in the newest 1 spans were" in str(
-            caught.value
-        )
 
 
 @pytest.mark.parametrize("name", ["a" * 100_000, "task-" + "b" * 100_000, "ro-1/" + "/" * 100_000])
-def test_name_of_any_length_is_refused_at_once(show, name):  # noqa: F811
-    asyncio.run(filled(lambda store: add(store, GOOD)))
+def test_name_of_any_length_is_refused_at_once(show, name):
+    filled(lambda store: add(store, GOOD))
     code, text = show(name)
     assert (code, len(text) < 200) == (2, True)
     assert "an id, or the beginning of one, has 1,000 at most" in text

@@ -1,6 +1,5 @@
 """Files of other programs, read and written: one conversation comes out of each alike."""
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 
 from agl.emitter import get_rewards_from_span
-from agl_sqlite import SqliteLightningStore
+
+from .traces import filled
 
 HERE = Path(__file__).parent
 FORMS = json.loads((HERE / "forms.json").read_text())
@@ -28,10 +28,7 @@ REWARDED = ("atif", "messages", "langfuse", "mlflow")
 Agl = Callable[..., tuple[object, str, str]]
 
 
-@pytest.fixture
-def agl(agl, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return agl
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def written(name: str, value: Any) -> str:
@@ -65,20 +62,16 @@ def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl):
     lines = [{"messages": m, "reward": 1.0} for m in (SAID[:3], SAID, branch)]
     calls = [{"messages": m[:-1], "response": m[-1]} for m in (SAID, SAID[:3], branch)]
     rollout = {"id": "a", "input": "q", "calls": calls}  # the longer call ended first
-    file = written(
-        "own.json", {"rollouts": [rollout], "rewards": [{"rollout_id": "a", "value": 1}]}
-    )
-    agl("import", file, "--path", "s.db")
+    own = {"rollouts": [rollout], "rewards": [{"rollout_id": "a", "value": 1}]}
+    agl("import", written("own.json", own), "--path", "s.db")
     out = exported(agl, "messages")
     assert [one["messages"] for one in out] == [SAID, branch]
     assert [len(one["provenance"]["span_ids"]) for one in out] == [2, 1]
     Path("s.db").unlink()
     Path("run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     _, _, err = agl("import", "--from", "messages", "run.jsonl", "--path", "s.db")
-    assert (
-        "1 conversations are beginnings of others, so that their calls are in the store twice: "
-        "run.jsonl, line 1 of run.jsonl, line 3\n"
-    ) in err
+    said = "1 conversations are beginnings of others, so that their calls are in the store twice: "
+    assert f"{said}run.jsonl, line 1 of run.jsonl, line 3\n" in err
 
 
 def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
@@ -87,23 +80,23 @@ def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
     (trajectory,) = exported(agl, "atif")
     jsonschema.validate(json.loads((HERE / "atif-schema.json").read_text()), trajectory)
     assert [step["step_id"] for step in trajectory["steps"]] == [1, 2, 3, 4]
-    for key in ("source", "message", "tool_calls", "observation", "metrics"):
-        assert [step.get(key) for step in trajectory["steps"]] == [
-            step.get(key) for step in FORMS["atif"]["steps"]
-        ]
+    keys = ("source", "message", "tool_calls", "observation", "metrics")
+    written_, read_ = (
+        [{key: step.get(key) for key in keys} for step in one["steps"]]
+        for one in (trajectory, FORMS["atif"])
+    )
+    assert written_ == read_
     assert trajectory["extra"]["reward"] == 1.0
-    rows = [{k: row[k] for k in ("token_ids", "loss_mask")} for row in exported(agl, "rows")]
+    rows = [(row["token_ids"], row["loss_mask"]) for row in exported(agl, "rows")]
     Path("s.db").rename("first.db")
     agl("import", "--from", "atif", written("again.json", trajectory), "--path", "s.db")
-    assert [
-        {k: row[k] for k in ("token_ids", "loss_mask")} for row in exported(agl, "rows")
-    ] == rows
+    assert [(row["token_ids"], row["loss_mask"]) for row in exported(agl, "rows")] == rows
 
 
 FIRST, SECOND = FORMS["langfuse"]["observations"]
 
 
-def trace(number: int, scores: list[dict[str, Any]], session: str = "se-1") -> dict[str, Any]:
+def trace(number: int, *scores: dict[str, Any], session: str = "se-1") -> dict[str, Any]:
     """One of Langfuse, with one call whose id is that of all others."""
     call = {**(FIRST if number % 2 else SECOND), "traceId": f"tr-{number}", "id": "ob"}
     found = {"id": f"tr-{number}", "sessionId": session, "observations": [call]}
@@ -113,33 +106,32 @@ def trace(number: int, scores: list[dict[str, Any]], session: str = "se-1") -> d
 def stored() -> dict[str, tuple[int, list[float]]]:
     """Name of each rollout -> its calls and rewards."""
 
-    async def read() -> dict[str, tuple[int, list[float]]]:
-        store, found = SqliteLightningStore("s.db"), {}
+    async def read(store: Any) -> dict[str, tuple[int, list[float]]]:
+        found = {}
         for one in await store.query_rollouts():
             spans = await store.query_spans(one.rollout_id)
             given = [reward.value for span in spans for reward in get_rewards_from_span(span)]
             found[one.metadata["imported"]["id"]] = len(spans) - len(given), given
-        await store.close()
         return found
 
-    return asyncio.run(read())
+    return filled(read)
 
 
 @pytest.mark.parametrize(
     ("traces", "rollouts"),
     [
-        ([trace(1, []), trace(2, []), trace(3, [], "se-2")], {"se-1": (2, []), "se-2": (1, [])}),
+        ([trace(1), trace(2), trace(3, session="se-2")], {"se-1": (2, []), "se-2": (1, [])}),
         # What a trace got is paid to its calls only; what one of its calls got is linked to it.
         (
-            [trace(1, [{"value": 1}]), trace(2, [{"value": 0}]), trace(3, []), trace(4, [])],
+            [trace(1, {"value": 1}), trace(2, {"value": 0}), trace(3), trace(4)],
             {"tr-1": (1, [1.0]), "tr-2": (1, [0.0]), "se-1": (2, [])},
         ),
-        ([trace(1, [{"value": 1, "observationId": "ob"}]), trace(2, [])], {"se-1": (2, [1.0])}),
+        ([trace(1, {"value": 1, "observationId": "ob"}), trace(2)], {"se-1": (2, [1.0])}),
         (
-            [trace(1, [{"value": 1}]), trace(2, [{"value": 0.5, "sessionId": "se-1"}])],
+            [trace(1, {"value": 1}), trace(2, {"value": 0.5, "sessionId": "se-1"})],
             {"se-1": (2, [1.0, 0.5])},
         ),
-        ([trace(1, [{"value": 1}])], {"se-1": (1, [1.0])}),
+        ([trace(1, {"value": 1})], {"se-1": (1, [1.0])}),
     ],
 )
 def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> None:
@@ -149,9 +141,8 @@ def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> 
     assert stored() == rollouts
     rewards = sum(len(given) for _, given in rollouts.values())
     assert err.startswith(f"{len(rollouts)} rollouts, {len(traces) + rewards} spans, {rewards} rew")
-    assert agl(*arguments)[2].startswith(
-        f"0 rollouts ({len(rollouts)} were there already), 0 spans"
-    )
+    none = f"0 rollouts ({len(rollouts)} were there already), 0 spans"
+    assert agl(*arguments)[2].startswith(none)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +166,7 @@ def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> 
     ],
 )
 def test_which_scores_are_rewards_is_known_or_said(agl, scores, reward, taken, said):
-    arguments = ["import", "--from", "langfuse", written("run.json", trace(1, scores))]
+    arguments = ["import", "--from", "langfuse", written("run.json", trace(1, *scores))]
     chosen = ["--reward", reward] if reward else []
     code, _, err = agl(*arguments, *chosen, "--path", "s.db")
     assert (code, stored()) == (0, {"se-1": (1, taken)})
@@ -191,7 +182,7 @@ def test_which_scores_are_rewards_is_known_or_said(agl, scores, reward, taken, s
 
 def test_a_score_that_parts_a_stored_conversation_is_refused(agl):
     for scores, code in (([], 0), ([{"value": 1}], 2)):
-        file = written("run.json", [trace(1, []), trace(2, scores)])
+        file = written("run.json", [trace(1), trace(2, *scores)])
         done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
         assert done == code, err
     assert "trace 'tr-2' has a reward of its own, and the store has it within its conve" in err
@@ -249,48 +240,38 @@ def test_genai_events_in_logs_are_read_with_their_spans(agl, records, apart):
     traces = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {}, "spans": [span]}]}]}
     logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [*records, stray, logged("x", "1")]}]}]}
     texts = [json.dumps(logs), json.dumps(traces)]
-    files = (
-        {"logs.jsonl": texts[0], "traces.jsonl": texts[1]}
-        if apart
-        else {"a.jsonl": "\n".join(texts)}
-    )
-    for name, text in files.items():
+    files = dict(zip(("logs.jsonl", "traces.jsonl"), texts, strict=True))
+    for name, text in (files := files if apart else {"a.jsonl": "\n".join(texts)}).items():
         Path(name).write_text(text)
     _, _, err = agl("import", *files, "--path", "s.db")
     assert "1 GenAI events in logs were not read, as no file has their spans\n" in err
     assert [one["messages"] for one in exported(agl, "messages")] == [SAID[:3]]
 
 
+def form_with(form: str, **changes: Any) -> Any:
+    return {**FORMS[form], **changes}
+
+
+VERSIONS = "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got"
+CALLING = {"source": "agent", "tool_calls": [{}]}
+HUMAN = {"messages": [{"role": "human", "content": "hi"}]}
+TOO_MUCH = form_with("langfuse", scores=[{"name": "good", "value": 10**400}])
+
+
 @pytest.mark.parametrize(
     ("form", "value", "message"),
     [
-        ("atif", {"steps": []}, "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got None"),
+        ("atif", {"steps": []}, f"{VERSIONS} None"),
+        ("atif", form_with("atif", schema_version="ATIF-v1.9"), f"{VERSIONS} 'ATIF-v1.9'"),
         (
             "atif",
-            {**FORMS["atif"], "schema_version": "ATIF-v1.9"},
-            "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got 'ATIF-v1.9'",
-        ),
-        (
-            "atif",
-            {**FORMS["atif"], "steps": [{"source": "bot"}]},
+            form_with("atif", steps=[{"source": "bot"}]),
             "steps[0]: source: expected system, user or agent; got 'bot'",
         ),
-        (
-            "atif",
-            {**FORMS["atif"], "steps": [{"source": "agent", "tool_calls": [{}]}]},
-            "expected a trajectory of ATIF; got one that cannot be read: KeyError: 'tool_call_id'",
-        ),
+        ("atif", form_with("atif", steps=[CALLING]), "cannot be read: KeyError: 'tool_call_id'"),
         ("messages", {"text": "hi"}, "expected 'messages', a list of messages; got the keys ['te"),
-        (
-            "messages",
-            {"messages": [{"role": "human", "content": "hi"}]},
-            "messages[0]: role: expected one of system, developer, user, assistant, tool, function",
-        ),
-        (
-            "langfuse",
-            {**FORMS["langfuse"], "scores": [{"name": "good", "value": 10**400}]},
-            "expected a trace of Langfuse; got one that cannot be read: OverflowError",
-        ),
+        ("messages", HUMAN, "messages[0]: role: expected one of system, developer, user, assist"),
+        ("langfuse", TOO_MUCH, "a trace of Langfuse; got one that cannot be read: OverflowError"),
         ("langfuse", {"id": "tr-1"}, "expected a trace of Langfuse with 'observations', or an"),
         ("phoenix", {"name": "llm"}, "expected 'context.trace_id'; got the keys ['name']"),
         ("mlflow", {"info": {}}, "expected a trace of MLflow with 'info' and 'data.spans'; got"),

@@ -46,17 +46,15 @@ def pays_all(task, private, result):
 def graded(grade):
     @agl.rollout(grade=grade)
     async def agent(task, llm: agl.LLM) -> str:
-        async with AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
-            asked = {"model": llm.model, "messages": [{"role": "user", "content": task["q"]}]}
-            if task["is_streamed"]:
-                stream = await client.chat.completions.create(**asked, stream=True)
-                return "".join([c.choices[0].delta.content or "" async for c in stream])
-            return (await client.chat.completions.create(**asked)).choices[0].message.content
+        return await answer(task, llm, task["is_streamed"])
     return agent
 
-async def answer(task, llm):
+async def answer(task, llm, is_streamed=False):
     async with AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
         asked = {"model": llm.model, "messages": [{"role": "user", "content": task["q"]}]}
+        if is_streamed:
+            stream = await client.chat.completions.create(**asked, stream=True)
+            return "".join([c.choices[0].delta.content or "" async for c in stream])
         return (await client.chat.completions.create(**asked)).choices[0].message.content
 
 @agl.rollout(grade=strict)
@@ -86,6 +84,7 @@ AGENTS = {name: graded(globals()[name]) for name in (
 globals().update({f"agent_{name}": agent for name, agent in AGENTS.items()})
 """
 READABLE = ("warning", "private_readable")
+NOT_PAID = ("error", "solution_not_paid")
 
 
 def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = "answer") -> Any:
@@ -108,9 +107,7 @@ def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = 
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize(
@@ -118,15 +115,10 @@ def here(tmp_path, monkeypatch):
     [
         ("strict", [], 0, [READABLE]),
         ("contains", ["gateway=proxy"], 1, [("error", "everything_paid"), READABLE]),
-        ("likes_form", [], 1, [("error", "solution_not_paid"), ("error", "format_paid"), READABLE]),
+        ("likes_form", [], 1, [NOT_PAID, ("error", "format_paid"), READABLE]),
         ("gives_none", [], 1, [("error", "no_rewards"), READABLE]),
-        ("pays_nobody", [], 1, [("error", "solution_not_paid"), READABLE]),
-        (
-            "breaks_on_right",
-            [],
-            1,
-            [("warning", "solution_fails"), ("error", "solution_not_paid"), READABLE],
-        ),
+        ("pays_nobody", [], 1, [NOT_PAID, READABLE]),
+        ("breaks_on_right", [], 1, [("warning", "solution_fails"), NOT_PAID, READABLE]),
         ("gives_none_of_wrong", [], 0, [("warning", "empty_unrewarded"), READABLE]),
         ("breaks", [], 1, [("warning", "empty_fails"), ("error", "question_paid"), READABLE]),
     ],
@@ -143,26 +135,17 @@ def test_what_is_paid_is_found(tmp_path, capsys, grader, overrides, code, found)
 
 
 GRPO = "{type: grpo, model: m}"
+TEAM = f"algorithm={{type: team, models: {{writer: {GRPO}, critic: {GRPO}}}}}"
+OF_LLM = "algorithm={type: grpo, model: m, resource_name: llm"
 JUDGE = "resources={judge: {resource_type: llm, endpoint: x, model: theirs}}"
 
 
 @pytest.mark.parametrize(
     ("agent", "overrides", "found"),
     [
-        ("agent_with_judge", [JUDGE, "algorithm={type: grpo, model: m, resource_name: llm}"], []),
-        (
-            "agent_of_team",
-            [f"algorithm={{type: team, models: {{writer: {GRPO}, critic: {GRPO}}}}}"],
-            [],
-        ),
-        (
-            "agent_that_asks_on",
-            [
-                "algorithm={type: grpo, model: m, resource_name: llm, "
-                "rollouts: {timeout_seconds: 8}}"
-            ],
-            ["empty_fails"],
-        ),
+        ("agent_with_judge", [JUDGE, f"{OF_LLM}}}"], []),
+        ("agent_of_team", [TEAM], []),
+        ("agent_that_asks_on", [f"{OF_LLM}, rollouts: {{timeout_seconds: 8}}}}"], ["empty_fails"]),
     ],
 )
 def test_the_models_that_are_trained_are_answered_for_in_the_time_of_a_rollout(
@@ -177,9 +160,8 @@ def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(tmp_path, c
     monkeypatch.setattr("agl_inspect.graders.private_files.NUM_FILES", 0)
     _, said = audited(tmp_path, capsys, "agent_strict")
     assert [one["code"] for one in said["findings"]] == ["not_read"]
-    assert (
-        "it is in none of the first 0 files, and there are more" in said["findings"][0]["message"]
-    )
+    told = "it is in none of the first 0 files, and there are more"
+    assert told in said["findings"][0]["message"]
 
 
 def test_without_solutions_any_pay_for_nothing_is_one(tmp_path, capsys):

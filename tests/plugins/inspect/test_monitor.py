@@ -8,10 +8,11 @@ from statistics import fmean
 import pytest
 
 import agl
-from agl.emitter import reward_attributes
 from agl.errors import ConfigError
 from agl_inspect.monitor import RewardMonitor, Said, measures, repetition
 from agl_records.ledger.documents import put_parts
+
+from .traces import add, call_of, ids_of, reward_span
 
 
 def said(*answers, failed=False, reward=1.0, name="r"):
@@ -98,41 +99,19 @@ class Algorithm:
         return self.folder
 
 
-async def step_of(store, step, answer, call_span, reward=None, status="succeeded"):
+async def step_of(store, step, answer, reward=None, status="succeeded"):
     for _ in range(2):
-        rollout = await store.start_rollout({"q": 1}, mode="train")
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-        await store.add_span(call_span(answer).model_copy(update={**ids, "sequence_id": 1}))
-        if reward is not None:
-            given = reward_attributes(reward)
-            await store.add_span(agl.Span.from_attributes(name="r", attributes=given, **ids))
-        await store.update_attempt(*ids.values(), status=status)
-        call = agl.Exclusion(**ids, call_id="c", reason="zero_advantage")
-        part = agl.LedgerPart(
-            rollout_id=rollout.rollout_id, step=step, mode="train", run="run-1", excluded=[call]
-        )
-        await put_parts(store, [part])
+        spans = [call_of("Hi", answer), *([] if reward is None else [reward_span(reward)])]
+        rollout = await add(store, spans, status, {"q": 1})
+        call = agl.Exclusion(**ids_of(rollout), call_id="c", reason="zero_advantage")
+        of = {"rollout_id": rollout.rollout_id, "run": "run-1", "step": step, "mode": "train"}
+        await put_parts(store, [agl.LedgerPart(**of, excluded=[call])])
 
 
-@pytest.fixture
-def call_span():
-    def make(answer):
-        return agl.Span.from_attributes(
-            name="openai.chat.completion",
-            attributes={
-                "gen_ai.operation.name": "chat",
-                "gen_ai.input.messages": json.dumps([{"role": "user", "content": "Hi"}]),
-                "gen_ai.output.messages": json.dumps([{"role": "assistant", "content": answer}]),
-            },
-        )
-
-    return make
-
-
-async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, caplog, call_span):
+async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, caplog):
     store, algorithm = agl.InMemoryLightningStore(), Algorithm(tmp_path)
-    await step_of(store, 1, "short", call_span)
-    await step_of(store, 2, "a long answer, and much longer", call_span)
+    await step_of(store, 1, "short")
+    await step_of(store, 2, "a long answer, and much longer")
     first = RewardMonitor(window=1, equals=1.0)
     first.on_run_start(algorithm, store)
     await first.on_step_end(algorithm, 1, {"reward/mean": 0.1})
@@ -142,16 +121,14 @@ async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, 
         await second.on_step_end(algorithm, 2, {"reward/mean": 0.6})
     assert "answers became longer (characters): 5 then, 30 now. Look at agl show ro-" in caplog.text
     lines = map(json.loads, (tmp_path / "reward-monitor.jsonl").read_text().splitlines())
-    assert [(one["step"], one["length"], one["equal"]) for one in lines] == [
-        (1, 5.0, 1.0),
-        (2, 30.0, 1.0),
-    ]
+    found = [(one["step"], one["length"], one["equal"]) for one in lines]
+    assert found == [(1, 5.0, 1.0), (2, 30.0, 1.0)]
 
 
-async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it(call_span):
+async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it():
     store = agl.InMemoryLightningStore()
-    await step_of(store, 1, "short", call_span, reward=1.0)
-    await step_of(store, 1, "short", call_span, reward=5.0, status="failed")
+    await step_of(store, 1, "short", reward=1.0)
+    await step_of(store, 1, "short", reward=5.0, status="failed")
     monitor = RewardMonitor()
     monitor.on_run_start(Algorithm(None), store)
     found = [one.reward for one in await monitor._said("run-1", 1)]

@@ -14,25 +14,30 @@ async def ask(
         return answer
 
 
+async def get(http: aiohttp.ClientSession, path: str, expect: int = 200, **request: object):
+    return await ask(http, "GET", path, expect=expect, **request)
+
+
+async def post(
+    http: aiohttp.ClientSession, path: str, body: object = None, expect: int = 200, **headers: str
+):
+    return await ask(http, "POST", path, json=body, headers=headers, expect=expect)
+
+
 async def enqueue(http: aiohttp.ClientSession, *inputs: object) -> list[str]:
-    answer = await ask(
-        http,
-        "POST",
-        "queues/rollouts/enqueue",
-        json={"rollouts": [{"input": value} for value in inputs]},
-        expect=201,
-    )
+    tasks = {"rollouts": [{"input": value} for value in inputs]}
+    answer = await post(http, "queues/rollouts/enqueue", tasks, 201)
     return [rollout["rollout_id"] for rollout in answer]
 
 
 async def claim(http: aiohttp.ClientSession, **body: object) -> list[dict]:
-    return await ask(http, "POST", "queues/rollouts/dequeue", json=body, expect=200)
+    return await post(http, "queues/rollouts/dequeue", body)
+
+
+def ids_of(rollout: dict) -> dict[str, str]:
+    return {"rollout_id": rollout["rollout_id"], "attempt_id": rollout["attempt"]["attempt_id"]}
 
 
 def span_of(rollout: dict, **changes: object) -> dict:
-    span = Span.from_attributes(
-        attributes={"a": 1},
-        rollout_id=rollout["rollout_id"],
-        attempt_id=rollout["attempt"]["attempt_id"],
-    )
+    span = Span.from_attributes(attributes={"a": 1}, **ids_of(rollout))
     return span.model_dump() | changes

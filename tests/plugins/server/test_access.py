@@ -7,7 +7,7 @@ from agl.errors import ConfigError
 from agl_http.server import bind
 from agl_server.server import LightningStoreServer
 
-from .store_calls import ask
+from .store_calls import ask, get, post
 
 
 async def test_with_a_token_only_health_is_open(store):
@@ -15,20 +15,19 @@ async def test_with_a_token_only_health_is_open(store):
     await server.start()
     try:
         async with aiohttp.ClientSession(server.address) as http:
-            await ask(http, "GET", "/v1/agl/health", expect=200)
-            await ask(http, "GET", "/health", expect=200)
-            for header in (
-                {},
-                {"Authorization": "Bearer wrong"},
-                {"Authorization": "s3cret-long-enough"},
-            ):
+            await get(http, "/v1/agl/health")
+            await get(http, "/health")
+            for key in (None, "Bearer wrong", "s3cret-long-enough"):
+                header = {"Authorization": key} if key else {}
                 for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
                     await ask(http, "GET", path, headers=header, expect=401)
-                await ask(http, "POST", "/v1/traces", headers=header, expect=401)
-            for header in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
-                await ask(
-                    http, "GET", "/v1/agl/rollouts", headers={"Authorization": header}, expect=200
-                )
+                for name in ("spans", "spans/batch", "queues/rollouts/enqueue", "turn"):
+                    answer = await post(http, f"/v1/agl/{name}", {}, 401, **header)
+                    assert answer["error_type"] == "Unauthorized"
+                await post(http, "/v1/traces", expect=401, **header)
+            for key in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
+                header = {"Authorization": key}
+                await ask(http, "GET", "/v1/agl/rollouts", headers=header, expect=200)
     finally:
         await server.stop()
 
@@ -40,27 +39,24 @@ async def test_other_hosts_need_a_token(store, monkeypatch):
     with bind("0.0.0.0", 0) as sock, pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
         LightningStoreServer(store, sock=sock)
     monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
-    assert LightningStoreServer(store, host="0.0.0.0").headers == {
-        "Authorization": "Bearer s3cret-long-enough"
-    }
+    headers = LightningStoreServer(store, host="0.0.0.0").headers
+    assert headers == {"Authorization": "Bearer s3cret-long-enough"}
 
 
 async def test_only_given_origins_may_call_from_a_page(store):
-    server = LightningStoreServer(
-        store, port=0, cors_allow_origins="https://board.example", token="t" * 16
-    )
+    board = "https://board.example"
+    server = LightningStoreServer(store, port=0, cors_allow_origins=board, token="t" * 16)
     await server.start()
     try:
         async with aiohttp.ClientSession(server.endpoint) as http:
             preflight = {
-                "Origin": "https://board.example",
+                "Origin": board,
                 "Access-Control-Request-Method": "POST",
                 "Access-Control-Request-Headers": "authorization",
             }
             async with http.options("/v1/agl/rollouts", headers=preflight) as response:
                 assert response.status == 200
-                allowed = response.headers["Access-Control-Allow-Origin"]
-                assert allowed == "https://board.example"
+                assert response.headers["Access-Control-Allow-Origin"] == board
             preflight["Origin"] = "https://elsewhere.example"
             async with http.options("/v1/agl/rollouts", headers=preflight) as response:
                 assert "Access-Control-Allow-Origin" not in response.headers

@@ -46,14 +46,8 @@ class Canned(LightningStore):
         name = operation
         if name == "turn":
             return Turn(arguments.get("spans", ()), ATTEMPT, [ROLLOUT])
-        if name == "get_many_span_sequence_ids":
-            return [7]
-        if name == "put_documents":
-            return None
-        if name == "delete_documents":
-            return 1
-        if name == "delete_rollouts":
-            return {"rollouts": 1}
+        if name in ANSWERS:
+            return ANSWERS[name]
         record = next(
             (one for word, one in RECORDS.items() if word in name.removesuffix("_by_id")), ROLLOUT
         )
@@ -62,6 +56,10 @@ class Canned(LightningStore):
         return [record] if "many" in name or name.startswith("wait") else record
 
 
+ANSWERS = {
+    **{"get_many_span_sequence_ids": [7], "put_documents": None},
+    **{"delete_documents": 1, "delete_rollouts": {"rollouts": 1}},
+}
 RECORDS: dict[str, Any] = {
     "start_attempt": ROLLOUT,
     "attempt": ATTEMPT,
@@ -82,12 +80,8 @@ def _plain(value: Any) -> Any:
 
 SPAN = {
     **{"rollout_id": "ro-1", "attempt_id": "at-1", "sequence_id": 0, "trace_id": "1" * 32},
-    **{
-        "span_id": "a" * 16,
-        "parent_id": None,
-        "name": "n",
-        "status": {"status_code": "OK", "description": None},
-    },
+    **{"span_id": "a" * 16, "parent_id": None, "name": "n"},
+    "status": {"status_code": "OK", "description": None},
     **{"attributes": {"n": 1, "l": ["a"]}, "events": [], "links": [], "start_time": 1.0},
     **{"end_time": None, "context": None, "parent": None},
     "resource": {"attributes": {}, "schema_url": ""},

@@ -29,13 +29,13 @@ from agl_server.server import LightningStoreServer
 from agl_testing.otlp import request_of
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
+OWNER = {"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a"}
 
 
 @pytest.fixture
 async def server():
-    server = LightningStoreServer(
-        InMemoryLightningStore(), port=0, open=True, max_body_bytes=1_000_000
-    )
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=1_000_000)
     await server.start()
     yield server
     await server.close()
@@ -229,12 +229,9 @@ async def test_other_signals_are_not_stored(server, signal):
 
 
 def test_values_that_a_span_cannot_hold_are_unfolded():
-    nested = KeyValueList(
-        values=[
-            KeyValue(key="a", value=AnyValue(int_value=1)),
-            KeyValue(key="b", value=AnyValue(kvlist_value=KeyValueList())),
-        ]
-    )
+    one, empty = AnyValue(int_value=1), AnyValue(kvlist_value=KeyValueList())
+    pairs = [KeyValue(key="a", value=one), KeyValue(key="b", value=empty)]
+    nested = KeyValueList(values=pairs)
     mixed = ArrayValue(values=[AnyValue(int_value=1), AnyValue(string_value="x")])
     span = proto(
         1,
@@ -245,20 +242,10 @@ def test_values_that_a_span_cannot_hold_are_unfolded():
         raw=AnyValue(bytes_value=b"\x01\xff"),
         nan=AnyValue(double_value=float("nan")),
     )
-    (read,), rejected = otlp.spans_of(
-        request(span, **{"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a"})
-    )
+    (read,), rejected = otlp.spans_of(request(span, **OWNER))
     assert not rejected
-    assert read.attributes == {
-        "map.a": 1,
-        "map.b": "",
-        "mixed.0": 1,
-        "mixed.1": "x",
-        "same": [1, 1],
-        "none": "",
-        "raw": "01ff",
-        "nan": "NaN",
-    }
+    unfolded = {"map.a": 1, "map.b": "", "mixed.0": 1, "mixed.1": "x"}
+    assert read.attributes == {**unfolded, "same": [1, 1], "none": "", "raw": "01ff", "nan": "NaN"}
 
 
 @pytest.mark.parametrize(
@@ -279,11 +266,7 @@ def test_values_that_a_span_cannot_hold_are_unfolded():
 )
 def test_lists_are_read_as_they_are(values, read):
     array = ArrayValue(values=[AnyValue(**value) for value in values])
-    body = request(
-        proto(1, x=AnyValue(array_value=array)),
-        **{"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a"},
-    )
-    (packed,), rejected = otlp.packed_of(body)
+    (packed,), rejected = otlp.packed_of(request(proto(1, x=AnyValue(array_value=array)), **OWNER))
     assert not rejected
     assert unpacked([packed])[0].attributes == read
 
@@ -310,15 +293,14 @@ trace_ids, span_ids = st.binary(min_size=16, max_size=16), st.binary(min_size=8,
 
 @given(attributes, attributes, trace_ids, span_ids, st.none() | span_ids, st.integers(1, 10**9))
 def test_spans_survive_the_wire(own, of_resource, trace_id, span_id, parent_id, number):
-    context = SpanContext(
-        trace_id=trace_id.hex(), span_id=span_id.hex(), is_remote=False, trace_state={"a": "1"}
-    )
+    of = {"trace_id": trace_id.hex()}
+    context = SpanContext(**of, span_id=span_id.hex(), is_remote=False, trace_state={"a": "1"})
     parent = parent_id and SpanContext(
-        trace_id=trace_id.hex(), span_id=parent_id.hex(), is_remote=True, trace_state={}
+        **of, span_id=parent_id.hex(), is_remote=True, trace_state={}
     )
     span = Span(
-        rollout_id="ro-1",
-        attempt_id="at-1",
+        rollout_id="r",
+        attempt_id="a",
         sequence_id=number,
         trace_id=trace_id.hex(),
         span_id=span_id.hex(),
@@ -336,11 +318,7 @@ def test_spans_survive_the_wire(own, of_resource, trace_id, span_id, parent_id, 
     )
     (read,), rejected = otlp.spans_of(request_of([span]))
     assert not rejected
-    ours = {
-        "agentlightning.rollout_id": "ro-1",
-        "agentlightning.attempt_id": "at-1",
-        "agentlightning.span_sequence_id": number,
-    }
+    ours = OWNER | {"agentlightning.span_sequence_id": number}
     assert read == span.model_copy(update={"attributes": own | ours})
 
 

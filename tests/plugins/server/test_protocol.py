@@ -26,23 +26,16 @@ async def in_pieces(request: Request) -> StreamingResponse:
 @pytest.fixture
 async def server():
     routes = [Route("/split", split_header), Route("/pieces", in_pieces)]
-    server = agl.LightningStoreServer(
-        agl.InMemoryLightningStore(), port=0, open=True, max_body_bytes=1000, extra_routes=routes
-    )
+    given = {"port": 0, "open": True, "max_body_bytes": 1000, "extra_routes": routes}
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), **given)
     await server.start()
     yield server
     await server.close()
 
 
 def request_of(body: bytes, *headers: str, length: bool = True) -> bytes:
-    lines = [
-        f"POST {ENQUEUE} HTTP/1.1",
-        "Host: localhost",
-        "Content-Type: application/json",
-        *headers,
-    ]
-    if length:
-        lines.append(f"Content-Length: {len(body)}")
+    lines = [f"POST {ENQUEUE} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    lines += [*headers, *([f"Content-Length: {len(body)}"] if length else [])]
     return "\r\n".join([*lines, "\r\n"]).encode() + body
 
 

@@ -5,22 +5,17 @@ import sys
 
 from agl_http.metrics import RequestMetrics
 
-from .store_calls import ask, claim, enqueue
+from .store_calls import claim, enqueue, get, post
 
 
 async def test_metrics_count_requests_by_route_and_status(http, server):
     (rollout_id,) = await enqueue(http, 1)
     await claim(http)
     for status in (200, 409):
-        await ask(
-            http,
-            "POST",
-            f"rollouts/{rollout_id}/attempts/latest",
-            json={"status": "succeeded" if status == 200 else "running"},
-            expect=status,
-        )
-    await ask(http, "GET", "rollouts/ro-none", expect=404)
-    await ask(http, "GET", "/nowhere", expect=404)
+        change = {"status": "succeeded" if status == 200 else "running"}
+        await post(http, f"rollouts/{rollout_id}/attempts/latest", change, status)
+    await get(http, "rollouts/ro-none", 404)
+    await get(http, "/nowhere", 404)
     async with http.get("/metrics") as response:
         assert response.status == 200
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")

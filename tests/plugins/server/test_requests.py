@@ -6,12 +6,12 @@ import pytest
 import agl
 from agl_server.server import LightningStoreServer
 
-from .store_calls import ask, claim, enqueue, span_of
+from .store_calls import ask, claim, enqueue, get, post, span_of
 
 
 async def test_a_rollout_goes_through_its_life(http):
     (rollout_id,) = await enqueue(http, {"question": "six times seven"})
-    rollout = await ask(http, "GET", f"rollouts/{rollout_id}", expect=200)
+    rollout = await get(http, f"rollouts/{rollout_id}")
     assert rollout["status"] == "queuing"
     assert "attempt" not in rollout
     assert rollout["end_time"] is None
@@ -19,38 +19,30 @@ async def test_a_rollout_goes_through_its_life(http):
     (claimed,) = await claim(http, worker_id="w-1")
     assert claimed["rollout_id"] == rollout_id
     attempt_id = claimed["attempt"]["attempt_id"]
-    number = await ask(
-        http,
-        "POST",
-        "spans/next",
-        json={"rollout_id": rollout_id, "attempt_id": attempt_id},
-        expect=200,
-    )
+    number = await post(http, "spans/next", {"rollout_id": rollout_id, "attempt_id": attempt_id})
     assert number == {"sequence_id": 1}
     span = span_of(claimed, sequence_id=1)
-    assert (await ask(http, "POST", "spans", json=span, expect=201))["sequence_id"] == 1
-    assert await ask(http, "POST", "spans", json=span, expect=201) is None
+    assert (await post(http, "spans", span, 201))["sequence_id"] == 1
+    assert await post(http, "spans", span, 201) is None
 
     path = f"rollouts/{rollout_id}/attempts"
-    latest = await ask(http, "GET", f"{path}/latest", expect=200)
+    latest = await get(http, f"{path}/latest")
     assert latest["status"] == "running"
-    done = await ask(http, "POST", f"{path}/latest", json={"status": "succeeded"}, expect=200)
+    done = await post(http, f"{path}/latest", {"status": "succeeded"})
     assert done["status"] == "succeeded"
-    ended = await ask(
-        http, "POST", "waits/rollouts", json={"rollout_ids": [rollout_id]}, expect=200
-    )
+    ended = await post(http, "waits/rollouts", {"rollout_ids": [rollout_id]})
     assert [rollout["status"] for rollout in ended] == ["succeeded"]
-    worker = await ask(http, "GET", "workers/w-1", expect=200)
+    worker = await get(http, "workers/w-1")
     assert worker["status"] == "idle"
 
 
 async def test_pages_echo_their_bounds(http):
     await enqueue(http, 1, 2, 3)
-    page = await ask(http, "GET", "rollouts", params={"limit": 2, "offset": 1}, expect=200)
+    page = await get(http, "rollouts", params={"limit": 2, "offset": 1})
     assert [page["limit"], page["offset"], page["total"], len(page["items"])] == [2, 1, 3, 2]
-    page = await ask(http, "GET", "rollouts", params=[("status_in", "failed")], expect=200)
+    page = await get(http, "rollouts", params=[("status_in", "failed")])
     assert page["total"] == 0
-    page = await ask(http, "POST", "rollouts/search", json={"status_in": []}, expect=200)
+    page = await post(http, "rollouts/search", {"status_in": []})
     assert page["total"] == 0
 
 
@@ -72,54 +64,49 @@ async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store
         ):
             assert (answer.status, way in await answer.text()) == (401, True)
     told = [record.getMessage() for record in caplog.records if way in record.getMessage()]
-    assert [("token in a request from 127.0.0.1" in line, "old/0.3" in line) for line in told] == [
-        (True, True),
-        (True, False),
-    ]
+    assert all("token in a request from 127.0.0.1" in line for line in told)
+    assert ["old/0.3" in line for line in told] == [True, False]
     await server.close()
 
 
 async def test_a_claim_needs_no_body(http):
     await enqueue(http, 1)
-    (claimed,) = await ask(http, "POST", "queues/rollouts/dequeue", expect=200)
+    (claimed,) = await post(http, "queues/rollouts/dequeue")
     assert claimed["input"] == 1
-    assert await ask(http, "POST", "queues/rollouts/dequeue", expect=200) == []
+    assert await post(http, "queues/rollouts/dequeue") == []
 
 
 async def test_resources_are_stored_under_any_name(http):
     prompt = {"prompt": {"resource_type": "prompt_template", "template": "{x}", "engine": "jinja"}}
-    assert await ask(http, "GET", "resources/latest", expect=200) is None
-    made = await ask(http, "POST", "resources", json=prompt, expect=201)
-    named = await ask(http, "POST", "resources/beam%2F0", json=prompt, expect=200)
+    assert await get(http, "resources/latest") is None
+    made = await post(http, "resources", prompt, 201)
+    named = await post(http, "resources/beam%2F0", prompt)
     assert named["resources_id"] == "beam/0"
-    assert await ask(http, "GET", "resources/beam%2F0", expect=200) == named
-    assert await ask(http, "GET", "resources/latest", expect=200) == named
-    assert await ask(http, "GET", f"resources/{made['resources_id']}", expect=200) == made
-    assert await ask(http, "GET", "resources/nobody", expect=200) is None
+    assert await get(http, "resources/beam%2F0") == named
+    assert await get(http, "resources/latest") == named
+    assert await get(http, f"resources/{made['resources_id']}") == made
+    assert await get(http, "resources/nobody") is None
 
 
 async def test_null_clears_what_can_be_cleared(http):
-    rollout = await ask(
-        http, "POST", "rollouts", json={"input": 1, "metadata": {"a": 1}}, expect=201
-    )
+    rollout = await post(http, "rollouts", {"input": 1, "metadata": {"a": 1}}, 201)
     path = f"rollouts/{rollout['rollout_id']}"
-    changed = await ask(http, "POST", path, json={"metadata": None, "mode": "val"}, expect=200)
+    changed = await post(http, path, {"metadata": None, "mode": "val"})
     assert (changed["metadata"], changed["mode"]) == (None, "val")
     for field in ("status", "config"):
-        answer = await ask(http, "POST", path, json={field: None}, expect=400)
+        answer = await post(http, path, {field: None}, 400)
         assert field in answer["detail"]
-    answer = await ask(http, "POST", f"{path}/attempts/latest", json={"status": None}, expect=400)
+    answer = await post(http, f"{path}/attempts/latest", {"status": None}, 400)
     assert answer["error_type"] == "InvalidQueryError"
 
 
 async def test_a_batch_of_spans_is_answered_with_its_numbers(http):
-    rollout = await ask(http, "POST", "rollouts", json={"input": 1}, expect=201)
+    rollout = await post(http, "rollouts", {"input": 1}, 201)
     first, second = span_of(rollout), span_of(rollout)
-    receipts = await ask(http, "POST", "spans/batch", json=[first, second, first], expect=201)
-    assert [(receipt["span_id"], receipt["sequence_id"]) for receipt in receipts] == [
-        (first["span_id"], 1),
-        (second["span_id"], 2),
-    ]
+    receipts = await post(http, "spans/batch", [first, second, first], 201)
+    numbers = {receipt["span_id"]: receipt["sequence_id"] for receipt in receipts}
+    assert len(receipts) == 2
+    assert numbers == {first["span_id"]: 1, second["span_id"]: 2}
 
 
 async def test_every_field_of_0_3_is_taken(http):
@@ -130,40 +117,32 @@ async def test_every_field_of_0_3_is_taken(http):
         "proxy": llm | {"resource_type": "proxy_llm"},
         "prompt": {"resource_type": "prompt_template", "template": "x", "engine": "f-string"},
     }
-    made = await ask(http, "POST", "resources", json=resources, expect=201)
-    config = {
-        "timeout_seconds": 9.0,
-        "unresponsive_seconds": 9.0,
-        "max_attempts": 2,
-        "retry_condition": ["failed"],
-    }
-    task = {
-        "input": {"q": 1},
-        "mode": "train",
-        "resources_id": made["resources_id"],
-        "config": config,
-        "metadata": {"a": 1},
-    }
-    await ask(http, "POST", "queues/rollouts/enqueue", json={"rollouts": [task]}, expect=201)
-    await ask(http, "POST", "rollouts", json=task | {"worker_id": "w"}, expect=201)
+    made = await post(http, "resources", resources, 201)
+    seconds = {"timeout_seconds": 9.0, "unresponsive_seconds": 9.0}
+    config = {**seconds, "max_attempts": 2, "retry_condition": ["failed"]}
+    task = {"input": {"q": 1}, "mode": "train", "config": config, "metadata": {"a": 1}}
+    task["resources_id"] = made["resources_id"]
+    await post(http, "queues/rollouts/enqueue", {"rollouts": [task]}, 201)
+    await post(http, "rollouts", task | {"worker_id": "w"}, 201)
     (rollout,) = await claim(http, limit=1, worker_id="w")
     path = f"rollouts/{rollout['rollout_id']}"
-    await ask(http, "POST", path, json=task | {"mode": None}, expect=200)
+    await post(http, path, task | {"mode": None})
     change = {"status": "running", "worker_id": "w", "last_heartbeat_time": 1.5, "metadata": {}}
-    await ask(http, "POST", f"{path}/attempts/latest", json=change, expect=200)
+    await post(http, f"{path}/attempts/latest", change)
     span = span_of(rollout) | {"a_key_of_its_own": 1}
-    await ask(http, "POST", "spans", json=span, expect=201)
-    await ask(http, "POST", "workers/w", json={"heartbeat_stats": {"cpu": 1}}, expect=200)
+    await post(http, "spans", span, 201)
+    await post(http, "workers/w", {"heartbeat_stats": {"cpu": 1}})
     page = {"limit": -1, "offset": 0, "sort_by": None, "sort_order": "asc"}
-    within = {
-        "status_in": ["running"],
-        "rollout_id_in": None,
-        "rollout_id_contains": None,
-        "filter_logic": "and",
-    }
-    found = await ask(http, "POST", "rollouts/search", json=page | within, expect=200)
+    within = {"status_in": ["running"], "rollout_id_in": None, "rollout_id_contains": None}
+    within["filter_logic"] = "and"
+    found = await post(http, "rollouts/search", page | within)
     assert [one["rollout_id"] for one in found["items"]] == [rollout["rollout_id"]]
-    await ask(http, "POST", f"{path}/attempts", json={"worker_id": "w"}, expect=201)
+    await post(http, f"{path}/attempts", {"worker_id": "w"}, 201)
+
+
+MODEL = {"resource_type": "llm", "endpoint": "e"}
+FINISH = {"rollout_id": "r", "attempt_id": "a", "status": "failed"}
+ERROR = {"boundary": "agent", "type": "E", "message": "m"}
 
 
 @pytest.mark.parametrize(
@@ -178,37 +157,22 @@ async def test_every_field_of_0_3_is_taken(http):
         ("rollouts/search", {"status_in": ["bogus"]}, "status_in"),
         ("workers/search", {"status_in": ["bogus"]}, "status_in"),
         ("resources", {"p": {"resource_type": "prompt_template", "tmplate": "x"}}, "tmplate"),
-        (
-            "resources",
-            {"m": {"resource_type": "llm", "endpoint": "e", "model": "m", "sampling": {}}},
-            "sampling",
-        ),
-        ("resources/rs", {"p": {"resource_type": "llm", "modle": "m"}}, "modle"),
+        ("resources", {"m": {**MODEL, "model": "m", "sampling": {}}}, "sampling"),
+        ("resources/rs", {"p": {**MODEL, "modle": "m"}}, "modle"),
         ("workers/w", {"stats": {}}, "stats"),
-        (
-            "turn",
-            {
-                "finish": {
-                    "rollout_id": "r",
-                    "attempt_id": "a",
-                    "status": "failed",
-                    "error": {"boundary": "agent", "type": "E", "message": "m", "stack": ""},
-                }
-            },
-            "stack",
-        ),
+        ("turn", {"finish": {**FINISH, "error": {**ERROR, "stack": ""}}}, "stack"),
         ("waits/rollouts", {"rollout_ids": [], "wait": 1}, "wait"),
     ],
 )
 async def test_unknown_keys_and_words_are_refused_by_name(http, path, body, name):
-    answer = await ask(http, "POST", path, json=body, expect=422)
+    answer = await post(http, path, body, 422)
     assert name in [step for part in answer["detail"] for step in part["loc"]]
-    assert (await ask(http, "GET", "rollouts", expect=200))["total"] == 0
+    assert (await get(http, "rollouts"))["total"] == 0
 
 
 async def test_unknown_status_in_a_query_string_is_refused_by_name(http):
     for kind in ("rollouts", "workers"):
-        answer = await ask(http, "GET", kind, params={"status_in": "bogus"}, expect=422)
+        answer = await get(http, kind, 422, params={"status_in": "bogus"})
         assert "status_in" in answer["detail"][0]["loc"]
 
 
@@ -232,17 +196,16 @@ async def test_errors_name_their_class_and_status(http):
 async def test_numbers_that_json_does_not_have_are_refused(http, number):
     body = f'{{"rollouts": [{{"input": 1}}, {{"input": {{"x": [{number}]}}}}]}}'
     headers = {"content-type": "application/json"}
-    answer = await ask(
-        http, "POST", "queues/rollouts/enqueue", data=body, headers=headers, expect=422
-    )
+    given = {"data": body, "headers": headers, "expect": 422}
+    answer = await ask(http, "POST", "queues/rollouts/enqueue", **given)
     assert answer["error_type"] == "ValidationError"
-    assert (await ask(http, "GET", "statistics", expect=200))["total_rollouts"] == 0
+    assert (await get(http, "statistics"))["total_rollouts"] == 0
 
 
 async def test_unknown_keys_are_refused_by_name(http):
-    answer = await ask(http, "POST", "rollouts/search", json={"statusin": []}, expect=422)
+    answer = await post(http, "rollouts/search", {"statusin": []}, 422)
     assert answer["detail"][0]["loc"] == ["body", "statusin"]
-    answer = await ask(http, "GET", "rollouts", params={"statusin": "failed"}, expect=422)
+    answer = await get(http, "rollouts", 422, params={"statusin": "failed"})
     assert answer["detail"][0]["loc"] == ["query", "statusin"]
 
 
@@ -260,11 +223,11 @@ async def test_a_body_over_the_limit_is_refused(http):
 
 async def test_an_unforeseen_error_shows_nothing_of_the_inside(http, store, caplog):
     store.statistics = None  # calling it raises a TypeError
-    answer = await ask(http, "GET", "statistics", expect=500)
+    answer = await get(http, "statistics", 500)
     assert "NoneType" not in str(answer)
     assert "Traceback" not in str(answer)
     assert "NoneType" in caplog.text
-    assert await ask(http, "GET", "health", expect=200)
+    assert await get(http, "health")
 
 
 @pytest.mark.parametrize("depth", [185, 191, 195, 199, 300])

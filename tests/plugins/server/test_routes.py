@@ -18,7 +18,6 @@ from agl.types import AttemptedRollout, EnqueueRolloutRequest, Event, Link, Span
 from agl_http import wire
 from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
 from agl_server import packed_json
-from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
 
 JSON = {"Content-Type": "application/json"}
@@ -26,10 +25,8 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request, tmp_path):
-    if request.param == "memory":
-        store = InMemoryLightningStore()
-    else:
-        store = SqliteLightningStore(tmp_path / "agl.db")
+    is_file = request.param == "sqlite"
+    store = SqliteLightningStore(tmp_path / "agl.db") if is_file else InMemoryLightningStore()
     yield store
     await store.close()
 
@@ -47,16 +44,16 @@ async def post(
         return response.status, await response.json(content_type=None)
 
 
+def ids_of(rollout: AttemptedRollout) -> dict[str, str]:
+    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+
+
 def make_span(rollout: AttemptedRollout, **attributes: object) -> Span:
-    return Span.from_attributes(
-        attributes=attributes, rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
-    )
+    return Span.from_attributes(attributes=attributes, **ids_of(rollout))
 
 
-def end_of(rollout: AttemptedRollout, status: str = "succeeded", **more: object) -> AttemptEnd:
-    return AttemptEnd(
-        rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, status=status, **more
-    )
+def end_of(rollout: AttemptedRollout) -> AttemptEnd:
+    return AttemptEnd(**ids_of(rollout), status="succeeded")
 
 
 # --- spans that stay bytes
@@ -105,17 +102,15 @@ def test_what_pydantic_refuses_is_not_packed(change):
 
 async def test_spans_come_back_as_they_were_sent(client, http, store):
     rollout = await client.start_rollout(1)
-    context = SpanContext(
-        trace_id="1" * 32, span_id="2" * 16, is_remote=True, trace_state={"k": "v"}
-    )
-    span = make_span(rollout, s="ü\u0000", i=2**70, f=1.5, b=True, l=["a", "b"]).model_copy(
-        update={
-            "events": [Event(name="e", attributes={"x": [1.5]}, timestamp=2.0)],
-            "links": [Link(context=context, attributes={"y": False})],
-            "parent": context,
-            "parent_id": context.span_id,
-        }
-    )
+    of = {"trace_id": "1" * 32, "span_id": "2" * 16, "trace_state": {"k": "v"}}
+    context = SpanContext(**of, is_remote=True)
+    more = {
+        "events": [Event(name="e", attributes={"x": [1.5]}, timestamp=2.0)],
+        "links": [Link(context=context, attributes={"y": False})],
+        **{"parent": context, "parent_id": context.span_id},
+    }
+    span = make_span(rollout, s="ü\u0000", i=2**70, f=1.5, b=True, l=["a", "b"])
+    span = span.model_copy(update=more)
     status, answer = await post(http, "/v1/agl/spans", span.model_dump_json().encode())
     assert status == 201
     stored = span.model_copy(update={"sequence_id": 1})
@@ -133,9 +128,8 @@ async def test_spans_come_back_as_they_were_sent(client, http, store):
 
 async def test_a_turn_waits_for_work(client, store):
     rollout = await client.start_rollout(1)
-    waiting = asyncio.create_task(
-        client.turn([make_span(rollout)], finish=end_of(rollout), worker_id="w", wait_seconds=5)
-    )
+    about = {"finish": end_of(rollout), "worker_id": "w", "wait_seconds": 5}
+    waiting = asyncio.create_task(client.turn([make_span(rollout)], **about))
     ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=5)
     assert [each.status for each in ended] == ["succeeded"]
     assert not waiting.done()
@@ -155,10 +149,13 @@ async def test_a_cancelled_turn_takes_no_work(client, store):
 # --- what is refused, and leaves nothing
 
 
+WRONG_TURNS = b'"finish":{}', b'"finnish":null', b'"claim":{"limit":"x"}'
+
+
 async def test_refusals_are_those_of_the_described_routes(http, store):
     rollout = await store.start_rollout(1)
     span = make_span(rollout, a=1).model_dump_json().encode()
-    attempt = f"/v1/agl/rollouts/{rollout.rollout_id}/attempts/{rollout.attempt.attempt_id}"
+    attempt = f"rollouts/{rollout.rollout_id}/attempts/{rollout.attempt.attempt_id}"
     unknown = span.replace(rollout.attempt.attempt_id.encode(), b"at-none")
 
     def with_attribute(value: bytes) -> bytes:
@@ -166,37 +163,31 @@ async def test_refusals_are_those_of_the_described_routes(http, store):
 
     huge = span.replace(b'"sequence_id":0', b'"sequence_id":%d' % 10**40)
     nul = span.replace(b'"span_id":"', rb'"span_id":"\u0000', 1)
+    not_valid = {
+        "spans": [b"[]", b"{", b"", b"\xff\xfe", span.replace(b'"OK"', b'"FINE"'), span + b"\x00"],
+        "spans/batch": [b"[" * 100_000, b"[%s,{}]" % span],
+        "turn": [b'{"spans":[%s],%s}' % (span, one) for one in WRONG_TURNS],
+        "queues/rollouts/enqueue": [b'{"rollouts":[{}]}'],
+        "queues/rollouts/dequeue": [b'{"limits":1}'],
+        "waits/rollouts": [b'{"rollout_ids":"x"}'],
+    }
+    not_valid["spans"] += [with_attribute(b"NaN"), with_attribute(b"1e999")]
     cases = [
-        ("/v1/agl/spans", b"[]", 422, "ValidationError"),
-        ("/v1/agl/spans", b"{", 422, "ValidationError"),
-        ("/v1/agl/spans", b"", 422, "ValidationError"),
-        ("/v1/agl/spans", b"\xff\xfe", 422, "ValidationError"),
-        ("/v1/agl/spans", span.replace(b'"OK"', b'"FINE"'), 422, "ValidationError"),
-        ("/v1/agl/spans", with_attribute(b"NaN"), 422, "ValidationError"),
-        ("/v1/agl/spans", with_attribute(b"1e999"), 422, "ValidationError"),
-        ("/v1/agl/spans", span + b"\x00", 422, "ValidationError"),
-        ("/v1/agl/spans", huge, 400, "InvalidRecordError"),
-        ("/v1/agl/spans", nul, 400, "InvalidRecordError"),
-        ("/v1/agl/turn", b'{"spans":[%s]}' % nul, 400, "InvalidRecordError"),
-        ("/v1/agl/spans", unknown, 404, "UnknownRecordError"),
-        ("/v1/agl/spans/batch", b"[%s,%s]" % (span, unknown), 404, "UnknownRecordError"),
-        ("/v1/agl/spans/batch", b"[" * 100_000, 422, "ValidationError"),
-        ("/v1/agl/spans/batch", b"[%s,{}]" % span, 422, "ValidationError"),
-        ("/v1/agl/turn", b'{"spans":[%s],"finish":{}}' % span, 422, "ValidationError"),
-        ("/v1/agl/turn", b'{"spans":[%s],"finnish":null}' % span, 422, "ValidationError"),
-        ("/v1/agl/turn", b'{"spans":[%s],"claim":{"limit":"x"}}' % span, 422, "ValidationError"),
-        ("/v1/agl/queues/rollouts/enqueue", b'{"rollouts":[{}]}', 422, "ValidationError"),
-        ("/v1/agl/queues/rollouts/dequeue", b'{"limits":1}', 422, "ValidationError"),
-        ("/v1/agl/waits/rollouts", b'{"rollout_ids":"x"}', 422, "ValidationError"),
+        *((path, body, 422, "ValidationError") for path in not_valid for body in not_valid[path]),
+        ("spans", huge, 400, "InvalidRecordError"),
+        ("spans", nul, 400, "InvalidRecordError"),
+        ("turn", b'{"spans":[%s]}' % nul, 400, "InvalidRecordError"),
+        ("spans", unknown, 404, "UnknownRecordError"),
+        ("spans/batch", b"[%s,%s]" % (span, unknown), 404, "UnknownRecordError"),
         (attempt, b'{"status":"done"}', 409, "InvalidTransitionError"),
         (attempt, b'{"status":null}', 400, "InvalidQueryError"),
         (attempt + "x", b'{"status":"failed"}', 404, "UnknownRecordError"),
     ]
     for path, body, status, error_type in cases:
-        got, answer = await post(http, path, body)
+        got, answer = await post(http, f"/v1/agl/{path}", body)
         assert got == status, (path, body[:200], answer)
         assert answer["detail"]
-        assert error_type in (None, answer["error_type"])
+        assert answer["error_type"] == error_type
     statistics = await store.statistics()
     assert (statistics["total_spans"], statistics["total_rollouts"]) == (0, 1)
     assert (await store.get_latest_attempt(rollout.rollout_id)).status == "preparing"
@@ -229,18 +220,6 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
         assert (status, answer["error_type"]) == (413, "BodyTooLarge")
     assert (await post(http, "/v1/agl/turn", span, **packed))[0] == 400
     assert (await store.statistics())["total_spans"] == 1
-
-
-async def test_routes_need_the_token(store):
-    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
-    await server.start()
-    async with aiohttp.ClientSession(server.address) as http:
-        for path in ("turn", "spans", "spans/batch", "queues/rollouts/enqueue"):
-            status, answer = await post(
-                http, f"/v1/agl/{path}", b"{}", Authorization="Bearer wrong"
-            )
-            assert (status, answer["error_type"]) == (401, "Unauthorized")
-    await server.stop()
 
 
 async def test_a_repeated_turn_with_a_key_claims_once(http, store):

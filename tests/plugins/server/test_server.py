@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
 import sys
 import time
 
@@ -15,18 +16,7 @@ from agl.errors import ConfigError, StoreError
 from agl_http.server import ServerThread, bind
 from agl_server.server import LightningStoreServer
 
-from .store_calls import ask, claim, enqueue
-
-
-async def test_a_held_claim_is_answered_when_work_comes(http):
-    held = asyncio.create_task(claim(http, wait_seconds=60))
-    await asyncio.sleep(0.2)
-    assert not held.done()
-    begin = time.monotonic()
-    await enqueue(http, "work")
-    (claimed,) = await held
-    assert claimed["input"] == "work"
-    assert time.monotonic() - begin < 30
+from .store_calls import claim, enqueue, get, post
 
 
 async def test_a_client_that_hangs_up_takes_no_work(http, server):
@@ -44,9 +34,7 @@ async def test_stopping_answers_held_requests(server, http):
     (rollout_id,) = await enqueue(http, 1)
     await claim(http)
     work = asyncio.create_task(claim(http, wait_seconds=60))
-    wait = asyncio.create_task(
-        ask(http, "POST", "waits/rollouts", json={"rollout_ids": [rollout_id]}, expect=200)
-    )
+    wait = asyncio.create_task(post(http, "waits/rollouts", {"rollout_ids": [rollout_id]}))
     await asyncio.sleep(0.2)
     begin = time.monotonic()
     await server.stop()
@@ -77,7 +65,7 @@ async def test_a_bound_socket_is_served(store):
     await server.start()
     await server.start()
     async with aiohttp.ClientSession() as http:
-        await ask(http, "GET", f"{server.endpoint}/v1/agl/health", expect=200)
+        await get(http, f"{server.endpoint}/v1/agl/health")
     await server.stop()
     await server.stop()
 
@@ -88,7 +76,7 @@ async def test_a_stopped_server_starts_again_where_it_was(server, http):
     await server.stop()
     await server.start()
     assert server.endpoint == endpoint
-    await ask(http, "GET", f"rollouts/{rollout_id}", expect=200)
+    await get(http, f"rollouts/{rollout_id}")
 
 
 async def test_an_application_that_fails_to_start_is_an_error():
@@ -100,17 +88,28 @@ async def test_an_application_that_fails_to_start_is_an_error():
         ServerThread(app).start()
 
 
+def needs_fork(test):
+    of_threads = "ignore:This process .* is multi-threaded:DeprecationWarning"
+    wanted = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    return wanted(pytest.mark.filterwarnings(of_threads)(test))
+
+
+def forked(work, *given):
+    """A child of this process that has begun, and the end of a pipe that its work writes to."""
+    mine, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=work, args=(*given, theirs))
+    child.start()
+    return child, mine
+
+
 def _in_child(server: LightningStoreServer, pipe) -> None:
     rollout = asyncio.run(server.enqueue_rollout("from the child"))
     pipe.send((rollout.rollout_id, type(server.target).__name__))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@needs_fork
 async def test_in_a_forked_process_the_server_is_a_client(server, store):
-    mine, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(server, theirs))
-    child.start()
+    child, mine = forked(_in_child, server)
     rollout_id, kind = await asyncio.to_thread(mine.recv)
     await asyncio.to_thread(child.join)
     assert kind == "LightningStoreClient"
@@ -134,14 +133,11 @@ def _sleep(pipe) -> None:
     time.sleep(30)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@needs_fork
 async def test_a_forked_process_does_not_hold_the_port(server, http):
-    await ask(http, "GET", "health", expect=200)
+    await get(http, "health")
     port = int(server.endpoint.rpartition(":")[2])
-    mine, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_sleep, args=(theirs,))
-    child.start()
+    child, mine = forked(_sleep)
     try:
         await asyncio.to_thread(mine.recv)
         await server.stop()
@@ -194,17 +190,15 @@ async def test_sigterm_answers_held_requests_and_ends_with_0(tmp_path):
 
 async def test_agl_store_says_in_one_line_what_is_wrong(server, tmp_path):
     port = server.endpoint.rpartition(":")[2]
-    cases = [
+    for options, word in (
         (["--port", port, "--path", str(tmp_path / "s.db")], "in use"),
         (["--port", "0", "--path", str(tmp_path / "no" / "folder" / "s.db")], "no/folder"),
         (["--port", "0", "--host", "0.0.0.0", "--backend", "memory"], "token"),
-    ]
-    for options, word in cases:
-        process = await asyncio.create_subprocess_exec(
-            *STORE, *options, stderr=asyncio.subprocess.PIPE
+    ):
+        done = await asyncio.to_thread(
+            subprocess.run, [*STORE, *options], stderr=subprocess.PIPE, text=True
         )
-        _, err = await process.communicate()
-        assert process.returncode == 2
-        assert word in err.decode()
-        assert err.decode().count("\n") == 1
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert done.stderr.count("\n") == 1
     assert not (tmp_path / "s.db").exists()

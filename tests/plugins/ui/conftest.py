@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests import fork_server
 
-from .stores import apart, fill_with_failures, fill_with_hostile
+from .stores import apart, fill_with_failures, fill_with_hostile, filled
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,7 +44,7 @@ def prompted(request, tmp_path_factory):
 def failures(tmp_path_factory):
     """The file of a store with every kind of failure."""
     path = tmp_path_factory.mktemp("failures") / "failures.db"
-    apart(fill_with_failures(path))
+    filled(path, fill_with_failures)
     return path
 
 
@@ -52,7 +52,7 @@ def failures(tmp_path_factory):
 def hostile(tmp_path_factory):
     """The file of a store of hostile text."""
     path = tmp_path_factory.mktemp("hostile") / "hostile.db"
-    apart(fill_with_hostile(path))
+    filled(path, fill_with_hostile)
     return path
 
 

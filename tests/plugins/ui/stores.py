@@ -2,11 +2,18 @@
 
 import asyncio
 import json
+import re
+import struct
+import urllib.error
+import urllib.request
+import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+
+from tests.stores import opened
 
 import agl
-from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Call
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Call
 from agl.types import Failure, RolloutConfig, TraceStatus
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -34,9 +41,40 @@ def apart(coroutine):
         return thread.submit(asyncio.run, coroutine).result()
 
 
+def filled(path, fill):
+    """What ``fill`` gives, which gets the store of this file, open."""
+
+    async def run():
+        async with opened(path, durability="process") as store:
+            return await fill(store)
+
+    return apart(run())
+
+
+def read(address, data=None, **headers):
+    """Status and text of an answer, which may be an error."""
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(address, data, headers), timeout=60)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return answer.status, answer.read().decode()
+
+
+def page_of(address):
+    """The text of a page that is there, with no more than one space anywhere."""
+    status, text = read(address)
+    assert status == 200, text
+    return re.sub(r"\s+", " ", text)
+
+
+def ids_of(rollout):
+    """The owner of a span."""
+    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+
+
 def call_span(rollout, messages, answer, **attributes):
     """A model call of the rollout's attempt, as a gateway records it."""
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     given = {
         Call.OPERATION: "chat",
         Call.REQUEST_MODEL: "policy",
@@ -46,59 +84,59 @@ def call_span(rollout, messages, answer, **attributes):
         **attributes,
     }
     start = rollout.attempt.start_time
-    return agl.Span.from_attributes(
-        attributes=given, name=MODEL_CALL_SPAN, start_time=start, end_time=start + 0.5, **ids
-    )
+    given = {"attributes": given, "start_time": start, "end_time": start + 0.5}
+    return agl.Span.from_attributes(name=MODEL_CALL_SPAN, **given, **ids_of(rollout))
 
 
 def reward_span(rollout, value):
     """The final reward of a rollout."""
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    named = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
     start = rollout.attempt.start_time + 0.6
-    return agl.Span.from_attributes(
-        attributes=named, name="agentlightning.annotation", start_time=start, end_time=start, **ids
-    )
+    given = {"attributes": reward_attributes(value), "start_time": start, "end_time": start}
+    return agl.Span.from_attributes(name=AGL_ANNOTATION, **given, **ids_of(rollout))
 
 
-async def fill_with_failures(path: Path) -> None:
+def failed_span(rollout, name, message, **attributes):
+    """A span with an error."""
+    start = rollout.attempt.start_time
+    given = {"attributes": attributes, "start_time": start, "end_time": start + 1}
+    status = TraceStatus(status_code="ERROR", description=message)
+    return agl.Span.from_attributes(name=name, status=status, **given, **ids_of(rollout))
+
+
+async def fill_with_failures(store) -> None:
     """Rollouts that failed in each way, one that was tried twice, and one that waits."""
-    store = agl.SqliteLightningStore(path, durability="process")
     await begin_run(store, RunStart(run_id="failures", algorithm="grpo"))
     await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}!")})
     for boundary, (kind, message, traceback) in FAILURES.items():
         rollout = await store.start_rollout({"task": boundary}, mode="train", worker_id="w1")
-        failed = agl.Span.from_attributes(
-            attributes={},
-            name="agent.solve",
-            rollout_id=rollout.rollout_id,
-            attempt_id=rollout.attempt.attempt_id,
-            status=TraceStatus(status_code="ERROR", description=message),
-            start_time=rollout.attempt.start_time,
-            end_time=rollout.attempt.start_time + 1,
-        )
-        await store.add_many_spans([failed, call_span(rollout, [_user(boundary)], "I do not know")])
+        call = call_span(rollout, [_user(boundary)], "I do not know")
+        await store.add_many_spans([failed_span(rollout, "agent.solve", message), call])
         error = Failure(boundary=boundary, type=kind, message=message, traceback=traceback)
-        await store.update_attempt(
-            rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error
-        )
+        await store.update_attempt(**ids_of(rollout), status="failed", error=error)
     retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     await store.enqueue_rollout("tried twice", mode="val", config=retry)
-    for number, status in enumerate(("failed", "succeeded")):
+    error = Failure(boundary="agent", type="E", message="first", traceback=TRACEBACK)
+    for number, ended in enumerate(({"status": "failed", "error": error}, {"status": "succeeded"})):
         again = await store.dequeue_rollout("w2")
         assert again is not None
         await store.add_many_spans([call_span(again, [_user("twice")], f"answer {number}")])
-        error = {"error": Failure(boundary="agent", type="E", message="first", traceback=TRACEBACK)}
-        if status == "succeeded":
+        if number:
             await store.add_span(reward_span(again, 1.0))
-        await store.update_attempt(
-            again.rollout_id,
-            again.attempt.attempt_id,
-            status=status,
-            **(error if status == "failed" else {}),
-        )
+        await store.update_attempt(**ids_of(again), **ended)
     await store.enqueue_rollout("waits", mode="test")
-    await store.close()
+
+
+def png_of(side, rows, level=-1):
+    """A PNG of so many dots a side."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    dots = zlib.compress(rows, level)
+    parts = [chunk(b"IHDR", head), chunk(b"IDAT", dots), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def _user(text):
@@ -117,12 +155,11 @@ HOSTILE = [
 ]
 
 
-async def fill_with_hostile(path: Path) -> None:
+async def fill_with_hostile(store) -> None:
     """Rollouts whose tasks, answers, names and errors are hostile, and one with a huge line.
 
     So are names of runners, spans, agents, rewards, resources and options.
     """
-    store = agl.SqliteLightningStore(path, durability="process")
     hostile = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
     hostile = [text.replace("\x00", "") for text in hostile]
     config = {"algorithm": {"type": "grpo", **{text: text for text in hostile}}}
@@ -130,36 +167,17 @@ async def fill_with_hostile(path: Path) -> None:
     resources = {text: agl.PromptTemplate(template=text + " {name}") for text in hostile}
     await store.add_resources(resources)
     for text, safe in zip(HOSTILE, hostile, strict=True):
-        rollout = await store.start_rollout(
-            {"task": safe, safe: safe}, mode="train", worker_id=safe, metadata={"step": 1}
-        )
+        task, about = {"task": safe, safe: safe}, {"step": 1}
+        rollout = await store.start_rollout(task, mode="train", worker_id=safe, metadata=about)
         # The answer is JSON within an attribute, where even half an emoji can be written.
         named = {Call.REQUEST_MODEL: safe, "gen_ai.agent.name": safe, "model": safe}
         call = call_span(rollout, [_user(text)], text, **named)
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-        span = agl.Span.from_attributes(
-            name=safe,
-            attributes={safe: safe},
-            status=TraceStatus(status_code="ERROR", description=safe),
-            start_time=rollout.attempt.start_time,
-            end_time=rollout.attempt.start_time + 1,
-            **ids,
-        )
-        reward = reward_span(rollout, 1.0).model_copy(
-            update={
-                "attributes": {
-                    "agentlightning.reward.0.name": safe,
-                    "agentlightning.reward.0.value": 1.0,
-                    safe: safe,
-                }
-            }
-        )
-        await store.add_many_spans([call, span, reward])
+        odd = {"agentlightning.reward.0.name": safe, safe: safe}
+        reward = reward_span(rollout, 1.0)
+        reward = reward.model_copy(update={"attributes": {**reward.attributes, **odd}})
+        await store.add_many_spans([call, failed_span(rollout, safe, safe, **{safe: safe}), reward])
         error = Failure(boundary="agent", type=safe, message=safe, traceback=safe)
-        await store.update_attempt(
-            rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error
-        )
+        await store.update_attempt(**ids_of(rollout), status="failed", error=error)
     rollout = await store.start_rollout("long", mode="val", worker_id="w")
     await store.add_span(call_span(rollout, [_user("go")], "x" * 10_000_000 + "<script>"))
-    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-    await store.close()
+    await store.update_attempt(**ids_of(rollout), status="succeeded")

@@ -31,20 +31,10 @@ async def add(store, step, number=4):
         rollout = await store.enqueue_rollout("t", metadata={"run": RUN, "step": step})
         of, call = {"rollout_id": rollout.rollout_id}, {"kind": "call", "call_id": "c"}
         credit = Credit(reward=step / 20, rule="final")
-        await put_parts(
-            store,
-            [
-                LedgerPart(
-                    **of,
-                    run=RUN,
-                    algorithm="grpo",
-                    step=step,
-                    mode="train",
-                    items=[LedgerItem(kind="rollout", **of), LedgerItem(**of, **call)],
-                    excluded=[Exclusion(**of, **call, reason="zero_advantage", credit=credit)],
-                )
-            ],
-        )
+        items = [LedgerItem(kind="rollout", **of), LedgerItem(**of, **call)]
+        excluded = [Exclusion(**of, **call, reason="zero_advantage", credit=credit)]
+        about = {"run": RUN, "algorithm": "grpo", "step": step, "mode": "train"}
+        await put_parts(store, [LedgerPart(**of, **about, items=items, excluded=excluded)])
 
 
 def steps_of(known):

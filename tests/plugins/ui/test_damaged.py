@@ -2,10 +2,10 @@
 
 import shutil
 import sqlite3
-import urllib.error
-import urllib.request
 
 import pytest
+
+from .stores import read
 
 BROKEN = '{"broken'
 DAMAGE = {
@@ -15,15 +15,6 @@ DAMAGE = {
     "a status": ("rollout", "status"),
     "a runner": ("worker", "heartbeat_stats"),
 }
-
-
-def read(address):
-    """Status and text of a page."""
-    try:
-        with urllib.request.urlopen(address) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 @pytest.fixture(params=DAMAGE)

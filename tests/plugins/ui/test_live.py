@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-import urllib.error
 import urllib.request
 
 import pytest
@@ -15,11 +14,12 @@ from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES
 from agl_ui import live
-from agl_ui.data_sources import DataSource, DataSources, server_source
+from agl_ui.data_sources import DataSource, DataSources, file_source, server_source
 from agl_ui.read_only_store import ReadOnlyStore
+from agl_ui.server_routes import PAGES_OF_0_3, store_routes
 from agl_ui.serving import Server
 
-from .stores import apart
+from .stores import apart, read
 
 
 @pytest.fixture
@@ -37,6 +37,13 @@ def first_line(stream):
     return line
 
 
+def change_in(stream):
+    """The state of which a stream's next event tells."""
+    told = [stream.readline().decode().strip() for _ in range(4)][1:]
+    assert told[1] == "event: change"
+    return told[0].removeprefix("id: ")
+
+
 def test_a_change_is_told_and_a_known_state_is_not(serve, tmp_path):
     file = tmp_path / "store.db"
     store = agl.SqliteLightningStore(file)
@@ -44,57 +51,48 @@ def test_a_change_is_told_and_a_known_state_is_not(serve, tmp_path):
     address = f"{serve(file)}/s/{tmp_path.name}/events"
     with urllib.request.urlopen(address, timeout=30) as stream:
         first_line(stream)
-        told = [stream.readline().decode().strip() for _ in range(4)][1:]
-        assert told[1] == "event: change"
-        state = told[0].removeprefix("id: ")
+        state = change_in(stream)
     with urllib.request.urlopen(f"{address}?since={state}", timeout=30) as stream:
         first_line(stream)
         apart(store.enqueue_rollout("second"))
-        told = [stream.readline().decode().strip() for _ in range(4)][1:]
-        assert told[1] == "event: change"
-        assert told[0] != f"id: {state}"
+        assert change_in(stream) != state
     apart(store.close())
 
 
-def test_streams_end_at_once_when_the_page_s_server_stops(tmp_path):
-    from agl_ui.data_sources import file_source
+def assert_ends_at_once(address, stop, seconds):
+    with urllib.request.urlopen(address, timeout=60) as stream:
+        first_line(stream)
+        begin = time.monotonic()
+        stop()
+        assert time.monotonic() - begin < seconds
+        stream.read()  # a stream that was cut off raises here
 
+
+def test_streams_end_at_once_when_the_page_s_server_stops(tmp_path):
     file = tmp_path / "store.db"
     apart(agl.SqliteLightningStore(file).close())
     sources = DataSources(file_source(file))
     server = Server(sources, is_open=True)
-    address = server.start()
-    with urllib.request.urlopen(f"{address}s/{tmp_path.name}/events", timeout=60) as stream:
-        first_line(stream)
-        begin = time.monotonic()
-        server.stop()
-        assert time.monotonic() - begin < 4.0  # it would wait for five seconds, and then cut it off
-        stream.read()  # a stream that was cut off raises here
+    address = f"{server.start()}s/{tmp_path.name}/events"
+    assert_ends_at_once(address, server.stop, 4.0)  # it would wait for five, and then cut it off
     apart(sources.close())
 
 
-def test_streams_end_at_once_when_a_store_server_stops(store):
-    from agl_ui.server_routes import store_routes
-
-    routes = store_routes(store)
-    server = agl.LightningStoreServer(
-        store, port=0, open=True, drain_seconds=60.0, extra_routes=routes
-    )
+def server_of(store, **options):
+    given = {"port": 0, "open": True, "extra_routes": store_routes(store), **options}
+    server = agl.LightningStoreServer(store, **given)
     apart(server.start())
+    return server
+
+
+def test_streams_end_at_once_when_a_store_server_stops(store):
+    server = server_of(store, drain_seconds=60.0)
     address = f"{server.endpoint}/ui/s/store/events"
-    with urllib.request.urlopen(address, timeout=60) as stream:
-        first_line(stream)
-        begin = time.monotonic()
-        apart(server.stop())
-        assert time.monotonic() - begin < 30.0
-        stream.read()
+    assert_ends_at_once(address, lambda: apart(server.stop()), 30.0)
 
 
 def test_addresses_of_0_3s_dashboard_lead_to_their_pages(store):
-    from agl_ui.server_routes import PAGES_OF_0_3, store_routes
-
-    server = agl.LightningStoreServer(store, port=0, open=True, extra_routes=store_routes(store))
-    apart(server.start())
+    server = server_of(store)
     assert {"/", "/resources", "/workers", "/settings"} <= PAGES_OF_0_3.keys() == {*PAGES}
     for path, page in PAGES_OF_0_3.items():
         with urllib.request.urlopen(f"{server.endpoint}{path}", timeout=60) as answer:
@@ -113,14 +111,9 @@ async def _begin(store):
     await store.start_rollout("under way", worker_id="w")
 
 
-async def _cancelled(store):
-    waiting = await store.query_rollouts(status_in=["queuing"])
-    await store.update_rollout(waiting[0].rollout_id, status="cancelled")
-
-
-async def _requeued(store):
-    running = await store.query_rollouts(status_in=["preparing", "running"])
-    await store.update_rollout(running[0].rollout_id, status="requeuing")
+async def _changed(store, status, *among):
+    found = await store.query_rollouts(status_in=among)
+    await store.update_rollout(found[0].rollout_id, status=status)
 
 
 async def _accounted(store):
@@ -130,19 +123,15 @@ async def _accounted(store):
     await put_parts(store, [LedgerPart(**of, **about, items=items)])
 
 
-async def _ended(store):
-    await end_run(store, "r", 1, outcome="finished")
-
-
 CHANGES = {
     "resources": lambda store: store.add_resources({"p": agl.PromptTemplate(template="Hello")}),
     "a runner": lambda store: store.update_worker("another"),
     "a heartbeat": lambda store: store.update_worker("w"),
-    "a cancelled rollout": _cancelled,
-    "a requeued rollout": _requeued,
+    "a cancelled rollout": lambda store: _changed(store, "cancelled", "queuing"),
+    "a requeued rollout": lambda store: _changed(store, "requeuing", "preparing", "running"),
     "an account": _accounted,
     "another run": lambda store: begin_run(store, RunStart(run_id="s", algorithm="grpo")),
-    "the end of a run": _ended,
+    "the end of a run": lambda store: end_run(store, "r", 1, outcome="finished"),
 }
 
 
@@ -199,15 +188,7 @@ async def test_a_token_that_is_refused_is_told_as_such():
     host = server.endpoint.rpartition("@")[2].removeprefix("http://")
     sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}", host))
     pages = Server(sources, is_open=True)
-    address = pages.start()
-
-    def read():
-        with pytest.raises(urllib.error.HTTPError) as told:
-            urllib.request.urlopen(f"{address}s/server/rollouts")
-        with told.value:
-            return told.value.code, told.value.read().decode()
-
-    status, text = await asyncio.to_thread(read)
+    status, text = await asyncio.to_thread(read, f"{pages.start()}s/server/rollouts")
     assert status == 403
     assert "<h1>The store refuses the token</h1>" in text
     assert "the token is missing or was refused" in text

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 from .grouped import fill_with_group
-from .stores import apart
 
 LOOK = """
 import resource, threading, urllib.request
@@ -26,7 +25,7 @@ server.stop()
 
 def test_more_stores_than_a_process_may_open_files_are_shown(tmp_path):
     file = tmp_path / "store.db"
-    apart(fill_with_group(file))
+    fill_with_group(file)
     for number in range(140):
         folder = tmp_path / f"agl-runs/run{number}"
         folder.mkdir(parents=True)

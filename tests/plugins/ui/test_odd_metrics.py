@@ -1,18 +1,17 @@
 """One run with odd metrics takes nothing away: not its own page, nor the list of all runs."""
 
+import functools
 import json
-import urllib.request
 
 import pytest
 
-import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui.charts import chart
 from agl_ui.data_sources import DataSources
 from agl_ui.serving import Server
 
-from .stores import apart
+from .stores import apart, filled, page_of
 
 ODD = {
     "extremes": [{"step": 0, "reward/mean": 1e308}, {"step": 1, "reward/mean": -1e308}],
@@ -37,30 +36,21 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 def test_a_run_of_odd_metrics_breaks_no_page(tmp_path, monkeypatch, odd):
     monkeypatch.chdir(tmp_path)
-
-    async def begin():
-        for name in ("good", "odd"):
-            folder = tmp_path / "agl-runs" / name
-            folder.mkdir(parents=True)
-            store = agl.SqliteLightningStore(folder / "store.db")
-            config = {"gateway": {"run_budget": {"tokens": None, "calls": "many"}}}
-            start = RunStart(run_id=name, algorithm="grpo", folder=str(folder), config=config)
-            await begin_run(store, start)
-            await store.close()
-
-    apart(begin())
-    lines = [{"step": 0, "reward/mean": 0.0}, {"step": 1, "reward/mean": 0.5}]
-    for name, given in (("good", lines), ("odd", ODD[odd])):
+    config = {"gateway": {"run_budget": {"tokens": None, "calls": "many"}}}
+    good = [{"step": 0, "reward/mean": 0.0}, {"step": 1, "reward/mean": 0.5}]
+    for name, given in (("good", good), ("odd", ODD[odd])):
+        folder = tmp_path / "agl-runs" / name
+        folder.mkdir(parents=True)
+        start = RunStart(run_id=name, algorithm="grpo", folder=str(folder), config=config)
+        filled(folder / "store.db", functools.partial(begin_run, start=start))
         lines = (one if isinstance(one, str) else json.dumps(one) for one in given)
-        text = "".join(f"{one}\n" for one in lines)
-        (tmp_path / "agl-runs" / name / "metrics.jsonl").write_text(text)
+        (folder / "metrics.jsonl").write_text("".join(f"{one}\n" for one in lines))
     sources = DataSources()
     server = Server(sources, is_open=True)
     address = server.start().rstrip("/")
     try:
         for path in ("/", "/s/odd/run/odd", "/compare?run=good/good&run=odd/odd"):
-            with urllib.request.urlopen(address + path) as answer:
-                assert "odd" in answer.read().decode()
+            assert "odd" in page_of(address + path)
     finally:
         server.stop()
         apart(sources.close())

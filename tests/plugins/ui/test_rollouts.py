@@ -1,17 +1,14 @@
 """The table of rollouts: the same filter gives the same rows, in whatever order, of any store."""
 
 import itertools
-import urllib.error
-import urllib.request
 
 import pytest
 
-import agl
 from agl_ui.pages.rollouts import SORTS
 from agl_views.tables.file_store import FileStore
 from agl_views.tables.rollout_table import Wanted, _by_contract, listed
 
-from .stores import apart, reward_span
+from .stores import filled, read, reward_span
 
 FILTERS = {
     "all": Wanted(),
@@ -34,8 +31,7 @@ def file(tmp_path_factory):
     """A store of 40 rollouts of each status and mode, in which nobody has accounted for any."""
     path = tmp_path_factory.mktemp("rollouts") / "store.db"
 
-    async def fill():
-        store = agl.SqliteLightningStore(path, durability="process")
+    async def fill(store):
         for number in range(40):
             about = {"mode": ("train", "val")[number % 3 == 0], "metadata": {"step": number % 4}}
             about["metadata"]["run"] = ("even", "odd")[number // 4 % 2]
@@ -49,9 +45,8 @@ def file(tmp_path_factory):
                 await store.update_attempt(rollout.rollout_id, "latest", status=status)
             elif number % 5 == 3:
                 await store.update_rollout(rollout.rollout_id, status="cancelled")
-        await store.close()
 
-    apart(fill())
+    filled(path, fill)
     return path
 
 
@@ -132,7 +127,6 @@ async def test_an_id_is_looked_for_by_its_beginning_alone(file):
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_name(serve, file, query, said):
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(f"{serve(file)}/s/{file.parent.name}/rollouts?{query}")
-    assert told.value.code == 400
-    assert said in told.value.read().decode()
+    status, text = read(f"{serve(file)}/s/{file.parent.name}/rollouts?{query}")
+    assert status == 400
+    assert said in text

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import re
-import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
 import agl
 from agl_ui.run_hook import RunPages
+
+from .stores import read
 
 
 def opened(file):
@@ -32,14 +33,8 @@ async def test_a_run_that_ended_has_left_its_file(tmp_path, capsys):
     address = re.search(r"http\S+", capsys.readouterr().err)[0]
     bare, _, key = address.partition("?key=")
     port = bare.rstrip("/").rpartition(":")[2]
-    asked = urllib.request.Request(f"{bare}s/{tmp_path.name}/rollouts")
-    asked.add_header("Cookie", f"agl-ui-key-{port}={key}")
-
-    def read():
-        with urllib.request.urlopen(asked) as answer:
-            return answer.read().decode()
-
-    assert "1 rollout match" in await asyncio.to_thread(read)
+    page, cookie = f"{bare}s/{tmp_path.name}/rollouts", f"agl-ui-key-{port}={key}"
+    assert "1 rollout match" in (await asyncio.to_thread(read, page, Cookie=cookie))[1]
     await beside.on_run_end()
     await store.close()  # SQLite keeps what was opened of a file as long as any of it is locked
     assert opened(file) == 0

@@ -4,7 +4,6 @@ import asyncio
 import html
 import json
 import re
-import urllib.request
 
 import pytest
 from tests.stores import opened
@@ -19,14 +18,12 @@ from agl_ui.templating import number
 from agl_views.runs.run_facts import run_facts
 from agl_views.tables.task_changes import TaskChange, task_changes
 
-from .stores import TRACEBACK, apart, reward_span
+from .stores import TRACEBACK, apart, filled, ids_of, page_of, reward_span
 
 
 def text_of(address):
     """The words of a page, in one line; what a drawing says when pointed at is not among them."""
-    with urllib.request.urlopen(address) as answer:
-        text = answer.read().decode()
-    text = re.sub(r"(?s)<svg.*?</svg>|<script.*?</script>", " ", text)
+    text = re.sub(r"<svg.*?</svg>|<script.*?</script>", " ", page_of(address))
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
@@ -51,26 +48,15 @@ def right_or_wrong(task: dict) -> float:
     return float(task["answer"])
 
 
-@pytest.fixture
-def baseline(tmp_path):
-    """The folder of a real baseline of three tasks, with rewards 1, 0 and 1."""
-    trainer = agl.Trainer(
-        algorithm="baseline",
-        strategy="shm",
-        n_runners=1,
-        store=SqliteLightningStore(tmp_path / "store.db"),
-        run="first",
-        run_dir=tmp_path,
-    )
+def test_a_run_without_steps_has_its_mean_reward_and_promises_no_curve(serve, tmp_path):
+    store = SqliteLightningStore(tmp_path / "store.db")
+    run = {"algorithm": "baseline", "strategy": "shm", "n_runners": 1, "run": "first"}
+    trainer = agl.Trainer(store=store, run_dir=tmp_path, **run)
     trainer.fit(right_or_wrong, [{"answer": 1}, {"answer": 0}, {"answer": 1}])
-    apart(trainer.store.close())
-    return tmp_path
-
-
-def test_a_run_without_steps_has_its_mean_reward_and_promises_no_curve(serve, baseline):
-    assert facts_of(baseline / "store.db").result.mean_reward == pytest.approx(2 / 3)
-    address = serve(baseline / "store.db")
-    said = text_of(f"{address}/s/{baseline.name}/run/first")
+    apart(store.close())
+    assert facts_of(tmp_path / "store.db").result.mean_reward == pytest.approx(2 / 3)
+    address = serve(tmp_path / "store.db")
+    said = text_of(f"{address}/s/{tmp_path.name}/run/first")
     assert "Mean reward of 3 rollouts 0.6667" in said
     assert "No curve: baseline has come to its end and writes no steps." in said
     assert "No account: the run ended before its first step did" in said
@@ -78,25 +64,11 @@ def test_a_run_without_steps_has_its_mean_reward_and_promises_no_curve(serve, ba
     assert "finished – 0.6667 –" in text_of(f"{address}/")
 
 
+ROLLOUTS_OF_2 = {"rollouts/succeeded": 9, "rollouts/failed": 1}
 LINES = [
     {"step": 0, "val/reward/mean": 0.2, "val/rollouts/succeeded": 3},
-    {
-        "step": 1,
-        "reward/mean": 0.1,
-        "time/step": 2.0,
-        "rollouts/succeeded": 1,
-        "entropy": 0.9,
-        "kl": 0,
-    },
-    {
-        "step": 2,
-        "reward/mean": 0.7,
-        "time/step": 4.0,
-        "rollouts/succeeded": 9,
-        "rollouts/failed": 1,
-        "entropy": 0.25,
-        "kl": 0,
-    },
+    {"step": 1, "reward/mean": 0.1, "time/step": 2.0, "entropy": 0.9, "kl": 0},
+    {"step": 2, "reward/mean": 0.7, "time/step": 4.0, "entropy": 0.25, "kl": 0, **ROLLOUTS_OF_2},
     {"step": 2, "val/reward/mean": 0.05},
 ]
 
@@ -109,8 +81,7 @@ def begun(tmp_path):
         folder = tmp_path / "run"
         folder.mkdir()
 
-        async def fill():
-            store = SqliteLightningStore(folder / "store.db")
+        async def fill(store):
             start = RunStart(run_id="r", algorithm="grpo", folder=str(folder))
             number = (await begin_run(store, start)).generations[-1].number
             for (kind, value), count in (number_of or {}).items():
@@ -118,21 +89,18 @@ def begun(tmp_path):
                     await one(store, kind, value)
             if outcome is not None:
                 await end_run(store, "r", number, outcome)
-            await store.close()
 
         async def one(store, kind, value):
             rollout = await store.start_rollout({"q": 1}, metadata={"run": "r", "step": 1})
-            ids = rollout.rollout_id, rollout.attempt.attempt_id
             if kind == "reward":
                 await store.add_span(reward_span(rollout, value))
-                await store.update_attempt(*ids, status="succeeded")
+                await store.update_attempt(**ids_of(rollout), status="succeeded")
             else:
                 error = Failure(boundary=kind, type=value, message="m", traceback=TRACEBACK)
-                await store.update_attempt(*ids, status="failed", error=error)
+                await store.update_attempt(**ids_of(rollout), status="failed", error=error)
 
-        apart(fill())
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (folder / "metrics.jsonl").write_text(text)
+        filled(folder / "store.db", fill)
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return folder / "store.db"
 
     return make
@@ -150,8 +118,8 @@ def test_numbers_of_a_run_are_those_of_its_metrics(serve, begun):
 @pytest.mark.parametrize(("end", "way"), [(0.05, "down"), (0.5, "up"), (0.2, "")])
 def test_reward_that_rose_is_up_and_one_that_fell_is_down(serve, begun, end, way):
     lines = [*LINES[:-1], {"step": 2, "val/reward/mean": end}]
-    with urllib.request.urlopen(f"{serve(begun(lines))}/s/run/run/r") as answer:
-        assert f'0.2 → <strong class="{way}">{end}</strong>' in answer.read().decode()
+    page = page_of(f"{serve(begun(lines))}/s/run/run/r")
+    assert f'0.2 → <strong class="{way}">{end}</strong>' in page
 
 
 def test_each_model_of_a_team_has_its_own_pictures(serve, begun):
@@ -165,29 +133,21 @@ def test_each_model_of_a_team_has_its_own_pictures(serve, begun):
 
 def test_only_the_last_start_of_a_run_alerts(serve, begun):
     file = begun(LINES)
-
-    async def change(again):
-        store = SqliteLightningStore(file)
-        if again:
-            await begin_run(store, RunStart(run_id="r", algorithm="grpo"))
-        else:
-            await end_run(store, "r", 1, "stopped", "interrupted")
-        await store.close()
-
-    for again in (False, True):
-        apart(change(again))
+    again = RunStart(run_id="r", algorithm="grpo")
+    for change, is_told in (
+        (lambda store: end_run(store, "r", 1, "stopped", "interrupted"), True),
+        (lambda store: begin_run(store, again), False),
+    ):
+        filled(file, change)
         said = text_of(f"{serve(file)}/s/run/run/r")
-        assert ("Start 1 stopped: interrupted" in said) is not again
+        assert ("Start 1 stopped: interrupted" in said) == is_told
 
 
 def test_causes_stand_by_how_many_failed_by_them(serve, begun):
     failed = {("agent", "KeyError"): 1, ("evaluator", "ValueError"): 3, ("agent", "OSError"): 2}
     said = text_of(f"{serve(begun(LINES, number_of=failed))}/s/run/run/r")
-    assert re.findall(r"(\d)× \w+ (\w+)", said) == [
-        ("3", "ValueError"),
-        ("2", "OSError"),
-        ("1", "KeyError"),
-    ]
+    causes = [("3", "ValueError"), ("2", "OSError"), ("1", "KeyError")]
+    assert re.findall(r"(\d)× \w+ (\w+)", said) == causes
 
 
 @pytest.mark.parametrize(

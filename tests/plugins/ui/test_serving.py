@@ -16,7 +16,7 @@ from agl.types import Failure, RolloutConfig
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 
-from .stores import apart, reward_span
+from .stores import apart, filled, page_of, read, reward_span
 
 RETRY = RolloutConfig(max_attempts=2, retry_condition=["failed"])
 
@@ -50,25 +50,23 @@ def first_of(file):
     ],
 )
 def test_what_is_not_there_is_said(serve, failures, path, status):
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(serve(failures) + path.replace("FIRST", first_of(failures)))
-    assert told.value.code == status
-    assert '<p class="lead">' in told.value.read().decode()
+    got, text = read(serve(failures) + path.replace("FIRST", first_of(failures)))
+    assert got == status
+    assert '<p class="lead">' in text
 
 
 def test_a_mistyped_filter_is_led_to_the_one_that_was_meant(serve, failures):
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(f"{serve(failures)}/s/failures/rollouts?statuss=1")
-    text = told.value.read().decode()
+    _, text = read(f"{serve(failures)}/s/failures/rollouts?statuss=1")
     assert "Did you mean &#39;status&#39;?" in text
     assert '<a href="/s/failures/rollouts">' in text
 
 
 def test_only_a_store_of_prompts_has_their_tab(serve, failures, prompted):
-    for file, has in ((failures, False), (prompted / "store.db", True)):
-        key = "failures" if file == failures else prompted.name
-        with urllib.request.urlopen(f"{serve(file)}/s/{key}/rollouts") as answer:
-            assert (f'href="/s/{key}/prompts"' in answer.read().decode()) == has
+    for file, key, has in (
+        (failures, "failures", False),
+        (prompted / "store.db", prompted.name, True),
+    ):
+        assert (f'href="/s/{key}/prompts"' in page_of(f"{serve(file)}/s/{key}/rollouts")) == has
 
 
 def test_every_answer_has_a_strict_policy(serve, failures):
@@ -86,11 +84,18 @@ def test_every_answer_has_a_strict_policy(serve, failures):
     [({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)],
 )
 def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
-    request = urllib.request.Request(f"{serve(failures)}/s/failures/rollouts", headers=headers)
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(request)
-    assert told.value.code == status
-    assert b"ro-" not in told.value.read()
+    got, text = read(f"{serve(failures)}/s/failures/rollouts", **headers)
+    assert (got, "ro-" in text) == (status, False)
+
+
+def begin(path, *runs, **about):
+    """A store with these runs."""
+
+    async def fill(store):
+        for run in runs:
+            await begin_run(store, RunStart(run_id=run, algorithm="grpo", **about))
+
+    filled(path, fill)
 
 
 def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):
@@ -100,34 +105,18 @@ def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     path = tmp_path / "store.db"
-    config = {"gateway": {"run_budget": {"tokens": 2000}}}
-
-    async def begin():
-        store = agl.SqliteLightningStore(path)
-        start = RunStart(run_id="r", algorithm="grpo", config=config, folder=str(tmp_path))
-        await begin_run(store, start)
-        await store.close()
-
-    apart(begin())
-    with urllib.request.urlopen(f"{serve(path)}/s/{tmp_path.name}/run/r") as answer:
-        page = answer.read().decode()
+    budget = {"gateway": {"run_budget": {"tokens": 2000}}}
+    begin(path, "r", config=budget, folder=str(tmp_path))
+    page = page_of(f"{serve(path)}/s/{tmp_path.name}/run/r")
     assert "<dt>Calls in steps</dt><dd>10</dd>" in page
-    assert "<dt>Tokens in steps</dt><dd>1\u2009050</dd>" in page
-    assert "<dt>Budget of each start</dt><dd>2\u2009000 tokens</dd>" in page
+    assert "<dt>Tokens in steps</dt><dd>1 050</dd>" in page
+    assert "<dt>Budget of each start</dt><dd>2 000 tokens</dd>" in page
 
 
 def test_what_is_of_all_runs_of_a_store_does_not_look_like_one_runs(tmp_path, serve):
     path = tmp_path / "store.db"
-
-    async def begin():
-        store = agl.SqliteLightningStore(path)
-        for run in ("first", "second"):
-            await begin_run(store, RunStart(run_id=run, algorithm="grpo"))
-        await store.close()
-
-    apart(begin())
-    with urllib.request.urlopen(f"{serve(path)}/s/{tmp_path.name}/run/first") as answer:
-        page = answer.read().decode()
+    begin(path, "first", "second")
+    page = page_of(f"{serve(path)}/s/{tmp_path.name}/run/first")
     assert "<h2>Rollouts, all 2 runs of the store</h2>" in page
     assert "<h2>Why rollouts failed, all 2 runs of the store</h2>" in page
 
@@ -135,32 +124,23 @@ def test_what_is_of_all_runs_of_a_store_does_not_look_like_one_runs(tmp_path, se
 @pytest.mark.parametrize(("later", "said"), [(0.0, "1 unknown"), (120.0, "1 silent")])
 def test_a_runner_that_gives_no_sign_is_not_called_idle(tmp_path, serve, monkeypatch, later, said):
     path = tmp_path / "failures.db"
-
-    async def begin():
-        store = agl.SqliteLightningStore(path)
-        await store.update_worker("w", heartbeat_stats={})
-        await store.close()
-
-    apart(begin())
+    filled(path, lambda store: store.update_worker("w", heartbeat_stats={}))
     now = time.time() + later
     monkeypatch.setattr("agl_ui.pages.parts.time", SimpleNamespace(time=lambda: now))
-    with urllib.request.urlopen(f"{serve(path)}/s/failures/runners") as answer:
-        assert f"1 of 1, those heard of last first; {said}." in answer.read().decode()
+    text = page_of(f"{serve(path)}/s/failures/runners")
+    assert f"1 of 1, those heard of last first; {said}." in text
 
 
 def test_runners_snapshots_and_settings_beyond_one_page_are_reached(tmp_path, serve):
     path = tmp_path / "many.db"
 
-    async def begin():
-        store = agl.SqliteLightningStore(path, durability="process")
+    async def fill(store):
         for number in range(70):
             await store.update_worker(f"w-{number:02}")
             await store.add_resources({"p": agl.PromptTemplate(template=f"t-{number:02}")})
-        for number in range(9):
-            await begin_run(store, RunStart(run_id=f"run-{number}", algorithm="grpo"))
-        await store.close()
 
-    apart(begin())
+    filled(path, fill)
+    begin(path, *(f"run-{number}" for number in range(9)))
     address = serve(path)
     for tab, names, said in (
         ("runners", [f"w-{n:02}" for n in range(70)], "1 to 50 of 70 runners"),
@@ -169,24 +149,21 @@ def test_runners_snapshots_and_settings_beyond_one_page_are_reached(tmp_path, se
     ):
         page, seen = f"/s/many/{tab}", ""
         while page:
-            with urllib.request.urlopen(address + page) as answer:
-                text = answer.read().decode()
+            text = page_of(address + page)
             assert said in text or "from=" in page
             seen += text
             found = re.search(r'rel="next" href="([^"]*)"', text)
             page = f"/s/many/{tab}{found[1]}" if found else ""
         assert [name for name in names if name not in seen] == []
     runs = "&".join(f"run=many/run-{number}" for number in range(9))
-    with urllib.request.urlopen(f"{address}/compare?{runs}") as answer:
-        assert "left out: run-0." in answer.read().decode()
+    assert "left out: run-0." in page_of(f"{address}/compare?{runs}")
 
 
 def test_what_a_page_does_not_show_is_counted(tmp_path, serve):
     path = tmp_path / "many.db"
+    begin(path, "r")
 
-    async def fail():
-        store = agl.SqliteLightningStore(path, durability="process")
-        await begin_run(store, RunStart(run_id="r", algorithm="grpo"))
+    async def fail(store):
         for number in range(23):
             rollout = await store.start_rollout(number)
             error = Failure(boundary="agent", type=f"Error{number}", message="m")
@@ -194,49 +171,34 @@ def test_what_a_page_does_not_show_is_counted(tmp_path, serve):
         rollout = await store.enqueue_rollout("t", config=RETRY)
         for _ in range(2):
             again = await store.dequeue_rollout("w")
-            spans = [reward_span(again, float(value)) for value in range(9)]
-            await store.add_many_spans(spans)
+            await store.add_many_spans([reward_span(again, float(value)) for value in range(9)])
             await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
-        await store.close()
         return rollout.rollout_id
 
-    rollout_id = apart(fail())
+    rollout_id = filled(path, fail)
     address = f"{serve(path)}/s/many"
-    with urllib.request.urlopen(f"{address}/run/r") as answer:
-        assert "3 more kinds of failure" in answer.read().decode()
-    with urllib.request.urlopen(f"{address}/rollouts/{rollout_id}") as answer:
-        assert answer.read().decode().count(" and 3 more</td>") == 2
+    assert "3 more kinds of failure" in page_of(f"{address}/run/r")
+    assert page_of(f"{address}/rollouts/{rollout_id}").count(" and 3 more</td>") == 2
 
 
 @pytest.mark.parametrize("others", ['x={"a": 1}; ', "x=a b; ", "x=1, 2; ", "foo; ", "u@v=1; ", ""])
 def test_cookies_of_other_programs_lock_nobody_out(serve, failures, others):
     address, _, key = serve(failures, is_open=False).partition("/?key=")
-    port = address.rpartition(":")[2]
-    request = urllib.request.Request(f"{address}/s/failures/rollouts")
-    request.add_header("Cookie", f"{others}agl-ui-key-{port}={key}")
-    with urllib.request.urlopen(request) as answer:
-        assert answer.status == 200
+    cookie = f"{others}agl-ui-key-{address.rpartition(':')[2]}={key}"
+    assert read(f"{address}/s/failures/rollouts", Cookie=cookie)[0] == 200
 
 
 @pytest.mark.parametrize("body", ['{"do": []}', '{"do": {}}', "[" * 200_000, "[]", "x"])
 def test_an_act_that_is_none_is_refused(serve, failures, body):
     address = serve(failures)
-    request = urllib.request.Request(
-        f"{address}/s/failures/rollouts/ro-1/act",
-        body.encode(),
-        {"Origin": address, "Content-Type": "application/json"},
-    )
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(request)
-    assert told.value.code == 400
-    assert "expected one of cancel, requeue" in told.value.read().decode()
+    url, headers = f"{address}/s/failures/rollouts/ro-1/act", {"Content-Type": "application/json"}
+    status, text = read(url, body.encode(), Origin=address, **headers)
+    assert status == 400
+    assert "expected one of cancel, requeue" in text
 
 
 def test_colours_that_there_are_not_are_refused(serve, failures):
-    with pytest.raises(urllib.error.HTTPError) as told:
-        urllib.request.urlopen(f"{serve(failures)}/theme/neon")
-    assert told.value.code == 404
-    told.value.close()
+    assert read(f"{serve(failures)}/theme/neon")[0] == 404
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example"])
@@ -248,16 +210,9 @@ def test_choosing_a_colour_leads_nowhere_else(serve, failures, back):
 
 def test_a_file_is_read_and_not_changed(serve, tmp_path):
     file = tmp_path / "store.db"
-
-    async def make():
-        store = agl.SqliteLightningStore(file)
-        await store.enqueue_rollout("task")
-        await store.close()
-
-    apart(make())
+    filled(file, lambda store: store.enqueue_rollout("task"))
     before = file.read_bytes()
-    with urllib.request.urlopen(f"{serve(file)}/s/{tmp_path.name}/rollouts") as answer:
-        assert b"1 rollout matches" in answer.read()
+    assert "1 rollout matches" in page_of(f"{serve(file)}/s/{tmp_path.name}/rollouts")
     assert file.read_bytes() == before
 
 
@@ -266,8 +221,7 @@ def test_a_run_under_way_is_read_beside_its_process(serve, tmp_path):
     store = agl.SqliteLightningStore(file, durability="process")
     apart(store.enqueue_rollout("one"))
     address = f"{serve(file)}/s/{tmp_path.name}/rollouts"
-    for number, text in enumerate(("two", "three"), 1):
-        with urllib.request.urlopen(address) as answer:
-            assert f"{number} rollout{'s' if number > 1 else ''} match" in answer.read().decode()
+    for said, text in (("1 rollout match", "two"), ("2 rollouts match", "three")):
+        assert said in page_of(address)
         apart(store.enqueue_rollout(text))
     apart(store.close())

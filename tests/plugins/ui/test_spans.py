@@ -18,7 +18,7 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
     file = tmp_path_factory.mktemp("long") / "long.db"
-    return file, apart(fill_with_long_trace(file, 1_000))
+    return file, fill_with_long_trace(file, 1_000)
 
 
 def test_a_long_trace_is_read_a_window_at_a_time(long):
@@ -45,9 +45,8 @@ def test_a_long_trace_is_read_a_window_at_a_time(long):
 def test_spans_that_name_each_other_as_parents_are_shown():
     given = {"attributes": {}, "start_time": 1.0, "end_time": 2.0}
     spans = [
-        agl.Span.from_attributes(name="a", span_id="a" * 16, parent_id="b" * 16, **given),
-        agl.Span.from_attributes(name="b", span_id="b" * 16, parent_id="a" * 16, **given),
-        agl.Span.from_attributes(name="c", span_id="c" * 16, parent_id="c" * 16, **given),
+        agl.Span.from_attributes(name=one, span_id=one * 16, parent_id=of * 16, **given)
+        for one, of in ("ab", "ba", "cc")
     ]
     assert sorted(bar.span.name for bar in tree(spans)) == ["a", "b", "c"]
 

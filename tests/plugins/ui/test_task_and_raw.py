@@ -1,8 +1,7 @@
 """A task's groups, and single calls of a long trace, as the server answers."""
 
+import itertools
 import re
-import urllib.parse
-import urllib.request
 
 import pytest
 
@@ -17,17 +16,12 @@ from agl_ui.read_only_store import ReadOnlyStore
 from agl_views.tables.rollout_table import Wanted, _by_contract
 
 from .long_trace import fill_with_long_trace
-from .stores import apart, call_span, reward_span
-
-
-def read(address):
-    with urllib.request.urlopen(address) as answer:
-        return re.sub(r"\s+", " ", answer.read().decode())
+from .stores import call_span, filled, ids_of, page_of as read, reward_span
 
 
 def test_the_whole_text_of_any_call_of_a_long_trace(serve, tmp_path):
     file = tmp_path / "long.db"
-    rollout_id = apart(fill_with_long_trace(file, 2_300, every=2))
+    rollout_id = fill_with_long_trace(file, 2_300, every=2)
     address = f"{serve(file)}/s/long/rollouts/{rollout_id}"
     call = f"{2_240 + 1:016x}"  # the 1,121st
     assert read(f"{address}/raw?call={call}&message=0") == "question 2240"
@@ -35,29 +29,25 @@ def test_the_whole_text_of_any_call_of_a_long_trace(serve, tmp_path):
     assert f'"call_id": "{call}"' in read(f"{address}/why.json?call={call}&token=3")
 
 
-async def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0, failed=()):
+def fill(file, metadata, answers=(("A", 1.0), ("B", 0.0)), tools=0, failed=()):
     """Rollouts of one task, for each of these metadata; their ids."""
-    store = agl.SqliteLightningStore(file, durability="process")
     user = [{"role": "user", "content": "q"}]
-    ids = []
-    for about in metadata:
-        for answer, reward in answers:
-            rollout = await store.start_rollout(
-                "t", mode="train", metadata=about, config=RolloutConfig()
-            )
-            of = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            before = [
-                agl.Span.from_attributes(name="tool", attributes={}, start_time=1.0, **of)
-                for _ in range(tools)
-            ]
-            spans = [*before, call_span(rollout, user, answer), reward_span(rollout, reward)]
+
+    async def write(store):
+        ids = []
+        for about, (answer, reward) in itertools.product(metadata, answers):
+            given = {"mode": "train", "metadata": about, "config": RolloutConfig()}
+            rollout = await store.start_rollout("t", **given)
+            work = {"name": "tool", "attributes": {}, "start_time": 1.0, **ids_of(rollout)}
+            spans = [agl.Span.from_attributes(**work) for _ in range(tools)]
+            spans += [call_span(rollout, user, answer), reward_span(rollout, reward)]
             await store.add_many_spans(spans)
-            await store.update_attempt(
-                rollout.rollout_id, "latest", status="failed" if answer in failed else "succeeded"
-            )
+            status = "failed" if answer in failed else "succeeded"
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
             ids.append(rollout.rollout_id)
-    await store.close()
-    return ids
+        return ids
+
+    return filled(file, write)
 
 
 def rows_of(text):
@@ -68,7 +58,7 @@ def rows_of(text):
 def test_groups_of_runs_are_not_mixed(serve, tmp_path):
     file = tmp_path / "two.db"
     about = [{"run": run, "step": 1, "group": group} for run in ("x", "y") for group in (0, 1)]
-    ids = apart(fill(file, about))
+    ids = fill(file, about)
     text = read(f"{serve(file)}/s/two/task?rollout={ids[2]}")
     found = rows_of(text)
     assert [one[:4] for one in found] == [
@@ -81,7 +71,7 @@ def test_groups_of_runs_are_not_mixed(serve, tmp_path):
 @pytest.mark.parametrize("step", [True, -3, "x", {"a": 1}])
 def test_no_link_of_a_task_is_refused(serve, tmp_path, step):
     file = tmp_path / "odd.db"
-    ids = apart(fill(file, [{"step": step}, {"step": 2}]))
+    ids = fill(file, [{"step": step}, {"step": 2}])
     base = serve(file)
     text = read(f"{base}/s/odd/task?rollout={ids[0]}")
     links = re.findall(r'href="(/s/odd/task[^"]*)"', text)
@@ -93,7 +83,7 @@ def test_no_link_of_a_task_is_refused(serve, tmp_path, step):
 def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
     file = tmp_path / "failed.db"
     answers = (("A", 0.25), ("B", 0.75), ("C", 1.692))
-    ids = apart(fill(file, [{"step": 1}, {"step": 2}], answers, failed={"C"}))
+    ids = fill(file, [{"step": 1}, {"step": 2}], answers, failed={"C"})
     base = serve(file)
     text = read(f"{base}/s/failed/task?rollout={ids[0]}")
     assert [one[1:] for one in rows_of(text)] == [["3", "0.5", "0.25", "0.75", "0.3536"]] * 2
@@ -113,6 +103,11 @@ def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
     assert "on the way: it counts only where the attempt succeeds" in card
 
 
+@pytest.fixture
+def four_steps(tmp_path):
+    return tmp_path / "old.db", fill(tmp_path / "old.db", [{"step": n} for n in range(4)])
+
+
 class NoKeys(ForwardingStore):
     """As a server of 0.3, which pages by offset alone."""
 
@@ -129,9 +124,8 @@ class NoKeys(ForwardingStore):
         return await super().call(operation, arguments)
 
 
-async def test_the_task_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
-    file = tmp_path / "old.db"
-    ids = apart(fill(file, [{"step": n} for n in range(4)]))
+async def test_the_task_of_a_store_without_keys_of_pages(four_steps, monkeypatch):
+    file, ids = four_steps
     store = agl.SqliteLightningStore(file)
 
     async def no_file(store, question):
@@ -175,18 +169,15 @@ async def test_siblings_in_a_file_are_found_without_reading_other_tasks(tmp_path
     await source.store.close()
 
 
-async def fill_with_two_rewards(file):
-    store = agl.SqliteLightningStore(file, durability="process")
-    rollout = await store.start_rollout("t")
-    await store.add_many_spans([reward_span(rollout, value) for value in (0.2, 0.9)])
-    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    await store.close()
-    return rollout.rollout_id
-
-
 def test_which_of_several_rewards_counts_is_said(serve, tmp_path):
+    async def fill(store):
+        rollout = await store.start_rollout("t")
+        await store.add_many_spans([reward_span(rollout, value) for value in (0.2, 0.9)])
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        return rollout.rollout_id
+
     file = tmp_path / "several.db"
-    rollout_id = apart(fill_with_two_rewards(file))
+    rollout_id = filled(file, fill)
     text = read(f"{serve(file)}/s/several/rollouts/{rollout_id}")
     card = re.sub(r"<[^>]*>", "", text.partition("<dt>Reward</dt>")[2].partition("</div>")[0])
     assert " ".join(card.split()) == "0.9 counts, of 0.2, 0.9"
@@ -194,7 +185,7 @@ def test_which_of_several_rewards_counts_is_said(serve, tmp_path):
 
 def test_the_last_page_that_is_full_has_no_next_one(serve, tmp_path):
     file = tmp_path / "full.db"
-    ids = apart(fill(file, [{}] * 25))
+    ids = fill(file, [{}] * 25)
     base = f"{serve(file)}/s/full/rollouts?size=25"
     first = read(base)
     assert 'rel="next"' in first
@@ -210,18 +201,17 @@ def test_the_last_page_that_is_full_has_no_next_one(serve, tmp_path):
 def test_columns_are_of_both_ends_and_calls_after_many_tools_are_found(serve, tmp_path):
     file = tmp_path / "many.db"
     answers = [(f"answer {n}", float(n < 8)) for n in range(16)]
-    ids = apart(fill(file, [{"step": 1}], answers, tools=0))
+    ids = fill(file, [{"step": 1}], answers, tools=0)
     text = read(f"{serve(file)}/s/many/task?rollout={ids[0]}")
     assert re.findall(r'<div class="reward">.*?reward</span> (\d)', text) == ["1"] * 4 + ["0"] * 4
     assert "8 more are not beside each other: those between" in text
     other = tmp_path / "tools.db"
-    ids = apart(fill(other, [{"step": 1}], tools=450))
+    ids = fill(other, [{"step": 1}], tools=450)
     assert "No model call is recorded" not in read(f"{serve(other)}/s/tools/task?rollout={ids[0]}")
 
 
-async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch):
-    file = tmp_path / "old.db"
-    ids = apart(fill(file, [{"step": n} for n in range(4)]))
+async def test_all_pages_of_a_store_without_keys_of_pages(four_steps, monkeypatch):
+    file, ids = four_steps
     monkeypatch.setattr("agl_ui.prompt_tree.PAGE", 3)
     monkeypatch.setattr("agl_views.tables.rollout_table.PAGE", 3)
     store = agl.SqliteLightningStore(file)
@@ -235,22 +225,17 @@ async def test_all_pages_of_a_store_without_keys_of_pages(tmp_path, monkeypatch)
 
 
 def test_what_is_left_out_of_a_traceback_and_of_events_is_counted(tmp_path, serve):
-    file = tmp_path / "long.db"
-
-    async def fill():
-        store = agl.SqliteLightningStore(file)
+    async def fill(store):
         rollout = await store.start_rollout("t", mode="train", worker_id="w")
         span = reward_span(rollout, 1.0)
         events = [Event(name=f"e{n}", attributes={}, timestamp=1.0) for n in range(203)]
         await store.add_span(span.model_copy(update={"events": events}))
         error = Failure(boundary="agent", type="E", message="m", traceback="x" * 20_007)
         await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
-        await store.close()
         return rollout.rollout_id, span.span_id
 
-    rollout_id, span_id = apart(fill())
-    address = f"{serve(file)}/s/long/rollouts/{rollout_id}?span={span_id}"
-    with urllib.request.urlopen(address) as answer:
-        text = answer.read().decode()
+    file = tmp_path / "long.db"
+    rollout_id, span_id = filled(file, fill)
+    text = read(f"{serve(file)}/s/long/rollouts/{rollout_id}?span={span_id}")
     assert "7 characters before are left out" in text
     assert "3 more events" in text

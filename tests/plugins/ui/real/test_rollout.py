@@ -2,11 +2,9 @@
 
 import base64
 import json
-import struct
 import subprocess
 import sys
 import urllib.request
-import zlib
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import agl
 
 from ..grouped import fill_with_group  # noqa: TID252
 from ..long_trace import fill_with_long_trace  # noqa: TID252
-from ..stores import apart, call_span  # noqa: TID252
+from ..stores import apart, call_span, filled, png_of  # noqa: TID252
 
 NUM_SPANS = 3_000
 
@@ -23,7 +21,7 @@ NUM_SPANS = 3_000
 @pytest.fixture(scope="session")
 def long(tmp_path_factory):
     file = tmp_path_factory.mktemp("long") / "long.db"
-    return file, apart(fill_with_long_trace(file, NUM_SPANS))
+    return file, fill_with_long_trace(file, NUM_SPANS)
 
 
 def test_only_the_window_that_is_seen_is_loaded(page, serve, long):
@@ -136,7 +134,7 @@ def test_the_page_and_agl_explain_say_the_same(page, serve, trained):
 
 def test_a_number_of_the_whole_answer_has_a_badge_and_a_changed_one_is_red(page, serve, tmp_path):
     file = tmp_path / "group.db"
-    rollout_id = apart(fill_with_group(file))
+    rollout_id = fill_with_group(file)
     import sqlite3
 
     with sqlite3.connect(file) as store:
@@ -160,33 +158,23 @@ def test_a_number_of_the_whole_answer_has_a_badge_and_a_changed_one_is_red(page,
     assert red.first.locator("td").all_inner_texts()[:2] == ["0.5", "0.75"]
 
 
-def a_png():
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    head = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
-    rows = b"\x00\xff\x00\x00\x00\xff\x00" * 2
-    parts = [chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+A_PNG = png_of(2, b"\x00\xff\x00\x00\x00\xff\x00" * 2)
 
 
 def test_images_of_messages_are_shown_and_nothing_of_elsewhere(page, serve, tmp_path):
     file = tmp_path / "images.db"
-    png = f"data:image/png;base64,{base64.b64encode(a_png()).decode()}"
+    png = f"data:image/png;base64,{base64.b64encode(A_PNG).decode()}"
     svg = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>").decode()
     urls = [png, f"data:image/svg+xml;base64,{svg}", "https://evil.example/a.png"]
 
-    async def fill():
-        store = agl.SqliteLightningStore(file, durability="process")
+    async def fill(store):
         rollout = await store.start_rollout("t", mode="train", worker_id="w")
         parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         content = [{"type": "text", "text": "look"}, *parts]
         await store.add_span(call_span(rollout, [{"role": "user", "content": content}], "a cat"))
-        await store.close()
         return rollout.rollout_id
 
-    rollout_id = apart(fill())
+    rollout_id = filled(file, fill)
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{serve(file)}/s/images/rollouts/{rollout_id}")
@@ -199,7 +187,7 @@ def test_images_of_messages_are_shown_and_nothing_of_elsewhere(page, serve, tmp_
     assert not any("evil.example" in url for url in asked)
     answer = page.request.get(page.locator(".said a").first.evaluate("one => one.href"))
     assert answer.headers["content-type"] == "image/png"
-    assert answer.body() == a_png()
+    assert answer.body() == A_PNG
 
 
 def test_a_rollout_that_changes_is_told_and_others_are_not(page, serve, tmp_path):

@@ -1,0 +1,20 @@
+"""Commands about the store ``s.db`` in the test's own folder."""
+
+from typing import Any
+
+import pytest
+
+
+def _command_of_store(name: str) -> Any:
+    @pytest.fixture(name=name)
+    def command(agl, here):
+        def call(*arguments: str) -> tuple[object, str]:
+            code, out, err = agl(name, *arguments, "--path", "s.db")
+            return code, out or err
+
+        return call
+
+    return command
+
+
+explain, show = _command_of_store("explain"), _command_of_store("show")

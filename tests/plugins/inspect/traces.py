@@ -1,0 +1,74 @@
+"""Spans, rollouts and stores, written by hand as a gateway, an agent and a run leave them."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.stores import opened
+
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.types import Span
+from agl_sqlite import SqliteLightningStore
+
+
+def call_of(asked: Any, said: Any, *tokens: Any, number: int | None = None, **more: Any) -> Span:
+    """A model call.
+
+    Args:
+        asked: Its messages, or the text of one of a user.
+        said: The answer's message, or its text.
+        tokens: Ids of the prompt and of the answer, and log-probabilities if not all are -0.5.
+        number: Of the span, if it is to have a certain id.
+        more: Further attributes.
+    """
+    asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    said = {"content": said} if isinstance(said, str) else said
+    attributes = {
+        Key.OPERATION.value: "chat",
+        Key.INPUT_MESSAGES.value: json.dumps(asked),
+        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", **said}]),
+        **more,
+    }
+    if tokens:
+        prompt, sampled, logprobs = (*tokens, [-0.5] * len(tokens[1]))[:3]
+        attributes[Key.PROMPT_TOKEN_IDS.value] = prompt
+        attributes[Key.RESPONSE_TOKEN_IDS.value] = sampled
+        attributes[Key.RESPONSE_LOGPROBS.value] = logprobs
+    return _span(MODEL_CALL_SPAN, attributes, number)
+
+
+def reward_span(value: float, number: int | None = None) -> Span:
+    return _span(AGL_ANNOTATION, reward_attributes(value), number)
+
+
+def _span(name: str, attributes: dict[str, Any], number: int | None) -> Span:
+    about = {} if number is None else {"span_id": f"{number:016x}"}
+    return Span.from_attributes(name=name, attributes=attributes, **about)
+
+
+def ids_of(rollout: Any) -> dict[str, str]:
+    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+
+
+async def add(
+    store: Any, spans: list[Span], status: Any = "succeeded", task: Any = "task", **about: Any
+) -> Any:
+    """A rollout of training that has ended with these spans."""
+    rollout = await store.start_rollout(task, **{"mode": "train", **about})
+    ids = ids_of(rollout)
+    await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+    await store.update_attempt(**ids, status=status)
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    return ended
+
+
+def filled(fill: Callable[[SqliteLightningStore], Awaitable[Any]], path: Any = "s.db") -> Any:
+    """What ``fill`` gives, which gets the store of this file, open."""
+
+    async def run() -> Any:
+        async with opened(path) as store:
+            return await fill(store)
+
+    return asyncio.run(run())
