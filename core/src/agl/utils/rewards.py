@@ -48,7 +48,7 @@ def reward_problem(span: SpanLike) -> str | None:
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes: Mapping[str, Any] = (not getattr(span, "late", False) and span.attributes) or {}
     # Nearly every span has none, and stores ask it of each that they add.
-    if span.name != AGL_ANNOTATION and _MARKS.isdisjoint(attributes):
+    if span.name != AGL_ANNOTATION and attributes.keys().isdisjoint(_MARKS):
         return []
     values: list[tuple[str, Any]] = []
     while (value := attributes.get(f"{Key.REWARD}.{len(values)}.value")) is not None:
