@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from fastapi import Response
 from pydantic import TypeAdapter
 from pydantic_core import to_json
+from starlette.responses import Response
 
 from agl.types import PaginatedResult
 from agl.utils.text import clean

@@ -1,12 +1,15 @@
 """The application of a store server: its routes, how it answers errors, and the layers around."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Route, Router
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
 import agl
 from agl.errors import AglError
@@ -21,7 +24,7 @@ from agl_http.layers import (
 )
 from agl_http.tokens import ADMIN, Grant, Tokens
 from agl_server.answers import error_answer
-from agl_server.dispatch import Dispatch, described
+from agl_server.dispatch import Dispatch
 from agl_server.routes import StoreRoutes
 
 logger = logging.getLogger("agl.server")
@@ -31,7 +34,7 @@ def _everything(authorization: bytes) -> Grant:
     return ADMIN
 
 
-async def not_implemented() -> Response:
+async def not_implemented(request: Request) -> Response:
     """OTLP signals that a store has no place for."""
     return error_answer(501, "only traces are stored", "NotImplemented")
 
@@ -59,29 +62,34 @@ def store_app(
     Without ``tokens`` everybody may do everything; else requests need one, health checks aside.
     The store's own paths come before ``extra_routes``, which are of plugins.
     """
-    api = FastAPI(
-        title="agl store",
-        version=agl.__version__,
-        lifespan=routes.lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        # FastAPI traces itself by the global OpenTelemetry provider, which in a process with an
-        # agent is the agent's: its spans would be about the store.
-        telemetry={"tracing": False},
-    )
     listed = routes.all()
-    api.include_router(described(listed))
-    api.add_api_route("/metrics", routes.metrics, methods=["GET"], response_class=PlainTextResponse)
-    for signal in ("metrics", "logs", "development/profiles"):
-        api.add_api_route(f"/v1/{signal}", not_implemented, methods=["POST"])
-    api.router.default = Router([*extra_routes, *(Route(path, index) for path in PAGES)])
-    api.add_exception_handler(AglError, _agl_error)
-    api.add_exception_handler(Exception, _unforeseen)
+
+    async def openapi(request: Request) -> Response:
+        from agl_server.description import openapi_of
+
+        return JSONResponse(await asyncio.to_thread(openapi_of, listed))
+
+    signals = ("metrics", "logs", "development/profiles")
+    others = Starlette(
+        routes=[
+            Route("/openapi.json", openapi),
+            Route("/metrics", routes.metrics),
+            *(Route(f"/v1/{signal}", not_implemented, methods=["POST"]) for signal in signals),
+            *extra_routes,
+            *(Route(path, index) for path in PAGES),
+        ],
+        lifespan=routes.lifespan,
+        exception_handlers={
+            AglError: _agl_error,
+            HTTPException: _http_error,
+            Exception: _unforeseen,
+        },
+    )
+    others.router.redirect_slashes = False
 
     grant_of = _everything if tokens is None else tokens.read_header
     open_paths = frozenset({wire.HEALTH, "/health"})
-    inner = RememberedPosts(Unpacked(Dispatch(api, listed), max_body_bytes))
+    inner = RememberedPosts(Unpacked(Dispatch(others, listed), max_body_bytes))
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
     if cors_allow_origins:
         app = CORSMiddleware(
@@ -97,6 +105,12 @@ def store_app(
 async def _agl_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AglError)
     return error_answer(wire.status_of(error), str(error), type(error).__name__)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    return error_answer(error.status_code, error.detail, "HTTPException", headers)
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

@@ -1,19 +1,16 @@
-"""The routes of a store server: each request for one is read, refused or carried out here.
+"""The routes of a store server: each request for one is read, refused or carried out here."""
 
-FastAPI describes them on its OpenAPI page, and answers what is none of them.
-"""
-
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 from urllib.parse import parse_qs, unquote
 
-from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import compile_path
 
 from agl.errors import AglError, NotAllowedError
@@ -155,26 +152,6 @@ class Route:
     def _shape(self) -> Shape:
         return Shape(self.body)
 
-    @cached_property
-    def described(self) -> Callable[..., Awaitable[Response]]:
-        """A function with a signature from which FastAPI describes the route."""
-
-        async def endpoint(**_: Any) -> Response:
-            raise AssertionError("a route of the store is answered before FastAPI")
-
-        kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
-        names = re.findall(r"\{(\w+)", self.path)
-        parameters = [inspect.Parameter(name, kind, annotation=str) for name in names]
-        if self.body is not None:
-            hint = self.body | None if self.may_be_empty else self.body
-            hint = Annotated[hint, Body() if self.verb == "POST" else Query()]
-            default = None if self.may_be_empty else empty
-            parameters.append(inspect.Parameter("body", kind, annotation=hint, default=default))
-        endpoint.__name__ = self.name or self.answer.__name__
-        endpoint.__doc__ = self.says or self.answer.__doc__
-        vars(endpoint)["__signature__"] = inspect.Signature(parameters)
-        return endpoint
-
 
 def _takes_list(hint: Any) -> bool:
     return get_origin(hint) is list or any(map(_takes_list, get_args(hint)))
@@ -189,20 +166,6 @@ def _listed(error: ValidationError, place: str) -> list[dict[str, Any]]:
             said = f"{given!r}: {said}"
         found.append({"type": part["type"], "loc": [place, *part["loc"]], "msg": said})
     return found
-
-
-def described(routes: Sequence[Route]) -> APIRouter:
-    """The routes as FastAPI describes them."""
-    router = APIRouter()
-    for route in routes:
-        router.add_api_route(
-            route.path,
-            route.described,
-            methods=[route.verb],
-            response_model=route.answers,
-            status_code=route.status,
-        )
-    return router
 
 
 class Dispatch:

@@ -10,8 +10,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 import agl
 from agl.errors import (
@@ -68,7 +70,7 @@ class StoreRoutes:
         self._closing = asyncio.Event()
 
     @asynccontextmanager
-    async def lifespan(self, app: FastAPI) -> AsyncGenerator[dict[str, asyncio.Event]]:
+    async def lifespan(self, app: Starlette) -> AsyncGenerator[dict[str, asyncio.Event]]:
         """Make the closing signal in the loop that serves; requests have it in their state."""
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         yield {CLOSING: self._closing}
@@ -158,7 +160,7 @@ class StoreRoutes:
             return json_answer(_object, answer, 503, wire.RETRY_AFTER)
         return json_answer(_object, answer)
 
-    async def metrics(self) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """Counters of the store, and counts and durations of requests, for Prometheus."""
         text = self.requests.text(await self.store.statistics())
         return Answer(text.encode(), media_type=metrics.CONTENT_TYPE)
