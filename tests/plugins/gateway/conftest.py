@@ -76,9 +76,7 @@ class Bench:
     def url(self) -> str:
         return self.proxy.as_resource(model=self.proxy.model_names[0]).get_base_url(*self.ids)
 
-    async def post(
-        self, body: object, url: str | None = None, path: str = "chat/completions", **headers: str
-    ) -> tuple[int, bytes]:
+    async def post(self, body, url=None, path="chat/completions", **headers):
         url = f"{url or self.url}/{path}"
         kind = {"data": body} if isinstance(body, bytes) else {"json": body}
         async with (

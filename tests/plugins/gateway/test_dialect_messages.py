@@ -443,11 +443,3 @@ async def test_events_arrive_while_the_backend_is_still_answering(bench, client)
     times = [clock() async for event in stream if event.type == "content_block_delta"]
     assert len(times) == 3
     assert times[-1] - times[0] > 0.15
-
-
-async def test_ids_in_headers_say_whose_call_it_is(bench):
-    ids = dict(zip(("x-rollout-id", "x-attempt-id"), bench.ids, strict=True))
-    url = f"{bench.proxy.address.url()}/v1"
-    status, _ = await bench.post(ask(), url, "messages", **ids)
-    assert status == 200
-    assert (await bench.attributes())[Key.FINISH_REASONS] == ["stop"]

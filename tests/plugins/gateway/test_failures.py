@@ -21,6 +21,9 @@ def raw(status: int, body: bytes, content_type: str = "application/json"):
     return lambda request: RawReply(status, body, content_type)
 
 
+BAD_GATEWAY = b"<html>Bad gateway</html>"
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
 @pytest.mark.parametrize(
     ("reply", "status", "kind", "message"),
@@ -28,12 +31,7 @@ def raw(status: int, body: bytes, content_type: str = "application/json"):
         (raw(400, b'{"error":{"message":"too long"}}'), 400, "invalid_request_error", "too long"),
         (raw(429, b'{"error":{"message":"slow"}}'), 429, "rate_limit_error", "slow"),
         (raw(500, b'{"error":{"message":"out of memory"}}'), 500, "api_error", "out of memory"),
-        (
-            raw(503, b"<html>Bad gateway</html>", "text/html"),
-            503,
-            "overloaded_error",
-            "Bad gateway",
-        ),
+        (raw(503, BAD_GATEWAY, "text/html"), 503, "overloaded_error", "Bad gateway"),
         (raw(200, b"<html>login</html>", "text/html"), 502, "api_error", "login"),
         (raw(200, b""), 502, "api_error", "no answer to this call"),
         (raw(200, b'{"choices": ['), 502, "api_error", "no answer to this call"),

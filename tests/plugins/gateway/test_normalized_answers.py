@@ -30,9 +30,7 @@ ASKED: dict[str, dict[str, Any]] = {
 STREAM = "text/event-stream"
 
 
-def relayed(
-    path: str, chunks: list[bytes], content_type: str, **asked: Any
-) -> tuple[bytes, CallRecord]:
+def relayed(path, chunks, content_type, **asked):
     """What an agent is sent for these pieces of an answer, and the record."""
     sent: list[bytes] = []
 
@@ -397,7 +395,5 @@ def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too():
     message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
     answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
     (choice,) = json.loads(read_whole(json.dumps(answer).encode()))["choices"]
-    assert (seen_in(choice["message"]), choice["finish_reason"]) == (
-        ("", "", [("call_c_0", "f", '{"x": 1}')]),
-        None,
-    )
+    expected = (("", "", [("call_c_0", "f", '{"x": 1}')]), None)
+    assert (seen_in(choice["message"]), choice["finish_reason"]) == expected

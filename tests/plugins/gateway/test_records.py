@@ -32,30 +32,21 @@ async def test_a_form_that_holds_an_answer_is_in_its_record(bench):
     assert found == [None] * 3 + ["json"] * 3
 
 
+VERSIONS = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 2}]
+CHOICE = {
+    **{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"},
+    "token_ids": [5, 6],
+    "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.0}]},
+    "weight_versions": VERSIONS,
+}
+USAGE = {
+    **{"prompt_tokens": 1, "completion_tokens": 2},
+    "prompt_tokens_details": {"cached_tokens": 1},
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
 ANSWER = {
-    "id": "c",
-    "model": "m",
-    "model_version": "3",
-    "prompt_token_ids": [1],
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "yes"},
-            "finish_reason": "stop",
-            "token_ids": [5, 6],
-            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.0}]},
-            "weight_versions": [
-                {"version": "3", "start": 0, "end": 1},
-                {"version": "4", "start": 1, "end": 2},
-            ],
-        }
-    ],
-    "usage": {
-        "prompt_tokens": 1,
-        "completion_tokens": 2,
-        "prompt_tokens_details": {"cached_tokens": 1},
-        "completion_tokens_details": {"reasoning_tokens": 1},
-    },
+    **{"id": "c", "model": "m", "model_version": "3", "prompt_token_ids": [1]},
+    **{"choices": [CHOICE], "usage": USAGE},
 }
 ODD = [None, "x", "NaN", -1, 1.5, True, [], {}, [None], ["x"], {"a": 1}, 10**30]
 

@@ -238,11 +238,6 @@ def test_what_is_no_recording_is_refused(tmp_path, text, message):
         LLMProxy(replay=str(tmp_path))
 
 
-def test_record_and_replay_exclude_each_other():
-    with pytest.raises(ConfigError, match="give one of them"):
-        LLMProxy(record="a", replay="b")
-
-
 @agl.rollout
 async def guesser(task: str, llm: agl.LLM) -> float:
     """Two turns; the second shows what the first answered."""

@@ -24,9 +24,7 @@ class Agent:
         metadata = {} if seed is None else {"seed": seed}
         self.bench.rollout = await self.bench.store.start_rollout(input="task", metadata=metadata)
 
-    async def __call__(
-        self, content: str = "hello", answered: str | None = None, **fields: object
-    ) -> int | None:
+    async def __call__(self, content="hello", answered=None, **fields):
         messages = [{"role": "user", "content": content}]
         if answered is not None:
             messages += [{"role": "assistant", "content": answered}]

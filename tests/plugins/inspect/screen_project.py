@@ -186,9 +186,7 @@ def _spans(number: int, name: str, member: int, clock: _Clock, fails: bool) -> l
     }
     now = clock.now()
 
-    def span(
-        n: int, kind: str, attributes: dict[str, Any], begin: float, end: float, of: int = 0
-    ) -> Span:
+    def span(n, kind, attributes, begin, end, of=0):
         return Span.from_attributes(
             name=kind, attributes=attributes, sequence_id=n, span_id=f"{number * 10 + n:016x}",
             parent_id=f"{number * 10 + of:016x}" if of else None, trace_id=f"{number:032x}",

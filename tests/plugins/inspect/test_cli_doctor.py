@@ -313,46 +313,24 @@ def test_with_a_chat_template_text_has_grade_b(doctor, tmp_path):
 
 
 HELPER = "resources={judge: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: helper}}"
+ASKS_HELPER = ["agent=asks_another_model", "algorithm.type=ServesTwo", HELPER]
 OPEN = "gateway={type: proxy, open: true}"
-OF_JUDGE = "adapter={agent_match: judge}"
+BARE = "5 came to the gateway at an address that is no rollout's"
+OF_JUDGE, NOT_OURS = "adapter={agent_match: judge}", "agent_not_selected"
+FAILED, NO_PROMPT = "attempt_failed", "no resource for parameter 'prompt_template'"
 
 
 @pytest.mark.parametrize(
     ("overrides", "code", "said", "fix"),
     [
         (["agent=no_reward"], "no_reward", "the agent gave no reward", "emit_reward"),
-        (
-            ["agent=raises"],
-            "attempt_failed",
-            "no such room (doctor_agents.py:",
-            "instead of raising",
-        ),
+        (["agent=raises"], FAILED, "no such room (doctor_agents.py:", "instead of raising"),
         (["agent=never_asks"], "no_calls", "no model call was recorded", "base_url=llm.endpoint"),
-        (
-            ["agent=keeps_the_bare_address", OPEN],
-            "no_calls",
-            "5 came to the gateway at an address that is no rollout's",
-            "base_url=llm.endpoint",
-        ),
-        (
-            ["agent=wants_a_prompt"],
-            "attempt_failed",
-            "no resource for parameter 'prompt_template'",
-            "'resources:' in the configuration",
-        ),
-        ([OF_JUDGE], "agent_not_selected", "1 of 1 calls are excluded", "(solver)"),
-        (
-            ["agent=early_reward", OF_JUDGE],
-            "agent_not_selected",
-            "1 of 1 calls are excluded",
-            "x-agl-agent",
-        ),
-        (
-            ["agent=asks_another_model", "algorithm.type=ServesTwo", HELPER],
-            "other_model",
-            "1 of 1 calls are excluded as other_model",
-            "model=llm.model",
-        ),
+        (["agent=keeps_the_bare_address", OPEN], "no_calls", BARE, "base_url=llm.endpoint"),
+        (["agent=wants_a_prompt"], FAILED, NO_PROMPT, "'resources:' in the configuration"),
+        ([OF_JUDGE], NOT_OURS, "1 of 1 calls are excluded", "(solver)"),
+        (["agent=early_reward", OF_JUDGE], NOT_OURS, "1 of 1 calls are excluded", "x-agl-agent"),
+        (ASKS_HELPER, "other_model", "1 of 1 calls are excluded as other_model", "model=llm.model"),
         (["adapter={max_length: 5}"], "over_length", "6 tokens, max_length is 5", "max_length"),
         (["agent=swallows_an_error"], "infrastructure", "the backend answered 500", "agl spans"),
         (["agent=past_the_gateway"], "no_token_ids", "1 of 1 calls", "went past the gateway"),
@@ -371,6 +349,9 @@ def test_each_fault_is_found_with_its_fix_and_exit_code_1(doctor, overrides, cod
 
 LLM_ELSEWHERE = "resources={llm: {type: llm, endpoint: 'http://127.0.0.1:9/v1', model: m}}"
 OF_TOOLS = "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
+VALIDATES = ["algorithm=Validates", "val=tasks.jsonl", "agent=never_asks", LLM_ELSEWHERE]
+TWICE = {"no_calls": "note", "superseded_reward": "warning"}
+BASELINE = "algorithm=baseline"
 
 
 @pytest.mark.parametrize(
@@ -378,20 +359,10 @@ OF_TOOLS = "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
     [
         ([NO_IDS, "algorithm.type=Triplets"], 0, {"no_token_ids": "warning"}, ""),
         (["agent=asks_both", "algorithm.type=ServesTwo"], 0, {"other_model": "note"}, ""),
-        (
-            ["algorithm=Validates", "val=tasks.jsonl", "agent=never_asks", LLM_ELSEWHERE],
-            1,
-            {"no_calls": "error"},
-            "",
-        ),
+        (VALIDATES, 1, {"no_calls": "error"}, ""),
         (["agent=uses_a_tool", OF_TOOLS], 0, {}, ""),
         (["agent=early_reward"], 0, {"reward_before_call": "warning"}, "the reward 0.25 (span"),
-        (
-            ["agent=gives_two_rewards", "algorithm=baseline"],
-            0,
-            {"no_calls": "note", "superseded_reward": "warning"},
-            "several rewards (0.5, 1)",
-        ),
+        (["agent=gives_two_rewards", BASELINE], 0, TWICE, "several rewards (0.5, 1)"),
         (["agent=takes_no_model"], 1, {"no_calls": "error"}, ""),
     ],
 )

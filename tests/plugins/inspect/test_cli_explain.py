@@ -7,9 +7,7 @@ from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_records.ledger.ledger import Ledger, save_ledger
-from agl_records.training_data import TrainingRow
 from agl_records.types import Exclusion
-from agl_sqlite import SqliteLightningStore
 
 from .traces import add, call_of, filled, reward_span
 
@@ -25,9 +23,7 @@ SECOND = [call_span(3, [10, 11, 1, 2, 12], [3]), reward_span(1.0, 4)]
 OF_GROUP = {"metadata": {"group": 0, "step": 1}}
 
 
-async def step(
-    store: SqliteLightningStore, credit: str, *traces: list[Span], leave_out: set[str] = frozenset()
-) -> list[str]:
+async def step(store, credit, *traces, leave_out=frozenset()):
     """What a learning algorithm does: rows, advantages among siblings, and the ledger."""
     ended, rows_G, ledger = [], [], Ledger()
     for spans in traces:
@@ -46,9 +42,7 @@ async def step(
     return [rollout.rollout_id for rollout in ended]
 
 
-def account(
-    ledger: Ledger, row: TrainingRow, given: list[Any], number: int, leave_out: set[str]
-) -> None:
+def account(ledger, row, given, number, leave_out):
     kept = [n for n, call_id in enumerate(row.call_ids) if call_id not in leave_out]
     for n, call_id in enumerate(row.call_ids):
         if n not in kept:

@@ -111,10 +111,8 @@ def rewards_of(folder: str) -> dict[str, list[float | None]]:
 def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(agl, project):
     before = digests(project / "agl-runs" / RUN)
     found = rederived(agl, "--reward", "my_rewards:length")
-    assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == [
-        ({"q": "one"}, 0.5, 2.0),
-        ({"q": "two"}, 0.5, 3.0),
-    ]
+    expected = [({"q": "one"}, 0.5, 2.0), ({"q": "two"}, 0.5, 3.0)]
+    assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == expected
     assert rewards_of(found["folder"]) == {"one": [1.0, 3.0], "two": [2.0, 4.0]}
     records = Path(found["folder"], "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["reward"] for line in records] == [1.0, 3.0, 2.0, 4.0]

@@ -61,10 +61,8 @@ def test_runs_are_listed(agl, project):
     second = begin(agl)
     rows = told(agl, "runs")
     names = ("run", "state", "starts", "algorithm", "step", "reward")
-    assert [tuple(row[name] for name in names) for row in rows] == [
-        (first, "stopped", 1, "learn", 1, 0.25),
-        (second, "finished", 1, "learn", 2, 0.5),
-    ]
+    expected = [(first, "stopped", 1, "learn", 1, 0.25), (second, "finished", 1, "learn", 2, 0.5)]
+    assert [tuple(row[name] for name in names) for row in rows] == expected
     assert rows[0]["folder"] == str(project / "agl-runs" / first)
     assert first in agl("runs").out
     assert len(told(agl, "runs", "--path", f"agl-runs/{first}")) == 1

@@ -115,10 +115,8 @@ def test_refused_rewards_are_said_to_be(show):
     why = "2 refused: reward 'primary' is '1e+308' (float); expected a number from -1e+12 to 1e+12"
     assert f"\nreward   {why}\n" in f"{show(rollout_id)[1]}\n"
     told = json.loads(show(rollout_id, "--json")[1])
-    assert [one["problem"][:25] for one in told["rewards_refused"]] == [
-        "reward 'primary' is 'high",
-        "reward 'primary' is '1e+3",
-    ]
+    expected = ["reward 'primary' is 'high", "reward 'primary' is '1e+3"]
+    assert [one["problem"][:25] for one in told["rewards_refused"]] == expected
 
 
 def test_terminals_get_nothing_to_obey():

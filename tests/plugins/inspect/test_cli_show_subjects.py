@@ -123,10 +123,8 @@ def test_run_is_shown_step_by_step(show):
     refused = show("grpo-2026", "--tokens", "--attempt", "3")
     assert refused == (2, "agl: --attempt, --tokens does not go with run grpo-20261122\n")
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
-    assert [row[:-1] for row in rows] == [
-        ["0", "train", "2", "0.5", "0", "1"],
-        ["1", "train", "1", "1", "1", "1"],
-    ]
+    expected = [["0", "train", "2", "0.5", "0", "1"], ["1", "train", "1", "1", "1", "1"]]
+    assert [row[:-1] for row in rows] == expected
     assert rows[1][-1] == last
 
 

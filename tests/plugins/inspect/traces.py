@@ -52,9 +52,7 @@ def ids_of(rollout: Any) -> dict[str, str]:
     return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
 
 
-async def add(
-    store: Any, spans: list[Span], status: Any = "succeeded", task: Any = "task", **about: Any
-) -> Any:
+async def add(store, spans, status="succeeded", task="task", **about):
     """A rollout of training that has ended with these spans."""
     rollout = await store.start_rollout(task, **{"mode": "train", **about})
     ids = ids_of(rollout)

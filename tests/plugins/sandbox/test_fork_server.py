@@ -36,17 +36,24 @@ async def calls():
         one.close()
 
 
+async def is_well(calls: ForkServer) -> bool:
+    """Whether it still gives a call a fresh process."""
+    return (await calls.call({"do": "remember", "text": ""}))[1] == 1
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def gone(pid: int) -> bool:
     """Whether a process ends, within some seconds."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
+    while is_alive(pid) and time.monotonic() < deadline:  # noqa: ASYNC110 (of no child of ours)
         await asyncio.sleep(0.01)
-    return False
+    return not is_alive(pid)
 
 
 async def all_gone(pids: list[int]) -> bool:
@@ -94,7 +101,7 @@ async def test_an_error_of_who_answers_is_the_callers(calls):
 
     with pytest.raises(ConnectionError, match="the store is away"):
         await calls.call({"do": "count_up"}, on_message=answer)
-    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+    assert await is_well(calls)
 
 
 def wait_for_file(payload: Any, ask: Any) -> bool:
@@ -105,10 +112,8 @@ def wait_for_file(payload: Any, ask: Any) -> bool:
 
 async def test_calls_run_beside_each_other(calls, tmp_path):
     path = tmp_path / "go"
-    waiting = [
-        asyncio.create_task(calls.call({"do": "wait_for_file", "path": str(path)}))
-        for _ in range(4)
-    ]
+    wait = {"do": "wait_for_file", "path": str(path)}
+    waiting = [asyncio.create_task(calls.call(wait)) for _ in range(4)]
     await calls.call({"do": "remember", "text": ""})
     path.touch()
     assert await asyncio.gather(*waiting) == [True] * 4
@@ -145,20 +150,11 @@ def fail(payload: Any, ask: Any) -> None:
     raise KeyError("no such row")
 
 
-def exit_quietly(payload: Any, ask: Any) -> None:
-    os._exit(0)
+def evaluate(payload: Any, ask: Any) -> Any:
+    return eval(payload["code"])
 
 
-def system_exit(payload: Any, ask: Any) -> None:
-    sys.exit(3)
-
-
-def die(payload: Any, ask: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def no_json(payload: Any, ask: Any) -> Any:
-    return object()
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def own_socket() -> socket.socket:
@@ -193,10 +189,10 @@ def flood(payload: Any, ask: Any) -> None:
     ("payload", "says"),
     [
         ({"do": "fail"}, "KeyError: 'no such row'"),
-        ({"do": "system_exit"}, "SystemExit: 3"),
-        ({"do": "no_json"}, "JSON cannot hold it: .*object"),
-        ({"do": "exit_quietly"}, "gave no answer: exit code 0, though it had not finished"),
-        ({"do": "die"}, "gave no answer: ended by SIGKILL"),
+        ({"do": "evaluate", "code": "sys.exit(3)"}, "SystemExit: 3"),
+        ({"do": "evaluate", "code": "object()"}, "JSON cannot hold it: .*object"),
+        ({"do": "evaluate", "code": "os._exit(0)"}, "no answer: exit code 0, though it had not f"),
+        ({"do": "evaluate", "code": KILL}, "gave no answer: ended by SIGKILL"),
         ({"do": "close_socket"}, "gave no answer"),
         ({"do": "garbage", "bytes": "\xff\xff\xff\xff and so on"}, "4294967295 bytes; at most"),
         ({"do": "garbage", "bytes": "\0\0\0\4\x80ab\n"}, "no JSON"),
@@ -208,7 +204,7 @@ def flood(payload: Any, ask: Any) -> None:
 async def test_a_call_that_goes_wrong_is_one_failed_call(calls, payload, says):
     with pytest.raises(CallFailedError, match=says):
         await calls.call(payload, timeout=30)
-    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+    assert await is_well(calls)
 
 
 async def test_what_the_work_raised_comes_with_its_traceback(calls):
@@ -289,16 +285,15 @@ async def test_nothing_that_a_call_started_outlives_it(calls, then):
         call.cancel()
     await asyncio.wait([call])
     # Already now, without waiting for it:
-    alive = [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]
     assert len(pids) == 3
-    assert alive == []
+    assert [pid for pid in pids if is_alive(pid)] == []
     if then == "return":
         assert call.result() == pids
     elif then == "cancel":
         assert call.cancelled()
     else:
         assert isinstance(call.exception(), TimeoutError if then == "timeout" else CallFailedError)
-    assert (await calls.call({"do": "remember", "text": ""}))[1] == 1
+    assert await is_well(calls)
 
 
 def answer_and_stay(payload: Any, ask: Any) -> None:
@@ -361,22 +356,24 @@ async def test_closing_ends_the_calls(calls):
     assert await all_gone(pids)
 
 
+PARENT = """
+import asyncio, os
+from agl_sandbox.fork_server import ForkServer
+def work(payload, ask):
+    ask([os.getpid(), os.getppid()])
+    os.read(os.pipe()[0], 1)
+async def main():
+    fork_server = ForkServer(work)
+    async def hear(pids):
+        print(*pids, fork_server._pid, flush=True)
+    await fork_server.call(1, on_message=hear)
+asyncio.run(main())
+"""
+
+
 @linux_only
 def test_a_fork_server_dies_with_its_parent():
-    code = (
-        "import asyncio, os, sys\n"
-        "from agl_sandbox.fork_server import ForkServer\n"
-        "def work(payload, ask):\n"
-        "    ask([os.getpid(), os.getppid()])\n"
-        "    os.read(os.pipe()[0], 1)\n"
-        "async def main():\n"
-        "    fork_server = ForkServer(work)\n"
-        "    async def hear(pids):\n"
-        "        print(*pids, fork_server._pid, flush=True)\n"
-        "    await fork_server.call(1, on_message=hear)\n"
-        "asyncio.run(main())\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 3

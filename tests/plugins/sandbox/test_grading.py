@@ -22,9 +22,7 @@ Store = agl.InMemoryLightningStore
 TASK = {"question": "6 * 7?", "private": {"answer": 42}}
 
 
-async def step(
-    agent: agl.LitAgent[Any], store: Store, task: Any = TASK, **options: Any
-) -> tuple[agl.Rollout, list[agl.Span]]:
+async def step(agent, store, task=TASK, **options):
     runner = agl.LitAgentRunner(agl.OtelTracer(), **options)
     with runner.run_context(agent=agent, store=store):
         rollout = await runner.step(task)
@@ -43,6 +41,25 @@ async def failed(agent: agl.LitAgent[Any], store: Store, **options: Any) -> agl.
 
 def is_right(task: Any, private: Any, result: Any) -> float:
     return float(task == {"question": "6 * 7?"} and result == private["answer"])
+
+
+def answers(grade: Any, result: Any = 1) -> agl.LitAgent[Any]:
+    """An agent that gives this result, with such a grader."""
+
+    @agl.rollout(grade=grade)
+    async def agent(task):
+        return result
+
+    return agent
+
+
+def gives(reward: Any) -> Any:
+    """A grader that gives this reward."""
+    return lambda task, private, result: reward
+
+
+def sleeps(task: Any, private: Any, result: Any) -> None:
+    time.sleep(60)
 
 
 # --- what a grader gets, and what comes of it
@@ -79,7 +96,7 @@ async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does
         async def on_rollout_end(self, *, rollout, **context):
             seen["end"] = rollout.input
 
-    @agl.rollout(grade=lambda task, private, result: 1.0)
+    @agl.rollout(grade=gives(1.0))
     def agent(task, rollout):
         seen["task"], seen["rollout"] = task, rollout.input
         task["question"] = "1 + 1?"
@@ -143,10 +160,7 @@ async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed
         (Path(private["folder"]) / f"{os.getpid()}").write_text(str(folder))
         return 1.0
 
-    @agl.rollout(grade=grade)
-    async def agent(task):
-        return os.getpid()
-
+    agent = answers(grade, os.getpid())
     for _ in range(2):
         await step(agent, memory_store, {"private": {"folder": str(tmp_path)}})
     told = [Path(path.read_text()) for path in tmp_path.iterdir()]
@@ -171,11 +185,7 @@ async def test_grader_imports_from_where_its_runner_does(
 
         return thing_to_import.value
 
-    @agl.rollout(grade=grade)
-    async def agent(task):
-        return 1
-
-    _, spans = await step(agent, memory_store)
+    _, spans = await step(answers(grade), memory_store)
     assert agl.find_final_reward(spans) == 0.5
 
 
@@ -242,20 +252,14 @@ async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store):
     ],
 )
 async def test_grader_without_a_reward_fails_the_attempt(memory_store, grade, says):
-    @agl.rollout(grade=lambda task, private, result: eval(grade))
-    async def agent(task):
-        return 1
-
+    agent = answers(lambda task, private, result: eval(grade))
     failure = await failed(agent, memory_store)
     assert failure.boundary == "evaluator"
     assert says in failure.message
 
 
 async def test_grader_that_takes_too_long_is_killed(memory_store):
-    @agl.rollout(grade=lambda task, private, result: time.sleep(60))
-    async def agent(task):
-        return 1
-
+    agent = answers(sleeps)
     failure = await failed(agent, memory_store, grade_timeout=0.5)
     assert failure.boundary == "evaluator"
     assert "longer than 0.5 seconds" in failure.message
@@ -266,11 +270,8 @@ async def test_grader_that_takes_too_long_is_killed(memory_store):
 async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not_the_agent(
     run_one, memory_store
 ):
-    @agl.rollout(grade=lambda task, private, result: time.sleep(60))
-    async def agent(task):
-        return 1
-
-    attempt = await run_one(agent, memory_store, config=agl.RolloutConfig(timeout_seconds=3.0))
+    config = agl.RolloutConfig(timeout_seconds=3.0)
+    attempt = await run_one(answers(sleeps), memory_store, config=config)
     assert (attempt.status, attempt.error.boundary) == ("failed", "evaluator")
     assert attempt.end_time - attempt.start_time < 10
 
@@ -284,12 +285,8 @@ async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not
     ],
 )
 async def test_result_is_json_of_a_bounded_size(memory_store, result, says):
-    @agl.rollout(grade=lambda task, private, result: 1.0)
-    async def agent(task):
-        return result
-
     with pytest.raises(AgentResultError, match=says):
-        await step(agent, memory_store)
+        await step(answers(gives(1.0), result), memory_store)
     (rollout,) = await memory_store.query_rollouts()
     assert rollout.attempt.error.boundary == "agent"  # type: ignore[union-attr]
 
@@ -305,10 +302,7 @@ async def test_result_is_json_of_a_bounded_size(memory_store, result, says):
     ],
 )
 async def test_whatever_json_can_hold_is_graded(memory_store, result, graded):
-    @agl.rollout(grade=lambda task, private, result: float(result == graded))
-    async def agent(task):
-        return result
-
+    agent = answers(lambda task, private, result: float(result == graded), result)
     _, spans = await step(agent, memory_store)
     assert agl.find_final_reward(spans) == 1.0
 
@@ -319,12 +313,8 @@ async def test_deep_result_is_refused(memory_store, levels):
     for _ in range(levels):
         deep = [deep]
 
-    @agl.rollout(grade=lambda task, private, result: 1.0)
-    async def agent(task):
-        return deep
-
     with pytest.raises(AgentResultError, match=r"nested deeper than 200 levels|depth exceeded"):
-        await step(agent, memory_store)
+        await step(answers(gives(1.0), deep), memory_store)
 
 
 async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_store):
@@ -345,10 +335,7 @@ async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, memory_store, 
         (tmp_path / "began").touch()
         time.sleep(60)
 
-    @agl.rollout(grade=grade)
-    async def agent(task):
-        return 1
-
+    agent = answers(grade)
     running = asyncio.ensure_future(run_one(agent, memory_store, heartbeat_interval=0.1))
     await until((tmp_path / "began").exists)
     (rollout,) = await memory_store.query_rollouts()
@@ -362,13 +349,9 @@ async def test_step_stops_a_grading_on_its_event(memory_store, tmp_path, until):
         (tmp_path / "began").touch()
         time.sleep(60)
 
-    @agl.rollout(grade=grade)
-    async def agent(task):
-        return 1
-
     event = agl.ThreadingEvent()
     runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=agent, store=memory_store):
+    with runner.run_context(agent=answers(grade), store=memory_store):
         stepping = asyncio.ensure_future(runner.step(TASK, event=event))
         await until((tmp_path / "began").exists)
         event.set()
@@ -387,12 +370,8 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(
             time.sleep(0.01)
         return 1.0
 
-    @agl.rollout(grade=grade)
-    async def agent(task):
-        return 1
-
-    options = {"heartbeat_interval": 0.1}
-    running = asyncio.ensure_future(run_one(agent, memory_store, **options))
+    agent = answers(grade)
+    running = asyncio.ensure_future(run_one(agent, memory_store, heartbeat_interval=0.1))
     await until(began.exists)
     (rollout,) = await memory_store.query_rollouts()
     start = time.time()
@@ -427,11 +406,10 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_a
 def test_method_named_grade_that_is_no_grader_is_refused(method):
     with pytest.raises(ConfigError, match=r"a grader has \(task, private, result\)"):
         agl.rollout(grade=method)(lambda task: 1.0)
-    for decorator, needs in ((agl.llm_rollout, "llm"), (agl.prompt_rollout, "prompt_template")):
-        function: Any = {
-            "llm": lambda task, llm: 1.0,
-            "prompt_template": lambda task, prompt_template: 1.0,
-        }[needs]
+    for decorator, function in (
+        (agl.llm_rollout, lambda task, llm: 1.0),
+        (agl.prompt_rollout, lambda task, prompt_template: 1.0),
+    ):
         with pytest.raises(ConfigError, match="a grader has"):
             decorator(grade=method)(function)
         assert decorator(grade=is_right)(function).grade_method() is is_right

@@ -25,9 +25,7 @@ class ForkSandbox(JsonSandbox):
 
     async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
         self.findings = {}
-        self._fork_server = ForkServer(
-            lambda attempt, ask: run_attempt(agent, tracer, attempt, ask)
-        )
+        self._fork_server = ForkServer(lambda given, ask: run_attempt(agent, tracer, given, ask))
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
         return await self._fork_server.call(attempt, on_message=on_message)
@@ -149,16 +147,12 @@ def sees_llm(task: Any, llm: agl.LLM) -> None:
     agl.emit_object(llm.model_dump())
 
 
-async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(memory_store):
+async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(run_all, memory_store):
     proxy = agl.ProxyLLM(
         endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", asks_for_token=True
     )
-    runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
     await memory_store.add_resources({"llm": proxy})
-    rollout = await memory_store.enqueue_rollout("x")
-    runner.max_rollouts = 1
-    with runner.run_context(agent=sees_llm, store=memory_store):
-        await runner.iter()
+    (rollout,) = await run_all(sees_llm, memory_store, ["x"], isolation=ForkSandbox())
     spans = await memory_store.query_spans(rollout.rollout_id)
     seen = agl.get_object_value(spans[0])
     assert seen["resource_type"] == "llm"
@@ -179,13 +173,13 @@ async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store):
 # --- an agent that has taken over its process
 
 
-def forge_ids(ask: Callable[[Any], Any]) -> Any:
-    span = agl.Span.from_attributes(name="x", attributes={}, rollout_id="other", attempt_id="other")
-    ask({"spans": [span.model_dump()]})
-    return {"reward": 1.0}
-
-
 async def test_spans_are_of_this_attempt_whatever_they_say(run_one, memory_store):
+    def forge_ids(ask: Any) -> Any:
+        ids = {"rollout_id": "other", "attempt_id": "other"}
+        span = agl.Span.from_attributes(name="x", attributes={}, **ids)
+        ask({"spans": [span.model_dump()]})
+        return {"reward": 1.0}
+
     attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge_ids))
     spans = await memory_store.query_spans(attempt.rollout_id)
     assert {span.attempt_id for span in spans} == {attempt.attempt_id}

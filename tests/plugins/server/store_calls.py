@@ -5,9 +5,7 @@ import aiohttp
 from agl.types import Span
 
 
-async def ask(
-    http: aiohttp.ClientSession, method: str, path: str, *, expect: int, **request: object
-) -> object:
+async def ask(http, method, path, *, expect, **request):
     async with http.request(method, path, **request) as response:
         answer = await response.json()
         assert response.status == expect, answer
@@ -18,9 +16,7 @@ async def get(http: aiohttp.ClientSession, path: str, expect: int = 200, **reque
     return await ask(http, "GET", path, expect=expect, **request)
 
 
-async def post(
-    http: aiohttp.ClientSession, path: str, body: object = None, expect: int = 200, **headers: str
-):
+async def post(http, path, body=None, expect=200, **headers):
     return await ask(http, "POST", path, json=body, headers=headers, expect=expect)
 
 

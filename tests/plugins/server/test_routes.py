@@ -37,9 +37,7 @@ async def http(server):
         yield session
 
 
-async def post(
-    http: aiohttp.ClientSession, path: str, body: bytes, **headers: str
-) -> tuple[int, object]:
+async def post(http, path, body, **headers):
     async with http.post(path, data=body, headers=JSON | headers) as response:
         return response.status, await response.json(content_type=None)
 

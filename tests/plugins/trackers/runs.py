@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +104,25 @@ class Recorder(agl_trackers.Tracker):
 
     def all(self, what: str) -> list[Any]:
         return [tuple(rest) for first, *rest in self.told if first == what]
+
+
+class Hang:
+    """What has begun, and does not return until it may go on."""
+
+    def __init__(self, only: str | None = None) -> None:
+        self.began, self.goes_on, self._only = threading.Event(), threading.Event(), only
+
+    def __call__(self, what: str | None = None) -> int:
+        if self._only in (None, what):
+            self.began.set()
+            self.goes_on.wait()
+        return 200
+
+    def __enter__(self) -> "Hang":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.goes_on.set()
 
 
 def fit(hook: object, folder: Path, algorithm: agl.Algorithm | None = None, **more: Any) -> None:

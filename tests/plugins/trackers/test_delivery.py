@@ -11,7 +11,7 @@ import agl
 from agl_trackers import tracker
 from agl_trackers.delivery import TRIES, Delivery
 
-from .runs import Learner, Recorder
+from .runs import Hang, Learner, Recorder
 
 
 def refuse() -> None:
@@ -77,20 +77,15 @@ async def test_what_is_no_exception_is_counted_and_the_next_call_is_made(caplog)
 
 
 async def test_an_import_that_takes_too_long_is_called_so(monkeypatch, caplog):
-    goes_on, begun = threading.Event(), threading.Event()
-
-    def importing(name: str) -> None:
-        begun.set()
-        goes_on.wait()
-
+    importing = Hang()
     monkeypatch.setattr(Recorder, "package", "slow_library")
     monkeypatch.setattr(tracker, "find_spec", lambda name: True)
     monkeypatch.setattr(tracker, "importlib", SimpleNamespace(import_module=importing))
     recorder, algorithm = Recorder(wait_seconds=0.05), Learner()
     await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
-    await asyncio.to_thread(begun.wait)
+    await asyncio.to_thread(importing.began.wait)
     await recorder.on_run_end(algorithm, None)
-    goes_on.set()
+    importing.goes_on.set()
     assert "1 as the import of 'slow_library' had not returned after" in caplog.messages[-1]
     assert caplog.messages[-1].endswith("A larger wait_seconds waits longer")
 

@@ -16,17 +16,23 @@ from agl.utils.secrets import learn
 from agl_trackers.delivery import Delivery
 from agl_trackers.steps import ASKED, ended_rollouts
 
-from .runs import PROMPTS, SECRET, Fails, Learner, Recorder, fit
+from .runs import PROMPTS, SECRET, Fails, Hang, Learner, Recorder, fit
 
 
-def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(tmp_path):
-    recorder = Recorder()
-    fit(recorder, tmp_path / "run")
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What a tracker is told of a run, and the folder of that."""
+    recorder, folder = Recorder(), tmp_path_factory.mktemp("told") / "run"
+    fit(recorder, folder)
+    return recorder, folder
+
+
+def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkpoints(told):
+    recorder, folder = told
     assert recorder.told[0][0] == "begin"
     assert recorder.told[-1] == ("end", None)
     [(about,)] = recorder.all("begin")
-    assert (about.algorithm, about.generation) == ("learner", 1)
-    assert about.folder == tmp_path / "run"
+    assert (about.algorithm, about.generation, about.folder) == ("learner", 1, folder)
     assert recorder.all("metrics") == [
         pair
         for step in (1, 2, 3)
@@ -36,24 +42,20 @@ def test_a_tracker_is_told_of_configuration_steps_evaluations_prompts_and_checkp
     assert [(step, p.version, p.text) for step, p in prompts] == [
         (step - 1, f"prompt-{step}", PROMPTS[step % 3]) for step in (1, 2, 3)
     ]
-    folder = tmp_path / "run" / "checkpoints" / "step-000003"
+    saved = folder / "checkpoints" / "step-000003"
     step, path, uploaded = recorder.all("checkpoint")[-1]
-    assert (step, path, uploaded.name) == (3, str(folder), folder.name)
+    assert (step, path, uploaded.name) == (3, str(saved), saved.name)
 
 
-def test_configuration_is_told_without_secrets(tmp_path):
-    recorder = Recorder()
-    fit(recorder, tmp_path / "run")
-    [(about,)] = recorder.all("begin")
+def test_configuration_is_told_without_secrets(told):
+    [(about,)] = told[0].all("begin")
     assert about.config["algorithm"]["steps"] == 3
     assert about.config["algorithm"]["api_key"] == "***"
     assert SECRET not in repr(about)
 
 
-def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(tmp_path):
-    recorder = Recorder()
-    fit(recorder, tmp_path / "run")
-    tables = dict(recorder.all("rollouts"))
+def test_rollouts_of_each_step_are_told_with_task_conversation_reward_and_error(told):
+    tables = dict(told[0].all("rollouts"))
     assert sorted(tables) == [1, 2, 3]
     first = tables[1][0]
     assert first.reward == 0.75
@@ -117,34 +119,20 @@ def test_a_tracker_that_cannot_be_opened_gets_nothing_more(tmp_path, caplog):
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_longer_than_said(tmp_path, caplog):
-    goes_on = threading.Event()
-
-    def hang(what: str) -> None:
-        goes_on.wait()
-
-    recorder = Recorder(does=hang, wait_seconds=0.2)
-    try:
+    with Hang() as hang:
         began = time.monotonic()
-        fit(recorder, tmp_path / "run")
+        fit(Recorder(does=hang, wait_seconds=0.2), tmp_path / "run")
         assert time.monotonic() - began < 60  # the run does not hang
-    finally:
-        goes_on.set()
     assert "the start had not returned after" in caplog.messages[-1]
     assert "as the run had ended" in caplog.messages[-1]
 
 
 def test_what_finds_the_queue_full_is_dropped_and_counted():
-    goes_on, began = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        began.set()
-        goes_on.wait()
-
     delivery = Delivery("slow", most=2)
-    assert delivery.put("the start", hang)
-    began.wait()
-    assert [delivery.put("more", int) for _ in range(4)] == [True, True, False, False]
-    goes_on.set()
+    with Hang() as hang:
+        assert delivery.put("the start", hang)
+        hang.began.wait()
+        assert [delivery.put("more", int) for _ in range(4)] == [True, True, False, False]
 
 
 async def test_the_end_finds_room_in_a_full_queue():
@@ -168,20 +156,14 @@ def test_rollouts_are_not_read_for_a_tracker_that_fails(tmp_path, monkeypatch, c
 
 
 async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end():
-    goes_on, began = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        began.set()
-        goes_on.wait()
-
     delivery = Delivery("hangs")
-    delivery.put("the start", hang)
-    began.wait()
-    await asyncio.sleep(0.15)
-    ended = asyncio.create_task(delivery.close(3600, hung=0.1))
-    await asyncio.wait_for(ended, 60)
-    assert delivery.lost == {"the start had not returned after 0 s": 1}
-    goes_on.set()
+    with Hang() as hang:
+        delivery.put("the start", hang)
+        hang.began.wait()
+        await asyncio.sleep(0.15)
+        ended = asyncio.create_task(delivery.close(3600, hung=0.1))
+        await asyncio.wait_for(ended, 60)
+        assert delivery.lost == {"the start had not returned after 0 s": 1}
 
 
 # --- how trackers are named
@@ -227,35 +209,28 @@ def test_options_of_a_tracker_are_checked_by_name(monkeypatch):
 
 def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
-    [first] = agl.Trainer(hooks="tensorboard").hooks
-    [second] = agl.Trainer(hooks=[{"type": "tensorboard", "rollouts": 3}]).hooks
-    assert isinstance(first, agl_trackers.TensorBoard)
-    assert isinstance(second, agl_trackers.TensorBoard)
-    assert second.rollouts == 3
+    for hooks in ("tensorboard", [{"type": "tensorboard", "rollouts": 3}]):
+        [tracker] = agl.Trainer(hooks=hooks).hooks
+        assert isinstance(tracker, agl_trackers.TensorBoard)
+    assert tracker.rollouts == 3
 
 
 async def test_nothing_is_read_for_a_tracker_that_hangs(monkeypatch, caplog):
-    goes_on, began = threading.Event(), threading.Event()
     read: list[int] = []
 
     async def some(store: Any, run_id: str, step: int, most: int, since: float) -> list[Any]:
         read.append(step)
         return []
 
-    def hang(what: str) -> None:
-        if what == "metrics":
-            began.set()
-            goes_on.wait()
-
     monkeypatch.setattr("agl_trackers.tracker.ended_rollouts", some)
-    recorder, algorithm = Recorder(does=hang, wait_seconds=0.1), Learner()
-    await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
-    recorder.on_step_end(algorithm, 1, {})
-    await asyncio.to_thread(began.wait)
-    for step in (2, 3):
-        recorder.on_step_end(algorithm, step, {})
-    await recorder.on_run_end(algorithm, None)
-    goes_on.set()
+    with Hang("metrics") as hang:
+        recorder, algorithm = Recorder(does=hang, wait_seconds=0.1), Learner()
+        await recorder.on_run_start(algorithm, agl.InMemoryLightningStore())
+        recorder.on_step_end(algorithm, 1, {})
+        await asyncio.to_thread(hang.began.wait)
+        for step in (2, 3):
+            recorder.on_step_end(algorithm, step, {})
+        await recorder.on_run_end(algorithm, None)
     assert read == []
     assert "3 as rollouts were left to be read" in caplog.messages[-1]
     assert "A larger wait_seconds waits longer" in caplog.messages[-1]

@@ -89,11 +89,8 @@ def test_the_reward_of_a_failed_rollout_is_in_no_mean(serve, tmp_path):
     assert [one[1:] for one in rows_of(text)] == [["3", "0.5", "0.25", "0.75", "0.3536"]] * 2
     assert "mean of those that succeeded, step 1: 0.5" in text
     rewards = re.findall(r'<div class="reward">(.*?)</div>', text)
-    assert [re.sub("<[^>]*>", "", one) for one in rewards] == [
-        "reward 0.75",
-        "reward 0.25",
-        "reward 1.692 on the way",
-    ]
+    expected = ["reward 0.75", "reward 0.25", "reward 1.692 on the way"]
+    assert [re.sub("<[^>]*>", "", one) for one in rewards] == expected
     table = read(f"{base}/s/failed/rollouts?step=1&sort=reward")
     assert re.findall(r'class="id" href="[^"]*">(ro-\w+)', table) == [ids[1], ids[0]]
     table = read(f"{base}/s/failed/rollouts?step=1")

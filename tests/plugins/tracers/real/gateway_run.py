@@ -1,7 +1,7 @@
 """One rollout of an agent that is pointed at the gateway, and what came of it."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ from scene import AGENT
 
 import agl
 import agl_gateway
-from agl.store.memory import InMemoryLightningStore
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
 from agl_records.row_builder import RowSet
@@ -39,12 +38,7 @@ class Ran:
         return [m["content"] for m in self.calls[-1].messages if m["role"] == "tool"]
 
 
-async def run_at_gateway(
-    store: InMemoryLightningStore,
-    answer: Answer,
-    agent: Callable[[str, dict[str, str]], Awaitable[str]],
-    model: str = "echo",
-) -> Ran:
+async def run_at_gateway(store, answer, agent, model="echo"):
     """Run an agent, which is called with its base address and with the attempt's ids."""
     with EchoLLM(answer) as llm:
         proxy = proxy_before(llm, store, model)
@@ -61,9 +55,7 @@ async def run_at_gateway(
     return Ran(text, model_calls(spans), TraceToRows(agent_match=AGENT).adapt(spans))
 
 
-def proxy_before(
-    llm: EchoLLM, store: InMemoryLightningStore, model: str = "echo", **options: Any
-) -> agl_gateway.LLMProxy:
+def proxy_before(llm, store, model="echo", **options):
     """A gateway that calls this server by this name."""
     entry: Any = {"model_name": model, "litellm_params": {"model": "echo", "api_base": llm.url}}
     return agl_gateway.LLMProxy(model_list=[entry], store=store, **options)

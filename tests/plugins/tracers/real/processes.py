@@ -67,9 +67,9 @@ def npm_folder(package: str) -> Path:
 
 
 async def codex(
-    base_url: str, question: str, folder: Path, *settings: str, model: str = "echo",
-    version: str = CODEX,
-) -> str:  # fmt: skip
+    base_url, question, folder, *settings, model = "echo",
+    version = CODEX,
+):  # fmt: skip
     """Codex, which works in ``folder``; the last thing that it says.
 
     Args:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -11,9 +11,6 @@ from processes import claude_code
 from scene import ANSWER, reply
 
 import agl
-from agl.store.memory import InMemoryLightningStore
-from agl_records.row_builder import RowSet
-from agl_records.training_data import ModelCall
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = pytest.mark.timeout(300)
@@ -30,12 +27,7 @@ def once(tracer_name):
         pytest.skip("the gateway's spans are the same under every tracer")
 
 
-async def run(
-    store: InMemoryLightningStore,
-    answer: Callable[[dict[str, Any]], Any],
-    question: str,
-    **variables: str,
-) -> tuple[str, list[ModelCall], RowSet]:
+async def run(store, answer, question, **variables):
     """Its answer, its calls and their rows; ``IDS`` in a variable becomes the attempt's ids."""
 
     def ask(url: str, ids: dict[str, str]) -> Awaitable[str]:

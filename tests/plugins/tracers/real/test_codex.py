@@ -2,14 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_run import Answer, Ran, calls_in_turn, run_at_gateway, tool_call
+from gateway_run import Answer, calls_in_turn, run_at_gateway, tool_call
 from processes import OLD_CODEX, codex
-
-from agl.store.memory import InMemoryLightningStore
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -26,14 +23,7 @@ def once(tracer_name):
         pytest.skip("the gateway's spans are the same under every tracer")
 
 
-async def run(
-    store: InMemoryLightningStore,
-    answer: Answer,
-    folder: Path,
-    *settings: str,
-    model: str = "echo",
-    **options: Any,
-) -> Ran:
+async def run(store, answer, folder, *settings, model="echo", **options):
     def ask(url: str, _: dict[str, str]) -> Any:
         return codex(url, "Write six into a file.", folder, *settings, model=model, **options)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from frameworks import FRAMEWORKS, Framework
+from frameworks import FRAMEWORKS
 from gateway_run import proxy_before
 from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 
@@ -35,9 +35,7 @@ def reply_with_token_ids(request: dict[str, Any]) -> Any:
     return reply(request)
 
 
-async def through_gateway(
-    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework
-) -> list[Span]:
+async def through_gateway(store, tracer, framework):
     """The spans of one rollout whose agent was given its own address at the gateway."""
     with EchoLLM(reply) as llm:
         proxy = proxy_before(llm, store)
@@ -51,9 +49,7 @@ async def through_gateway(
     return await spans_of(store, rollout_id)
 
 
-async def with_tracer_alone(
-    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework
-) -> list[Span]:
+async def with_tracer_alone(store, tracer, framework):
     """The spans of one rollout whose agent was given the address of the model's server."""
     with EchoLLM(reply_with_token_ids) as llm:
         if framework.speaks == "chat":
@@ -71,9 +67,7 @@ async def with_tracer_alone(
     return await spans_of(store, rollout_id)
 
 
-async def rollout_of(
-    store: InMemoryLightningStore, tracer: agl.Tracer, framework: Framework, url_of: Any
-) -> str:
+async def rollout_of(store, tracer, framework, url_of):
     rollout = await store.start_rollout(input="task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     async with tracer.trace_context(store=store, **ids):

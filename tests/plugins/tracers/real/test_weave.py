@@ -115,10 +115,8 @@ def test_a_stream_comes_out_as_the_answer_would_have_come():
     assert answer["usage"] == usage
     assert answer["object"] == "chat.completion"
     zero, one = answer["choices"]
-    assert [each["function"] for each in zero["message"]["tool_calls"]] == [
-        {"name": "look", "arguments": '{"a":1}'},
-        {"name": "go", "arguments": ""},
-    ]
+    expected = [{"name": "look", "arguments": '{"a":1}'}, {"name": "go", "arguments": ""}]
+    assert [each["function"] for each in zero["message"]["tool_calls"]] == expected
     assert (zero["token_ids"], zero["finish_reason"]) == ([3, 4], "tool_calls")
     assert (one["message"]["content"], one["token_ids"]) == ("Hello", [7, 8])
     assert [each["logprob"] for each in one["logprobs"]["content"]] == [-0.5, -0.5]

@@ -17,7 +17,7 @@ from agl.types import Span
 from agl_trackers import otlp
 
 from ..collector import attributes, collecting  # noqa: TID252
-from ..runs import Learner, fit  # noqa: TID252
+from ..runs import Hang, Learner, fit  # noqa: TID252
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
@@ -59,18 +59,16 @@ def test_each_attempt_is_a_trace_of_its_own(sent, trace):
     assert attributes(reward)["openinference.span.kind"] == "EVALUATOR"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("openinference.span.kind", "AGENT"),
-        ("input.value", '{"question": "Is it?"}'),  # without the answer key
-        ("output.value", "yes"),
-        ("evaluations.0.evaluation.name", "primary"),
-        ("evaluations.0.evaluation.score", 0.75),
-    ],
-)
-def test_a_rollout_is_said_in_openinference(trace, name, value):
-    assert attributes(trace[0])[name] == value
+def test_a_rollout_is_said_in_openinference(trace):
+    said = {
+        "openinference.span.kind": "AGENT",
+        "input.value": '{"question": "Is it?"}',  # without the answer key
+        "output.value": "yes",
+        "evaluations.0.evaluation.name": "primary",
+        "evaluations.0.evaluation.score": 0.75,
+    }
+    found = attributes(trace[0])
+    assert {name: found.get(name) for name in said} == said
 
 
 def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace):
@@ -80,22 +78,17 @@ def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace):
     assert attributes(event)["gen_ai.evaluation.score.value"] == 0.75
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("openinference.span.kind", "LLM"),
-        ("llm.model_name", "tiny"),
-        ("gen_ai.request.model", "tiny"),
-        ("llm.token_count.prompt", 7),
-        ("gen_ai.usage.input_tokens", 7),
-        ("llm.token_count.completion", 2),
-        ("gen_ai.usage.output_tokens", 2),
-        ("llm.input_messages.0.message.content", "Say yes. Is it?"),
-        ("llm.output_messages.0.message.role", "assistant"),
-    ],
-)
-def test_a_call_is_said_in_both_conventions(trace, name, value):
-    assert attributes(trace[1])[name] == value
+def test_a_call_is_said_in_both_conventions(trace):
+    said = {
+        "openinference.span.kind": "LLM",
+        **dict.fromkeys(("llm.model_name", "gen_ai.request.model"), "tiny"),
+        **dict.fromkeys(("llm.token_count.prompt", "gen_ai.usage.input_tokens"), 7),
+        **dict.fromkeys(("llm.token_count.completion", "gen_ai.usage.output_tokens"), 2),
+        "llm.input_messages.0.message.content": "Say yes. Is it?",
+        "llm.output_messages.0.message.role": "assistant",
+    }
+    found = attributes(trace[1])
+    assert {name: found.get(name) for name in said} == said
 
 
 def test_messages_are_those_of_gen_ai(trace):
@@ -143,27 +136,17 @@ def test_a_collector_that_refuses_is_tried_less_and_less_and_the_run_goes_on(tmp
 
 
 def test_a_collector_that_hangs_does_not_hold_the_run_up(tmp_path, caplog):
-    goes_on = threading.Event()
-
-    def hang() -> int:
-        goes_on.wait()
-        return 200
-
-    with collecting(hang) as found:
-        try:
-            fit(tracker(found.address, wait_seconds=0.2), tmp_path)
-            assert found.requests == []
-        finally:
-            goes_on.set()
+    with Hang() as hang, collecting(hang) as found:
+        fit(tracker(found.address, wait_seconds=0.2), tmp_path)
+        assert found.requests == []
+        hang.goes_on.set()
     assert "the collector had not answered after" in caplog.messages[-1]
 
 
 # --- what cannot be sent, and what can only be sent later
 
 
-async def follow(
-    tracked: agl_trackers.OTLP, number: int, *, before_end: Any = None, **odd: Any
-) -> dict[str, int]:
+async def follow(tracked, number, *, before_end=None, **odd):
     """Rollouts of a run with this tracker, the fourth with such a span; what is lost."""
     store = agl.InMemoryLightningStore()
     await tracked.on_run_start(Learner(), store)
@@ -262,30 +245,17 @@ async def test_of_a_collector_that_fails_only_single_rollouts_are_read_and_all_a
 
 
 async def test_of_a_collector_that_hangs_one_rollout_is_read_and_all_are_counted():
-    goes_on, came = threading.Event(), threading.Event()
-
-    def hang() -> int:
-        came.set()
-        goes_on.wait()
-        return 200
-
-    with collecting(hang) as found:
-        try:
-            hangs = tracker(found.address, every_seconds=0.01, wait_seconds=0.2)
-            lost = await follow(hangs, 600, before_end=came)
-        finally:
-            goes_on.set()
+    with Hang() as hang, collecting(hang) as found:
+        hangs = tracker(found.address, every_seconds=0.01, wait_seconds=0.2)
+        lost = await follow(hangs, 600, before_end=hang.began)
+        hang.goes_on.set()
     assert sum(number for why, number in lost.items() if "the run had ended" not in why) >= 1
     assert sum(lost.values()) >= 600
 
 
 def test_its_words_on_a_key_do_not_have_it():
-    shown = repr(
-        agl_trackers.OTLP(
-            headers={"Authorization": "Bearer SECRETTOKEN123456"},
-            endpoint="http://u:pw12345678@h/v1",
-        )
-    )
+    headers = {"Authorization": "Bearer SECRETTOKEN123456"}
+    shown = repr(agl_trackers.OTLP(headers=headers, endpoint="http://u:pw12345678@h/v1"))
     assert "OTLP(endpoint='http://" in shown
     assert "Authorization" in shown
     assert "SECRETTOKEN123456" not in shown
@@ -306,14 +276,9 @@ agl.Trainer(strategy="shm", n_runners=1, hooks=[tracker]).dev(agent, ["one"])
 
 
 def test_of_a_collector_that_is_not_there_only_our_log_speaks(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSED],
-        cwd=tmp_path,
-        env={**os.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    env = {**os.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    about = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "check": True}
+    done = subprocess.run([sys.executable, "-c", REFUSED], **about)
     assert "otlp: " in done.stderr
     assert "records are lost" in done.stderr
     bare = [line for line in done.stderr.splitlines() if line.startswith(("Transient", "Failed"))]

@@ -162,16 +162,18 @@ def test_a_prompt_run_comes_with_all_its_parts(page, serve, store, tmp_path, mon
 
     page.goto(f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/prompts")
     wait_for_mark(page, "live")
-    assert "No prompt run" in page.locator("#prompts").inner_text()
+    assert "No prompt run is recorded here." in page.locator("#prompts").inner_text()
     apart(begin())
     page.locator("#prompts", has_text="the rest follows").wait_for()
     # Without any further change of the store, all of it is read.
     page.locator("#prompts:not(:has-text('follows'))").wait_for()
     apart(note("start", "options", {"seed prompts": {"p": "Hi {x}"}}))
     page.locator("#decision", has_text="The search is not at its end").wait_for()
-    made = {"parent": "seed", "edits": {"p": "Hello {x}"}, "dropped": None, "copies": []}
+    assert page.locator("#tree tbody tr").count() == 1
+    made = {"parent": "seed", "edits": {"p": "Hello {x}"}, "dropped": None, "copies": [3]}
     apart(note("candidate", "r1.1.1", made))
     page.locator("#tree", has_text="r1.1.1").wait_for()
+    assert "copies from 1 train tasks" in page.locator("#tree").inner_text()
 
 
 def test_a_runner_falls_silent_without_any_change(page, serve, store, tmp_path):

@@ -42,6 +42,9 @@ def test_no_list_and_no_comparison_runs_it(page, serve, hostile):
 def test_no_rollout_runs_it_with_its_spans_open(page, serve, hostile, number):
     page.goto(f"{serve(hostile)}/s/hostile/rollouts?mode=train&sort=oldest")
     page.locator("#table tbody a.id").nth(number).click()
+    assert page.locator(".role-assistant .words").count() == 1
+    assert page.locator("#error").count() == 1
+    assert page.locator("main a[href^=javascript]").count() == 0
     check(page)
     for at in range(page.locator(".waterfall tbody a").count()):
         page.locator(".waterfall tbody a").nth(at).click()

@@ -2,10 +2,9 @@
 
 import pytest
 
-import agl
 from agl.types import RolloutConfig
 
-from ..stores import apart, call_span, reward_span  # noqa: TID252
+from ..stores import call_span, filled, reward_span  # noqa: TID252
 
 QUESTION = {"role": "user", "content": "How many legs has a spider?"}
 ANSWERS = {"A spider has eight legs.": 1.0, "A spider has six legs.": 0.0}
@@ -14,10 +13,8 @@ ANSWERS = {"A spider has eight legs.": 1.0, "A spider has six legs.": 0.0}
 @pytest.fixture
 def group(tmp_path):
     """A store of two steps of one task, and a rollout of another task."""
-    file = tmp_path / "store.db"
 
-    async def fill():
-        store = agl.SqliteLightningStore(file, durability="process")
+    async def fill(store):
         for step in (1, 2):
             for answer, reward in ANSWERS.items():
                 rollout = await store.start_rollout(
@@ -29,10 +26,9 @@ def group(tmp_path):
                 await store.add_many_spans(spans)
                 await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         await store.start_rollout({"legs": 2}, mode="train", metadata={"step": 1})
-        await store.close()
 
-    apart(fill())
-    return file
+    filled(tmp_path / "store.db", fill)
+    return tmp_path / "store.db"
 
 
 def test_rollouts_of_a_task_stand_beside_each_other_from_where_they_part(page, serve, group):
@@ -46,10 +42,8 @@ def test_rollouts_of_a_task_stand_beside_each_other_from_where_they_part(page, s
     assert side.locator("article .words").all_inner_texts() == list(ANSWERS)
     assert side.locator("article .same").all_inner_texts() == ["A spider has ", "A spider has "]
     rows = page.locator("#steps tbody tr")
-    assert [row.locator("td").all_inner_texts()[:6] for row in rows.all()] == [
-        ["2", "2", "1", "1", "1", "0"],
-        ["1", "2", "0.5", "0", "1", "0.7071"],
-    ]
+    expected = [["2", "2", "1", "1", "1", "0"], ["1", "2", "0.5", "0", "1", "0.7071"]]
+    assert [row.locator("td").all_inner_texts()[:6] for row in rows.all()] == expected
     rows.first.locator("a").click()
     assert "step=2" in page.url
     assert side.locator("summary").inner_text() == "2 messages the same in all"

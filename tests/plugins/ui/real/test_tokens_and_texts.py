@@ -5,8 +5,6 @@ import re
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from ..stores import HOSTILE  # noqa: TID252
-
 
 def test_a_click_on_a_token_answers_why(page, serve, trained):
     page.goto(f"{serve(trained / 'store.db')}/s/run/rollouts?step=4&mode=train")
@@ -22,18 +20,6 @@ def test_a_click_on_a_token_answers_why(page, serve, trained):
     members = why.locator(".members tbody tr")
     assert members.count() == 2  # the other one of its group, too
     assert members.filter(has_text="this one").count() == 1
-
-
-@pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_hostile_text_runs_nothing(page, serve, hostile, number):
-    page.goto(f"{serve(hostile)}/s/hostile/rollouts?mode=train&sort=oldest")
-    page.locator("#table tbody a.id").nth(number).click()
-    assert page.locator(".role-assistant .words").count() == 1
-    assert page.evaluate("window.hurt") is None
-    assert page.locator("main script, main iframe, main img, main a[href^=javascript]").count() == 0
-    text = page.locator("main").inner_text()
-    assert not set(text) & set("\u202e\u202c\u2066\u200b\x1b\x00")
-    assert page.locator("#error").count() == 1
 
 
 def test_a_line_of_ten_million_letters_is_cut_and_can_be_had_whole(page, serve, hostile):
