@@ -50,11 +50,39 @@ async def test_it_does_not_start_without_a_store():
             {"model_list": [{"model_name": "m", "litellm_params": {"temperature": 1}}]},
             "unknown key 'temperature'",
         ),
+        ({"run_budget": {"call": 1}}, "unknown limit 'call'; expected any of calls, tokens, cost"),
+        ({"run_budget": {"calls": 0}}, "calls is 0; expected a number above 0"),
+        ({"attempt_budget": {"cost": "5"}}, "cost is '5'"),
+        ({"attempt_budget": {"tokens": True}}, "tokens is True"),
+        ({"max_pause_seconds": 0}, "max_pause_seconds must be above 0; got 0"),
     ],
 )
 def test_what_it_does_not_take_is_refused_by_name(arguments, message):
     with pytest.raises(ConfigError, match=message):
         LLMProxy(**arguments)
+
+
+ENTRY = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http://a/v1"}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([{"forced_parameters": {"training": {}}}], "unknown mode 'training'; expected all, train"),
+        ([{"forced_parameters": {"all": {"stream": True}}}], "'stream' cannot be forced"),
+        ([{"forced_parameters": 1}], "forced_parameters is 1"),
+        ([{"forced_parameters": {"val": 0.0}}], "expected fields of a request"),
+        ([{"price": {"inputs": 1}}], "unknown key 'inputs' of price"),
+        ([{"price": {"input": "1"}}], "price input is '1'"),
+        ([{"price": 3}], "price is 3"),
+        ([{"max_tokens": 0}], "max_tokens is 0; expected a number of at least 1"),
+        ([{"send_seed": "yes"}], "send_seed is 'yes'; expected true or false"),
+        ([{}, {"price": {"input": 1.0}}], r"model_list\[1\].*replicas must agree"),
+    ],
+)
+def test_a_wrong_entry_is_refused_by_name(entries, message):
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(open=True, model_list=[{**ENTRY, **one} for one in entries])
 
 
 async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(bench, held):

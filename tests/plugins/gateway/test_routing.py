@@ -295,26 +295,3 @@ async def test_answers_have_one_limit(bench, limits, asked, sent):
     await bench.post({**bench.ask(), **asked}, bench.proxy.as_resource().endpoint)
     names = ("max_tokens", "max_completion_tokens")
     assert tuple(bench.llm.requests[0].get(name, 0) for name in names) == sent
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ({"forced_parameters": {"training": {}}}, "unknown mode 'training'; expected all, train"),
-        ({"forced_parameters": {"all": {"stream": True}}}, "'stream' cannot be forced"),
-        ({"forced_parameters": 1}, "forced_parameters is 1"),
-        ({"forced_parameters": {"val": 0.0}}, "expected fields of a request"),
-        ({"price": {"inputs": 1}}, "unknown key 'inputs' of price"),
-        ({"price": {"input": "1"}}, "price input is '1'"),
-        ({"price": 3}, "price is 3"),
-        ({"max_tokens": 0}, "max_tokens is 0; expected a number of at least 1"),
-    ],
-)
-def test_a_wrong_entry_is_refused_by_name(extra, message):
-    with pytest.raises(ConfigError, match=message):
-        LLMProxy(open=True, model_list=[{**ENTRY, **extra}])
-
-
-def test_replicas_must_agree():
-    with pytest.raises(ConfigError, match=r"model_list\[1\].*replicas must agree"):
-        LLMProxy(open=True, model_list=[ENTRY, {**ENTRY, "price": {"input": 1.0}}])

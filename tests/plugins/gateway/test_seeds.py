@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from agl.algorithm.gateway import ModelConfig
-from agl.errors import ConfigError
-from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
 from .conftest import Bench, models
@@ -96,8 +94,3 @@ async def test_a_rollout_without_a_seed_and_a_model_that_wants_none_get_none(ask
     ask.bench.serve()
     await ask.attempt(7)
     assert await ask() is None
-
-
-def test_a_wrong_flag_is_refused():
-    with pytest.raises(ConfigError, match="send_seed is 'yes'; expected true or false"):
-        LLMProxy(open=True, model_list=models("http://a/v1", send_seed="yes"))

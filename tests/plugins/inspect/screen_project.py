@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from agl.emitter import reward_attributes
-from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.semconv import ModelCallAttributes as Key
 from agl.store import watchdog
 from agl.types import Failure, Span
 from agl_adapters import TraceToRows
@@ -23,6 +22,8 @@ from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunCode, RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore, ids
+
+from .traces import call_of, ids_of, reward_span
 
 RUN = "20260102T030405Z-0001"
 BEGIN = 1_767_323_045.0
@@ -137,21 +138,13 @@ async def _step(store: SqliteLightningStore, clock: _Clock, step: int) -> None:
                 metadata={"run": RUN, "generation": 1, "step": step, "group": group},
             )  # fmt: skip
             clock.passes(0.5 + member)
-            made = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            number = 100 * step + 10 * group + member
-            await store.add_many_spans(
-                [
-                    span.model_copy(update=made)
-                    for span in _spans(number, name, member, clock, fails)
-                ]
-            )
-            error = Failure(
-                boundary="agent", type="KeyError", message="'fruit'", traceback=TRACEBACK
-            )
-            await store.update_attempt(
-                rollout.rollout_id, "latest", status="failed" if fails else "succeeded",
-                **({"error": error} if fails else {}),
-            )  # fmt: skip
+            spans = _spans(100 * step + 10 * group + member, name, member, clock, fails)
+            made = ids_of(rollout)
+            await store.add_many_spans([span.model_copy(update=made) for span in spans])
+            how = {"boundary": "agent", "type": "KeyError", "message": "'fruit'"}
+            error = {"error": Failure(**how, traceback=TRACEBACK)} if fails else {}
+            status = "failed" if fails else "succeeded"
+            await store.update_attempt(rollout.rollout_id, "latest", status=status, **error)
             (over,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             read = TraceToRows(credit="final").adapt(
                 list(await store.query_spans(rollout.rollout_id)),
@@ -171,32 +164,24 @@ async def _step(store: SqliteLightningStore, clock: _Clock, step: int) -> None:
 
 
 def _spans(number: int, name: str, member: int, clock: _Clock, fails: bool) -> list[Span]:
-    answer = "Good evening to you" if member else "Hi!"
-    tokens = [7, 8, 9, 10] if member else [5, 6]
-    said = [{"role": "system", "content": "Greet the guest in one line."},
-            {"role": "user", "content": f"The guest is {name}."}]  # fmt: skip
-    call: dict[str, Any] = {
-        Key.OPERATION.value: "chat",
-        Key.REQUEST_MODEL.value: "tiny",
-        Key.INPUT_MESSAGES.value: json.dumps(said),
-        Key.OUTPUT_MESSAGES.value: json.dumps([{"role": "assistant", "content": answer}]),
-        Key.PROMPT_TOKEN_IDS.value: list(range(20, 40)),
-        Key.RESPONSE_TOKEN_IDS.value: tokens,
-        Key.RESPONSE_LOGPROBS.value: [-0.25 * n for n in range(1, len(tokens) + 1)],
-    }
-    now = clock.now()
-
-    def span(n, kind, attributes, begin, end, of=0):
-        return Span.from_attributes(
-            name=kind, attributes=attributes, sequence_id=n, span_id=f"{number * 10 + n:016x}",
-            parent_id=f"{number * 10 + of:016x}" if of else None, trace_id=f"{number:032x}",
-            start_time=begin, end_time=end,
-        )  # fmt: skip
-
-    spans = [
-        span(1, "greet", {}, now - 0.5, now),
-        span(2, MODEL_CALL_SPAN, call, now - 0.4, now - 0.1, of=1),
+    said = [
+        {"role": "system", "content": "Greet the guest in one line."},
+        {"role": "user", "content": f"The guest is {name}."},
     ]
-    if not fails:
-        spans.append(span(3, AGL_ANNOTATION, reward_attributes(0.5 - member / 4), now, now, of=1))
-    return spans
+    tokens = [7, 8, 9, 10] if member else [5, 6]
+    logprobs = [-0.25 * n for n in range(1, len(tokens) + 1)]
+    sampled = (list(range(20, 40)), tokens, logprobs)
+    answer = "Good evening to you" if member else "Hi!"
+    call = call_of(said, answer, *sampled, **{Key.REQUEST_MODEL.value: "tiny"})
+    root = Span.from_attributes(name="greet", attributes={})
+    now = clock.now()
+    spans = [(root, now - 0.5, now), (call, now - 0.4, now - 0.1)]
+    spans += [] if fails else [(reward_span(0.5 - member / 4), now, now)]
+
+    def placed(n: int, span: Span, begin: float, end: float) -> Span:
+        ids = {"sequence_id": n, "span_id": f"{number * 10 + n:016x}", "trace_id": f"{number:032x}"}
+        parent = f"{number * 10 + 1:016x}" if n > 1 else None
+        times = {"start_time": begin, "end_time": end}
+        return span.model_copy(update={**ids, "parent_id": parent, **times})
+
+    return [placed(n, *one) for n, one in enumerate(spans, 1)]

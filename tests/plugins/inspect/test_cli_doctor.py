@@ -202,6 +202,32 @@ class Breaks(agl.Algorithm):
 async def flat(task, llm: agl.LLM) -> float:
     await ask(llm, task["q"])
     return 0.5
+
+TOLD = []
+
+class Watches(agl.Hook):
+    def on_run_start(self, algorithm):
+        TOLD.append("run start")
+
+    def on_run_end(self, error):
+        TOLD.append("run end")
+
+    async def on_rollout_end(self, *, agent, runner, rollout, spans):
+        TOLD.append("rollout end")
+
+class Marked:
+    @agl.hookimpl(specname="on_attempt_end")
+    def after(self, attempt):
+        TOLD.append("attempt end")
+
+    @agl.hookimpl(specname="on_run_end")
+    def at_the_end(self, error):
+        TOLD.append("run end")
+
+class OnlyRuns:
+    @agl.hookimpl
+    def on_run_start(self, algorithm):
+        TOLD.append("run start")
 """
 
 
@@ -458,3 +484,10 @@ def test_doctor_without_a_file_looks_at_the_machine(tmp_path, monkeypatch, agl):
     assert found["python"].endswith(f"({sys.executable})")
     lines = agl("doctor").out.splitlines()
     assert lines[-1] == "verdict    all packages load"
+
+
+def test_hooks_of_a_file_are_told_of_attempts_and_of_no_run(doctor):
+    """A trial is no run for the hooks of a file, and its attempts are theirs."""
+    hooks = [f"'doctor_agents:{name}'" for name in ("Watches", "Marked", "OnlyRuns")]
+    doctor("agent=takes_no_model", "algorithm=baseline", f"hooks=[{', '.join(hooks)}]")
+    assert set(sys.modules["doctor_agents"].TOLD) == {"rollout end", "attempt end"}

@@ -4,15 +4,14 @@ import aiohttp
 import pytest
 
 from agl_server.client import LightningStoreClient
-from agl_server.server import LightningStoreServer
+
+from .store_calls import serving
 
 
 @pytest.fixture
 async def server(store):
-    server = LightningStoreServer(store, port=0, open=True, max_body_bytes=100_000)
-    await server.start()
-    yield server
-    await server.stop()
+    async with serving(store, open=True, max_body_bytes=100_000) as server:
+        yield server
 
 
 @pytest.fixture

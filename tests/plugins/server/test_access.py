@@ -4,32 +4,32 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError
+from agl.types import ProxyLLM, ResourcesUpdate
+from agl_http.roles import visible
 from agl_http.server import bind
 from agl_server.server import LightningStoreServer
 
-from .store_calls import ask, get, post
+from .store_calls import ask, get, post, serving
 
 
 async def test_with_a_token_only_health_is_open(store):
-    server = LightningStoreServer(store, port=0, token="s3cret-long-enough")
-    await server.start()
-    try:
-        async with aiohttp.ClientSession(server.address) as http:
-            await get(http, "/v1/agl/health")
-            await get(http, "/health")
-            for key in (None, "Bearer wrong", "s3cret-long-enough"):
-                header = {"Authorization": key} if key else {}
-                for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
-                    await ask(http, "GET", path, headers=header, expect=401)
-                for name in ("spans", "spans/batch", "queues/rollouts/enqueue", "turn"):
-                    answer = await post(http, f"/v1/agl/{name}", {}, 401, **header)
-                    assert answer["error_type"] == "Unauthorized"
-                await post(http, "/v1/traces", expect=401, **header)
-            for key in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
-                header = {"Authorization": key}
-                await ask(http, "GET", "/v1/agl/rollouts", headers=header, expect=200)
-    finally:
-        await server.stop()
+    async with (
+        serving(store, token="s3cret-long-enough") as server,
+        aiohttp.ClientSession(server.address) as http,
+    ):
+        await get(http, "/v1/agl/health")
+        await get(http, "/health")
+        for key in (None, "Bearer wrong", "s3cret-long-enough"):
+            header = {"Authorization": key} if key else {}
+            for path in ("/v1/agl/rollouts", "/openapi.json", "/metrics", "/nowhere"):
+                await ask(http, "GET", path, headers=header, expect=401)
+            for name in ("spans", "spans/batch", "queues/rollouts/enqueue", "turn"):
+                answer = await post(http, f"/v1/agl/{name}", {}, 401, **header)
+                assert answer["error_type"] == "Unauthorized"
+            await post(http, "/v1/traces", expect=401, **header)
+        for key in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
+            header = {"Authorization": key}
+            await ask(http, "GET", "/v1/agl/rollouts", headers=header, expect=200)
 
 
 async def test_other_hosts_need_a_token(store, monkeypatch):
@@ -45,20 +45,27 @@ async def test_other_hosts_need_a_token(store, monkeypatch):
 
 async def test_only_given_origins_may_call_from_a_page(store):
     board = "https://board.example"
-    server = LightningStoreServer(store, port=0, cors_allow_origins=board, token="t" * 16)
-    await server.start()
-    try:
-        async with aiohttp.ClientSession(server.endpoint) as http:
-            preflight = {
-                "Origin": board,
-                "Access-Control-Request-Method": "POST",
-                "Access-Control-Request-Headers": "authorization",
-            }
-            async with http.options("/v1/agl/rollouts", headers=preflight) as response:
-                assert response.status == 200
-                assert response.headers["Access-Control-Allow-Origin"] == board
-            preflight["Origin"] = "https://elsewhere.example"
-            async with http.options("/v1/agl/rollouts", headers=preflight) as response:
-                assert "Access-Control-Allow-Origin" not in response.headers
-    finally:
-        await server.stop()
+    async with (
+        serving(store, cors_allow_origins=board, token="t" * 16) as server,
+        aiohttp.ClientSession(server.endpoint) as http,
+    ):
+        preflight = {
+            "Origin": board,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization",
+        }
+        async with http.options("/v1/agl/rollouts", headers=preflight) as response:
+            assert response.status == 200
+            assert response.headers["Access-Control-Allow-Origin"] == board
+        preflight["Origin"] = "https://elsewhere.example"
+        async with http.options("/v1/agl/rollouts", headers=preflight) as response:
+            assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_a_model_at_a_gateway_is_seen_without_its_key():
+    model = ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="m", api_key="k", asks_for_token=True)
+    times = {"create_time": 1.0, "update_time": 1.0}
+    update = ResourcesUpdate(resources_id="rs-1", version=1, resources={"llm": model}, **times)
+    seen = visible(update).resources["llm"]
+    assert isinstance(seen, ProxyLLM)
+    assert (seen.model, seen.api_key, seen.asks_for_token) == ("m", "***", True)

@@ -25,15 +25,27 @@ from agl_http.server import bind
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 
+from .store_calls import serving
 from .test_server import forked, needs_fork
 
 
 @pytest.fixture
-async def server():
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True)
-    await server.start()
-    yield server
-    await server.close()
+def store():
+    return InMemoryLightningStore()
+
+
+@pytest.fixture
+async def link(server):
+    async with Link(server.endpoint) as link:
+        yield link
+
+
+@pytest.fixture
+async def linked(link):
+    """A client of the server behind the link."""
+    client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01, 0.01))
+    yield client
+    await client.close()
 
 
 class Link:
@@ -142,21 +154,16 @@ async def test_errors_come_back_as_themselves(client):
 
 async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, token="s3cret-long-enough")
-    await server.start()
-    without = LightningStoreClient(server.address)
-    by_argument = LightningStoreClient(server.address, token="s3cret-long-enough")
-    by_address = LightningStoreClient(server.endpoint)
-    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
-    by_environment = LightningStoreClient(server.address)
-    try:
+    async with serving(token="s3cret-long-enough") as server:
+        without = LightningStoreClient(server.address)
+        clients = [LightningStoreClient(server.address, token="s3cret-long-enough")]
+        clients.append(LightningStoreClient(server.endpoint))
+        monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
+        clients.append(LightningStoreClient(server.address))
         with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
             await without.statistics()
-        assert await by_argument.statistics()
-        assert await by_environment.statistics()
-        assert await by_address.statistics()
-    finally:
-        for each in (without, by_argument, by_address, by_environment, server):
+        assert all([await each.statistics() for each in clients])
+        for each in (without, *clients):
             await each.close()
 
 
@@ -169,17 +176,14 @@ def test_what_is_no_address_is_refused(address):
 # --- waiting
 
 
-async def test_a_wait_for_work_is_one_request(server):
-    async with Link(server.endpoint) as link:
-        client = LightningStoreClient(link.url)
-        waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=60))
-        await asyncio.sleep(0.5)
-        begin = time.monotonic()
-        rollout = await server.enqueue_rollout(1)
-        assert (await waiting).rollout_id == rollout.rollout_id
-        assert time.monotonic() - begin < 30
-        assert len(link.requests) == 1
-        await client.close()
+async def test_a_wait_for_work_is_one_request(server, link, linked):
+    waiting = asyncio.create_task(linked.dequeue_rollout("w", wait_seconds=60))
+    await asyncio.sleep(0.5)
+    begin = time.monotonic()
+    rollout = await server.enqueue_rollout(1)
+    assert (await waiting).rollout_id == rollout.rollout_id
+    assert time.monotonic() - begin < 30
+    assert len(link.requests) == 1
 
 
 async def test_waits_longer_than_one_request_go_on(client, server, monkeypatch):
@@ -202,61 +206,54 @@ async def test_a_cancelled_wait_takes_no_work(client, server):
     assert (await server.dequeue_rollout("other")).attempt.sequence_id == 1
 
 
-async def test_a_claim_whose_answer_nobody_took_is_given_back(server):
-    async with Link(server.endpoint) as link:
-        client = LightningStoreClient(link.url)
-        await client.statistics()
-        waiting = asyncio.create_task(client.dequeue_rollout("w", wait_seconds=20))
-        await asyncio.sleep(0.2)
-        link.held = asyncio.Event()
-        link.answered.clear()
-        rollout = await server.enqueue_rollout(1)
-        await link.answered.wait()
-        assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "preparing"
-        # The answer is on its way, and is not taken any more.
-        waiting.cancel()
-        link.held.set()
-        link.held = None
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "requeuing"
-        await client.close()
+async def test_a_claim_whose_answer_nobody_took_is_given_back(server, link, linked):
+    await linked.statistics()
+    waiting = asyncio.create_task(linked.dequeue_rollout("w", wait_seconds=20))
+    await asyncio.sleep(0.2)
+    link.held = asyncio.Event()
+    link.answered.clear()
+    rollout = await server.enqueue_rollout(1)
+    await link.answered.wait()
+    assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "preparing"
+    # The answer is on its way, and is not taken any more.
+    waiting.cancel()
+    link.held.set()
+    link.held = None
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "requeuing"
 
 
 # --- connections that break
 
 
-async def test_what_lost_its_answer_is_done_once(server):
-    async with Link(server.endpoint) as link:
-        client = LightningStoreClient(link.url, retry_delays=(0.01, 0.01, 0.01))
+async def test_what_lost_its_answer_is_done_once(server, link, linked):
+    link.lose = once("enqueue")
+    rollout = await linked.enqueue_rollout(1)
+    assert (await server.statistics())["total_rollouts"] == 1
 
-        link.lose = once("enqueue")
-        rollout = await client.enqueue_rollout(1)
-        assert (await server.statistics())["total_rollouts"] == 1
+    link.lose = once("dequeue")
+    claimed = await linked.dequeue_rollout("w")
+    assert claimed.rollout_id == rollout.rollout_id
+    assert (await server.statistics())["total_attempts"] == 1
 
-        link.lose = once("dequeue")
-        claimed = await client.dequeue_rollout("w")
-        assert claimed.rollout_id == rollout.rollout_id
-        assert (await server.statistics())["total_attempts"] == 1
+    link.lose = once("spans/batch")
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
+    added = await linked.add_many_spans(spans)
+    assert [span.sequence_id for span in added] == [1, 2, 3]
+    assert (await server.statistics())["total_spans"] == 3
 
-        link.lose = once("spans/batch")
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
-        spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
-        added = await client.add_many_spans(spans)
-        assert [span.sequence_id for span in added] == [1, 2, 3]
-        assert (await server.statistics())["total_spans"] == 3
+    link.lose = once("/attempts/")
+    await linked.update_attempt(rollout.rollout_id, "latest", status="succeeded")
 
-        link.lose = once("/attempts/")
-        await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+    link.lose = once("POST /v1/agl/resources")
+    assert (await linked.add_resources({})).version == 1
+    assert (await server.statistics())["total_resources"] == 1
 
-        link.lose = once("POST /v1/agl/resources")
-        assert (await client.add_resources({})).version == 1
-        assert (await server.statistics())["total_resources"] == 1
-
-        link.lose = once("POST /v1/agl/rollouts")
-        await client.start_rollout(2)
-        assert (await server.statistics())["total_rollouts"] == 2
-        await client.close()
+    link.lose = once("POST /v1/agl/rollouts")
+    await linked.start_rollout(2)
+    assert (await server.statistics())["total_rollouts"] == 2
 
 
 async def test_a_store_that_stays_away_is_named(client, caplog):

@@ -10,21 +10,19 @@ import agl
 from agl.runner.heartbeat import Heartbeat, Running
 from agl_http.tokens import issue_token
 
+from .store_calls import serving
+
 MANY = 1000
 
 
 @pytest.fixture
 async def runner():
-    store = agl.InMemoryLightningStore()
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x")] * MANY)
-    client = agl.LightningStoreClient(
-        server.endpoint, token=await issue_token(store, "runner"), retry_delays=()
-    )
-    yield client
-    await client.close()
-    await server.close()
+    async with serving() as server:
+        await server.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x")] * MANY)
+        token = await issue_token(server.target, "runner")
+        client = agl.LightningStoreClient(server.endpoint, token=token, retry_delays=())
+        yield client
+        await client.close()
 
 
 async def test_it_writes_spans_of_all_of_them(runner):
@@ -42,13 +40,8 @@ async def test_it_writes_spans_of_all_of_them(runner):
 async def test_it_shows_that_all_of_them_are_alive(runner):
     claimed = await runner.dequeue_many_rollouts(limit=MANY)
     call: Any = SimpleNamespace(is_coroutine=False)
-    heartbeat = Heartbeat(
-        runner,
-        "runner-1",
-        {one.attempt.attempt_id: Running(one, call) for one in claimed},
-        interval=10.0,
-        include_gpu=False,
-    )
+    running = {one.attempt.attempt_id: Running(one, call) for one in claimed}
+    heartbeat = Heartbeat(runner, "runner-1", running, interval=10.0, include_gpu=False)
     begin = time.time()
     await heartbeat.beat()
     for one in (claimed[0], claimed[-1]):

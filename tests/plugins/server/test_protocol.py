@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 import agl
 
+from .store_calls import serving
+
 ENQUEUE, BODY = "/v1/agl/queues/rollouts/enqueue", b'{"rollouts": [{"input": "a task"}]}'
 
 
@@ -26,11 +28,8 @@ async def in_pieces(request: Request) -> StreamingResponse:
 @pytest.fixture
 async def server():
     routes = [Route("/split", split_header), Route("/pieces", in_pieces)]
-    given = {"port": 0, "open": True, "max_body_bytes": 1000, "extra_routes": routes}
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), **given)
-    await server.start()
-    yield server
-    await server.close()
+    async with serving(open=True, max_body_bytes=1000, extra_routes=routes) as server:
+        yield server
 
 
 def request_of(body: bytes, *headers: str, length: bool = True) -> bytes:
