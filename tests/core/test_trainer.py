@@ -112,13 +112,9 @@ def test_crashed_runner_ends_the_run(main_thread):
         async def iter(self, *, event: Any = None) -> None:
             raise OSError("no such device")
 
-    trainer = agl.Trainer(
-        algorithm="baseline",
-        strategy=shm(main_thread=main_thread),
-        runner=lambda: Broken(agl.OtelTracer()),
-    )
+    parts = {"strategy": shm(main_thread=main_thread), "runner": lambda: Broken(agl.OtelTracer())}
     with pytest.raises(RunnerCrashError, match="no such device"):
-        trainer.fit(tenth, [1, 2, 3])
+        agl.Trainer(algorithm="baseline", **parts).fit(tenth, [1, 2, 3])
 
 
 def test_initial_resources_reach_the_agent():
@@ -129,11 +125,8 @@ def test_initial_resources_reach_the_agent():
         got.append(prompt_template.format(question=task))
         return 1.0
 
-    trainer = agl.Trainer(
-        strategy=shm(),
-        initial_resources={"main": agl.PromptTemplate(template="Q: {question}", engine="f-string")},
-    )
-    trainer.dev(agent, ["why?"])
+    prompt = agl.PromptTemplate(template="Q: {question}", engine="f-string")
+    agl.Trainer(strategy=shm(), initial_resources={"main": prompt}).dev(agent, ["why?"])
     assert got == ["Q: why?"]
 
 
@@ -167,31 +160,24 @@ def test_baseline_refuses_senseless_options(options, message):
 
 
 def test_strategy_forms_of_the_guides():
-    algorithm = agl.Baseline()
-    assert agl.Trainer(algorithm=algorithm, n_runners=1, strategy="shm").n_runners == 1
+    assert agl.Trainer(n_runners=1, strategy="shm").n_runners == 1
     options = {"type": "shm", "n_runners": 8, "main_thread": "algorithm"}
-    assert agl.Trainer(algorithm=algorithm, strategy=options).n_runners == 8
+    assert agl.Trainer(strategy=options).n_runners == 8
     strategy = agl.SharedMemoryExecutionStrategy(main_thread="algorithm", n_runners=4)
-    assert agl.Trainer(algorithm=algorithm, strategy=strategy).strategy is strategy
-    served = agl.Trainer(
-        algorithm=algorithm, n_runners=8, strategy={"type": "cs", "server_port": 9999}
-    ).strategy
-    assert isinstance(served, agl.ClientServerExecutionStrategy)
-    assert (served.n_runners, served.server_port) == (8, 9999)
-    default = agl.Trainer(algorithm=algorithm, n_runners=8).strategy
-    assert isinstance(default, agl.ClientServerExecutionStrategy)
-    assert (default.n_runners, default.server_port) == (8, 0)
+    assert agl.Trainer(strategy=strategy).strategy is strategy
+    for given, port in (({"strategy": {"type": "cs", "server_port": 9999}}, 9999), ({}, 0)):
+        served = agl.Trainer(n_runners=8, **given).strategy
+        assert isinstance(served, agl.ClientServerExecutionStrategy)
+        assert (served.n_runners, served.server_port) == (8, port)
 
 
 def test_environment_reaches_the_strategy(monkeypatch):
     monkeypatch.setenv("AGL_SERVER_PORT", "10000")
     monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    strategy = agl.Trainer(algorithm=agl.Baseline(), n_runners=8, strategy="cs").strategy
-    assert isinstance(strategy, agl.ClientServerExecutionStrategy)
-    assert strategy.server_port == 10000
-    assert strategy.role == "algorithm"
-    assert strategy.managed_store is False
+    strategy = agl.Trainer(strategy="cs").strategy
+    found = strategy.server_port, strategy.role, strategy.managed_store
+    assert found == (10000, "algorithm", False)
 
 
 def test_names_of_0_3_are_taken_beside_ours():
@@ -247,8 +233,6 @@ def test_algorithm_reads_what_was_recorded_with_the_adapter_of_the_trainer():
 def test_wrong_requests_are_refused_before_anything_starts():
     with pytest.raises(UnknownComponentError, match=r"unknown strategy 'smh'.*Did you mean 'shm'"):
         agl.Trainer(strategy="smh")
-    with pytest.raises(ConfigError, match="n_runners must be at least 1; got 0"):
-        agl.Trainer(n_runners=0)
     with pytest.raises(ConfigError, match=r"Decorate your function with @agl\.rollout"):
         agl.Trainer(strategy="shm").dev(lambda task: 1.0)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="main_process='runner': n_runners must be at most 1"):
@@ -258,9 +242,11 @@ def test_wrong_requests_are_refused_before_anything_starts():
 @pytest.mark.parametrize("name", ["n_runners", "max_rollouts", "concurrency"])
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("8", "whole number; got '8'"), (2.5, "whole number; got 2.5"), (True, "got True"),
-     (0, "at least 1; got 0")],
-)  # fmt: skip
+    [
+        *(("8", "whole number; got '8'"), (2.5, "whole number; got 2.5"), (True, "got True")),
+        (0, "at least 1; got 0"),
+    ],
+)
 def test_what_is_no_count_is_refused(name, value, said):
     with pytest.raises(ConfigError, match=f"Trainer: {name} must be .*{said}"):
         agl.Trainer(strategy="shm", **{name: value})
@@ -287,8 +273,7 @@ def test_adapter_that_selects_others_than_the_agent_says_is_refused():
             return 1.0
 
     def fit(adapter: Selecting) -> None:
-        trainer = agl.Trainer(algorithm="baseline", strategy=shm(), adapter=adapter)
-        trainer.fit(Two(trained_agents="write"), [1])
+        agl.Trainer(strategy=shm(), adapter=adapter).dev(Two(trained_agents="write"), [1])
 
     with pytest.raises(ConfigError, match=r"trained_agents='write'.*Selecting.*agent_match=None"):
         fit(Selecting())
@@ -362,10 +347,9 @@ def test_setters_that_an_algorithm_overrides_are_called():
 
     algorithm, resources = Keeps(), {"p": agl.PromptTemplate(template="x")}
     trainer = agl.Trainer(algorithm=algorithm, strategy="shm", initial_resources=resources)
-    trainer.fit(agl.rollout(lambda task: 1.0), [])
-    assert algorithm.kept_trainer is trainer
-    assert algorithm.kept_resources == resources
-    assert algorithm.kept_proxy is None
+    trainer.fit(tenth, [])
+    kept = algorithm.kept_trainer, algorithm.kept_resources, algorithm.kept_proxy
+    assert kept == (trainer, resources, None)
 
 
 def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours():
@@ -384,7 +368,7 @@ def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours():
 
     resources = {"p": agl.PromptTemplate(template="x")}
     trainer = agl.Trainer(algorithm=Own(), strategy="shm", initial_resources=resources)
-    trainer.fit(agl.rollout(lambda task: 1.0), [])
+    trainer.fit(tenth, [])
     assert Own.seen == ["mine"]
 
 
@@ -401,9 +385,8 @@ def test_what_is_no_resource_is_refused_by_name(resources, said):
 
 
 def test_part_of_an_argument_is_answered_with_the_whole():
-    arguments: dict[str, Any] = {"resources": {}}
     with pytest.raises(ConfigError, match=r"'resources'. Did you mean 'initial_resources'\?"):
-        agl.Trainer(**arguments)
+        agl.Trainer(resources={})
 
 
 def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(monkeypatch):
@@ -412,17 +395,11 @@ def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(monkeypatc
         registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.kind != "recorder")
     )
     store = agl.InMemoryLightningStore()
-    result = agl.Trainer(strategy="shm", store=store).dev(without_runs, [1, 2])
+    result = agl.Trainer(strategy="shm", store=store).dev(tenth, [1, 2])
     assert (result.rollouts, result.warnings) == (None, [NO_RECORD])
-    rollouts = asyncio.run(store.query_rollouts())
-    assert [rollout.status for rollout in rollouts] == ["succeeded"] * 2
+    assert [one.status for one in asyncio.run(store.query_rollouts())] == ["succeeded"] * 2
     with pytest.raises(MissingPluginError, match="recorder 'runs' lives in agl-runs"):
         agl.Trainer(run="a", strategy="shm")
-
-
-@agl.rollout
-def without_runs(task: int) -> float:
-    return 1.0
 
 
 @pytest.mark.parametrize(

@@ -19,24 +19,20 @@ class Point:
     x: int
 
 
-def test_nested_data_gets_dotted_keys():
-    nested = {"a": {"b": {"c": 1}}, "d": [1, 2], "e": [1, "x"], "f": [{"g": True}], "h": []}
-    assert to_attributes(nested) == {
-        "a.b.c": 1,
-        "d": [1, 2],
-        "e.0": 1,
-        "e.1": "x",
-        "f.0.g": True,
-        "h": [],
-    }
+NESTED = {"a": {"b": {"c": 1}}, "d": [1, 2], "e": [1, "x"], "f": [{"g": True}], "h": []}
+FLAT = {"a.b.c": 1, "d": [1, 2], "e.0": 1, "e.1": "x", "f.0.g": True, "h": []}
 
 
-def test_prefix_stands_before_every_key():
-    assert to_attributes({"a": 1, "b": {"c": 2}}, prefix="p.q") == {"p.q.a": 1, "p.q.b.c": 2}
-
-
-def test_lists_of_bools_and_ints_are_not_of_one_type():
-    assert to_attributes({"a": [True, 1]}) == {"a.0": True, "a.1": 1}
+@pytest.mark.parametrize(
+    ("nested", "options", "flat"),
+    [
+        (NESTED, {}, FLAT),
+        ({"a": 1, "b": {"c": 2}}, {"prefix": "p.q"}, {"p.q.a": 1, "p.q.b.c": 2}),
+        ({"a": [True, 1]}, {}, {"a.0": True, "a.1": 1}),  # not of one type
+    ],
+)
+def test_nested_data_gets_dotted_keys(nested, options, flat):
+    assert to_attributes(nested, **options) == flat
 
 
 def test_two_values_under_one_key_are_refused():

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.interpreter import python
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [
@@ -42,45 +42,14 @@ PROGRAM = "bwrap"
 """What a block may need that is no distribution."""
 KNOWN_NEEDS = {
     PROGRAM,
-    "agent-framework-core",
-    "agent-framework-openai",
-    "agl-adapters",
-    "agl-agentlightning",
-    "agl-apo",
-    "agl-azure",
-    "agl-bestprompt",
-    "agl-gateway",
-    "agl-inspect",
-    "agl-metrics",
-    "agl-sandbox",
-    "agl-tinker",
-    "agl-torch",
-    "agl-tracers",
-    "agl-trackers",
-    "agl-ui",
-    "agl-unsloth",
-    "agl-verl",
-    "anthropic",
-    "autogen-agentchat",
-    "autogen-ext",
-    "claude-agent-sdk",
-    "crewai",
-    "langchain",
-    "langchain-openai",
-    "litellm",
-    "mlflow",
-    "openai",
-    "openai-agents",
-    "opentelemetry-exporter-otlp-proto-http",
-    "opentelemetry-util-genai",
-    "prometheus-client",
-    "pydantic-ai-slim",
-    "pytest",
-    "smolagents",
-    "tensorboardX",
-    "vllm",
-    "trackio",
-    "wandb",
+    *("agent-framework-core", "agent-framework-openai", "agl-adapters", "agl-agentlightning"),
+    *("agl-apo", "agl-azure", "agl-bestprompt", "agl-gateway", "agl-inspect", "agl-metrics"),
+    *("agl-sandbox", "agl-tinker", "agl-torch", "agl-tracers", "agl-trackers", "agl-ui"),
+    *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext"),
+    *("claude-agent-sdk", "crewai", "langchain", "langchain-openai", "litellm", "mlflow"),
+    *("openai", "openai-agents", "opentelemetry-exporter-otlp-proto-http"),
+    *("opentelemetry-util-genai", "prometheus-client", "pydantic-ai-slim", "pytest"),
+    *("smolagents", "tensorboardX", "vllm", "trackio", "wandb"),
 }
 STUB_AGENT = "import agl\n\n@agl.rollout\ndef agent(task, llm=None) -> float:\n    return 1.0\n"
 
@@ -99,11 +68,11 @@ class Block:
     page: Path
     line: int
     language: str
+    source: str
     needs: str | None
     file: str | None
     continues: bool
     nightly: bool
-    source: str
 
     @property
     def name(self) -> str:
@@ -120,18 +89,10 @@ def blocks_of(page: Path, text: str) -> list[Block]:
         line = text[: match.start()].count("\n") + 1
         unknown = {*settings, *words} - {"needs", "file", "continues", "nightly"}
         assert not unknown, f"{page}:{line}: a fence cannot say {unknown}"
-        found.append(
-            Block(
-                page=page,
-                line=line,
-                language=language,
-                needs=settings.get("needs"),
-                file=settings.get("file"),
-                continues="continues" in words,
-                nightly="nightly" in words,
-                source=re.sub(f"^{indent}", "", source, flags=re.M),
-            )
-        )
+        marks = {name: name in words for name in ("continues", "nightly")}
+        given = {name: settings.get(name) for name in ("needs", "file")}
+        source = re.sub(f"^{indent}", "", source, flags=re.M)
+        found.append(Block(page, line, language, source, **given, **marks))
     return found
 
 
@@ -182,14 +143,8 @@ def run_python(source: str, folder: Path, page_blocks: list[Block]) -> None:
     script = folder / "example.py"
     script.write_text(source)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script],
-        cwd=folder,
-        env={**environment, "AGL_STRICT_PLUGINS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+    environment["AGL_STRICT_PLUGINS"] = "1"
+    done = python("-W", "error", script, cwd=folder, env=environment, timeout=250)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     expected = re.findall(r"^ *#> ?(.*)$", source, re.M)
     if expected:
@@ -248,14 +203,9 @@ def test_yaml_block_is_a_valid_configuration(block, tmp_path, monkeypatch, modul
 )
 def test_configuration_file_of_a_page_runs_with_the_other_files(block, tmp_path):
     write_files(tmp_path, [b for b in BLOCKS if b.page == block.page])
-    command = [sys.executable, "-W", "error", "-c", "from agl.cli import main; main()"]
-    done = subprocess.run(
-        [*command, "dev", str(block.file), "strategy=shm"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+    code = "from agl.cli import main; main()"
+    words = ("-W", "error", "-c", code, "dev", block.file, "strategy=shm")
+    done = python(*words, cwd=tmp_path, timeout=250)
     assert done.returncode == 0, done.stderr
 
 
@@ -364,12 +314,8 @@ def test_fences_are_read():
         "\n- item\n\n  ```yaml\n  a: 1\n  ```\n"
     )
     first, second = blocks_of(REPOSITORY / "README.md", text)
-    assert (first.line, first.language, first.needs, first.continues) == (
-        3,
-        "python",
-        "agl-apo",
-        True,
-    )
+    read = (first.line, first.language, first.needs, first.continues)
+    assert read == (3, "python", "agl-apo", True)
     assert (second.language, second.source) == ("yaml", "a: 1\n")
     with pytest.raises(AssertionError, match="skip"):
         blocks_of(REPOSITORY / "README.md", "```python skip\n```\n")

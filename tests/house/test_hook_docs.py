@@ -2,11 +2,10 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 from agl.plugins import hookspecs
 from agl.plugins.hooks import HookManager
@@ -57,7 +56,7 @@ def test_example_of_the_page_runs_and_prints_what_it_says(hook):
     assert f"def {hook}(" in example
     expected = re.findall(r"^#> (.*)$", example, re.MULTILINE)
     assert expected
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+    done = python("-c", example)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == expected
 

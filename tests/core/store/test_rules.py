@@ -62,22 +62,20 @@ def test_ended_rollouts_go_nowhere():
     assert all(not rules.ROLLOUT_NEXT[status] for status in rules.ENDED)
 
 
-def test_message_of_a_final_status():
-    with pytest.raises(InvalidTransitionError) as caught:
-        rules.move_rollout(rollout("succeeded"), "running", 9.0)
-    assert str(caught.value) == (
-        "rollout 'ro-1': cannot go from 'succeeded' to 'running'; 'succeeded' is final"
-    )
-
-
-def test_message_of_an_unknown_status_lists_the_known():
-    with pytest.raises(InvalidTransitionError, match="unknown status 'done'; expected one of"):
-        rules.move_rollout(rollout(), "done", 9.0)
-
-
-def test_running_by_hand_says_what_to_use():
-    with pytest.raises(InvalidTransitionError, match="use start_attempt or update_attempt"):
-        rules.move_rollout_by_hand(rollout("preparing"), "running", 9.0)
+@pytest.mark.parametrize(
+    ("move", "old", "new", "said"),
+    [
+        (
+            *(rules.move_rollout, "succeeded", "running"),
+            "^rollout 'ro-1': cannot go from 'succeeded' to 'running'; 'succeeded' is final$",
+        ),
+        (rules.move_rollout, "running", "done", "unknown status 'done'; expected one of"),
+        (rules.move_rollout_by_hand, "preparing", "running", "use start_attempt or update_att"),
+    ],
+)
+def test_what_is_refused_says_why(move, old, new, said):
+    with pytest.raises(InvalidTransitionError, match=said):
+        move(rollout(old), new, 9.0)
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])

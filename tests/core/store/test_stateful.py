@@ -182,12 +182,8 @@ class StoreMachine(RuleBasedStateMachine):
         rollout_id, attempt = self.pick(number)
         if attempt is None:
             return
-        made = Span.from_attributes(
-            attributes=reward,
-            rollout_id=rollout_id,
-            attempt_id=attempt.attempt_id,
-            span_id=f"{span:016x}",
-        )
+        ids = {"rollout_id": rollout_id, "attempt_id": attempt.attempt_id}
+        made = Span.from_attributes(attributes=reward, span_id=f"{span:016x}", **ids)
         made = made.model_copy(update={"writer": writer})
         added = self.run(self.store.add_span(made))
         assert (added is None) == (made.span_id in attempt.spans)

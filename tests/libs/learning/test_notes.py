@@ -1,10 +1,9 @@
 """What a killed run finds again: whole notes, records of what it collected, nothing else."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl_learning.reports.json_lines import write_lines
@@ -50,8 +49,7 @@ def test_a_note_is_on_the_disk_when_append_returns(tmp_path):
         "Notes(Path(sys.argv[1])).append('job', version=1)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
-    assert done.returncode == -9
+    assert python("-c", program, tmp_path).returncode == -9
     assert Notes(tmp_path).last("job") == {"event": "job", "version": 1}
 
 

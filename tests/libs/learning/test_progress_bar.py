@@ -1,7 +1,6 @@
 """Bars are drawn where a terminal is, beneath the log, and nothing is where none is."""
 
-import subprocess
-import sys
+from tests.interpreter import python
 
 from agl_learning.reports.progress_bar import Bar, working
 
@@ -17,16 +16,13 @@ with Bar("grpo", 4, reward="") as bar, Bar("apo", None), working("loading"):
 
 
 def drawn(**env: str) -> str:
-    command = [sys.executable, "-c", DRAW]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+    return python("-c", DRAW, env=env, check=True).stderr
 
 
 def test_bar_on_a_terminal_shows_how_much_is_done_and_the_time_left():
     shown = drawn(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm", COLUMNS="80")
-    assert "grpo" in shown
-    assert "3/4" in shown
-    assert "reward 0.5" in shown
-    assert "a line of the log\n" in shown
+    for words in ("grpo", "3/4", "reward 0.5", "a line of the log\n"):
+        assert words in shown
 
 
 def test_nothing_but_the_log_is_written_without_a_terminal():

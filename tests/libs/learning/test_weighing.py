@@ -1,12 +1,12 @@
 """What each call counts by each estimator, and which options are refused; by hand."""
 
 import math
-import subprocess
 import sys
 import types
 from dataclasses import replace
 
 import pytest
+from tests.interpreter import python
 
 import agl_learning
 from agl.errors import ConfigError
@@ -337,5 +337,5 @@ try:
 except ConfigError as error:
     print(error)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = python("-c", code, check=True)
     assert run.stdout.startswith("Mine: estimator 'rloo' needs torch, which is not installed.")

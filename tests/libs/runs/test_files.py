@@ -1,7 +1,6 @@
 """Files that a full disk or a kill leaves as they were."""
 
-import subprocess
-import sys
+from tests.interpreter import python
 
 FULL = """
 import resource, signal, sys
@@ -20,8 +19,7 @@ except OSError as error:
 def on_a_full_disk(act, setup=""):
     """What the system says to a statement that writes more than 4 bytes."""
     code = FULL.format(act=act, setup=setup)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout
+    return python("-c", code, check=True).stdout
 
 
 def test_a_whole_file_is_as_it_was_where_the_new_one_does_not_fit(tmp_path):

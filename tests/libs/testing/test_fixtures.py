@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 from agl_testing import adapter_contract, gateway_contract, store_contract, strategy_contract
 
@@ -34,7 +33,7 @@ import sys, agl_testing.fixtures
 heavy = {"pydantic", "pluggy", "aiohttp", "fastapi", "agl.plugins.hooks", "agl.store"}
 print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     # pytest itself brings pluggy.
     assert done.stdout.split() == ["['pluggy']"]
 
@@ -48,12 +47,7 @@ def test_tracer_contract_runs_without_options_of_pytest(tmp_path):
         "    return agl.OtelTracer()\n"
     )
     options = ("-q", "-c", "/dev/null", "-p", "no:cacheprovider", "-k", "emitters or own_task")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_mine.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "pytest", *options, "test_mine.py", cwd=tmp_path)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -65,6 +59,9 @@ ON_THE_PAGE = next(
 )
 
 
+MY_STRATEGY = "class MyStrategy(agl.SharedMemoryExecutionStrategy): pass"
+
+
 @pytest.mark.parametrize(
     ("written", "mine", "some"),
     [
@@ -72,11 +69,7 @@ ON_THE_PAGE = next(
         (store_contract.__doc__, "class MyStore(agl.SqliteLightningStore): pass", "empty_dequeue"),
         (adapter_contract.__doc__, "from agl_adapters import TraceToRows as MyAdapter", "changed"),
         (gateway_contract.__doc__, "from agl_gateway import LLMProxy as MyGateway", "tokens"),
-        (
-            strategy_contract.__doc__,
-            "class MyStrategy(agl.SharedMemoryExecutionStrategy): pass",
-            "raises",
-        ),
+        (strategy_contract.__doc__, MY_STRATEGY, "raises"),
     ],
     ids=["page", "store", "adapter", "gateway", "strategy"],
 )
@@ -87,11 +80,6 @@ def test_suite_runs_in_the_project_of_an_author_as_it_is_documented(tmp_path, wr
         pytest.importorskip(module)
     code = [line[4:] for line in written.splitlines() if line.startswith("    ") or not line]
     (tmp_path / "test_mine.py").write_text("\n".join(["import agl", mine, *code]))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", some],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", some, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " skipped" not in done.stdout
