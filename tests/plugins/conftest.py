@@ -87,3 +87,14 @@ async def end(process):
     """Wait until a process has done its work."""
     _, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
+
+
+async def everything_written(store, folder):
+    """The texts of a run's files, and of what its store has."""
+    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    found = [*(await store.query_resources()).items, *(await store.query_rollouts()).items]
+    for rollout in await store.query_rollouts():
+        found += await store.query_spans(rollout.rollout_id)
+    texts += [one.model_dump_json() for one in found]
+    assert sum(map(len, texts)) > 10_000
+    return texts

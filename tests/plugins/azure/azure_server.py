@@ -29,6 +29,7 @@ ACCOUNT = (
     "/subscriptions/sub-1/resourceGroups/group-1/providers/Microsoft.CognitiveServices"
     "/accounts/acme"
 )
+DENIED = "Access denied due to invalid subscription key or wrong API endpoint."
 STEPS = ("pending", "running")
 """A job shows these states before its last, one per look."""
 
@@ -112,11 +113,8 @@ class Azure:
             Route(ACCOUNT + "/deployments/{name}", self.get_deployment),
             Route(ACCOUNT + "/deployments/{name}", self.delete_deployment, methods=["DELETE"]),
         ]
-        return Starlette(
-            routes=[
-                Route(one.path, self.guarded(one.endpoint), methods=one.methods) for one in routes
-            ]
-        )
+        guarded = [Route(r.path, self.guarded(r.endpoint), methods=r.methods) for r in routes]
+        return Starlette(routes=guarded)
 
     def guarded(self, handler: Any) -> Any:
         async def answer(request: Request) -> Response:
@@ -126,17 +124,10 @@ class Azure:
             allowed = {self.token} if is_arm else {self.key, self.token}
             if (request.headers.get("api-key") or sent) not in allowed:
                 if is_arm:
-                    return refuse(
-                        401, "ExpiredAuthenticationToken", "The access token has expired."
-                    )
+                    said = "The access token has expired."
+                    return refuse(401, "ExpiredAuthenticationToken", said)
                 said = f" ({request.headers.get('api-key')})" if self.echo_key else ""
-                return refuse(
-                    401,
-                    "401",
-                    "Access denied due to invalid subscription key or wrong API endpoint. Make "
-                    "sure to provide a valid key for an active subscription and use a correct "
-                    f"regional API endpoint for your resource.{said}",
-                )
+                return refuse(401, "401", f"{DENIED}{said}")
             if "/openai/v1/" not in request.url.path and "api-version" not in request.query_params:
                 return refuse(404, "404", "Resource not found")
             if self.busy:
@@ -157,15 +148,9 @@ class Azure:
         name, content = named["file"].get_filename(), named["file"].get_payload(decode=True)
         self.uploads += 1
         file_id = f"file-{self.uploads:032x}"
-        self.files[file_id] = {
-            "id": file_id,
-            "object": "file",
-            "purpose": "fine-tune",
-            "filename": name,
-            "bytes": len(content),
-            "created_at": 1646126127,
-            "status": "pending",
-        }
+        about = {"id": file_id, "object": "file", "purpose": "fine-tune", "filename": name}
+        made = {"bytes": len(content), "created_at": 1646126127, "status": "pending"}
+        self.files[file_id] = {**about, **made}
         self.contents[file_id] = [json.loads(line) for line in content.splitlines()]
         for line in self.contents[file_id]:
             for message in line["messages"]:
@@ -198,29 +183,17 @@ class Azure:
         body = await request.json()
         file = self.files.get(body["training_file"])
         if not self.region_trains:
-            return refuse(
-                400,
-                "invalidPayload",
-                "The specified base model does not support fine-tuning in this region.",
-            )
+            said = "The specified base model does not support fine-tuning in this region."
+            return refuse(400, "invalidPayload", said)
         if body["model"] not in self.models:
             return refuse(404, "notFound", f"The model {body['model']} was not found.")
         if file is None or file["status"] != "processed":
             return refuse(400, "invalidPayload", "The training file is not processed.")
         job_id = f"ftjob-{len(self.jobs):032x}"
-        self.jobs[job_id] = {
-            "id": job_id,
-            "object": "fine_tuning.job",
-            "created_at": 1646126127,
-            "model": body["model"],
-            "training_file": body["training_file"],
-            "hyperparameters": body["hyperparameters"],
-            "suffix": body.get("suffix"),
-            "seed": body.get("seed"),
-            "organization_id": "",
-            "result_files": [],
-            "status": "pending",
-        }
+        asked = ("model", "training_file", "hyperparameters", "suffix", "seed")
+        about = {"id": job_id, "object": "fine_tuning.job", "created_at": 1646126127}
+        made = {"organization_id": "", "result_files": [], "status": "pending"}
+        self.jobs[job_id] = {**about, **{name: body.get(name) for name in asked}, **made}
         if self.lose_job_answers:
             self.lose_job_answers -= 1
             return refuse(500, "internalFailure", "Internal error. Please retry.")
@@ -248,10 +221,8 @@ class Azure:
         lines = self.contents[job["training_file"]]
         error = self.fail_jobs.pop(0) if self.fail_jobs else None
         if len(lines) < self.min_examples:
-            error = {
-                "code": "invalid_n_examples",
-                "message": f"At least {self.min_examples} examples are needed.",
-            }
+            said = f"At least {self.min_examples} examples are needed."
+            error = {"code": "invalid_n_examples", "message": said}
         if error is not None:
             job.update(status="failed", error=error)
             return
@@ -266,41 +237,29 @@ class Azure:
         model = f"{job['model']}.ft-{job['id'][-4:]}-{job['suffix']}"
         self.models[model] = {**self.models[job["model"]], **table}
         tokens = sum(len(json.dumps(line)) // 4 for line in lines)
-        job.update(
-            status="succeeded",
-            fine_tuned_model=model,
-            finished_at=1646127311,
-            trained_tokens=tokens * job["hyperparameters"]["n_epochs"],
-        )
+        job |= {"status": "succeeded", "fine_tuned_model": model, "finished_at": 1646127311}
+        job["trained_tokens"] = tokens * job["hyperparameters"]["n_epochs"]
 
     async def events(self, request: Request) -> Response:
         job = self.jobs[request.path_params["id"]]
         messages = ["Job started.", *([job["error"]["message"]] if job.get("error") else [])]
+        kind = {"object": "fine_tuning.job.event", "level": "info", "type": "message"}
         data = [
-            {
-                "id": f"ftevent-{number}",
-                "object": "fine_tuning.job.event",
-                "created_at": 1646126127 + number,
-                "level": "info",
-                "message": message,
-                "type": "message",
-            }
-            for number, message in enumerate(messages)
+            {"id": f"ftevent-{n}", "created_at": 1646126127 + n, "message": message, **kind}
+            for n, message in enumerate(messages)
         ]
         return JSONResponse({"object": "list", "data": data[::-1], "has_more": False})
 
     # Deployments
 
     def add_deployment(self, name: str, model: str, state: str, capacity: int = 1) -> None:
+        version = {"format": "OpenAI", "version": "1"}
         self.deployments[name] = {
             "id": f"{ACCOUNT}/deployments/{name}",
             "type": "Microsoft.CognitiveServices/accounts/deployments",
             "name": name,
             "sku": {"name": "Standard", "capacity": capacity},
-            "properties": {
-                "model": {"format": "OpenAI", "name": model, "version": "1"},
-                "provisioningState": state,
-            },
+            "properties": {"model": {**version, "name": model}, "provisioningState": state},
         }
         self.most_deployments = max(self.most_deployments, len(self.deployments) - 1)
 
@@ -308,13 +267,8 @@ class Azure:
         body, name = await request.json(), request.path_params["name"]
         model, capacity = body["properties"]["model"]["name"], body["sku"]["capacity"]
         if capacity > self.quota_left:
-            return refuse(
-                400,
-                "InsufficientQuota",
-                f"This operation require {capacity} new capacity in quota Tokens Per Minute "
-                f"(thousands), which is bigger than the current available capacity "
-                f"{self.quota_left}.",
-            )
+            said = f"This operation require {capacity} new capacity in quota Tokens Per Minute."
+            return refuse(400, "InsufficientQuota", said)
         if model not in self.models:
             return refuse(400, "DeploymentModelNotSupported", f"No model {model}.")
         self.add_deployment(name, model, "Creating", capacity)
@@ -355,42 +309,24 @@ class Azure:
             return refuse(404, "DeploymentNotFound", "The API deployment does not exist.")
         question = body["messages"][-1]["content"]
         if question in self.filtered:
-            return refuse(
-                400,
-                "content_filter",
-                "The response was filtered due to the prompt triggering Azure OpenAI's content "
-                "management policy (content filter).",
+            said = (
+                "The response was filtered due to the content management policy (content filter)."
             )
+            return refuse(400, "content_filter", said)
         table = self.models[deployment["properties"]["model"]["name"]]
         known, number = table.get(question), body.get("n", 1)
         # One that is given a seed guesses the same whenever it is asked.
         chance = random.Random(body["seed"]) if "seed" in body else self.random
         answers = [json.loads(known)] * number if known else self.guess(question, number, chance)
-        limit = body.get("max_tokens")
-        return JSONResponse(
-            {
-                "id": f"chatcmpl-{self.random.getrandbits(48):x}",
-                "object": "chat.completion",
-                "created": 1646126127,
-                "model": deployment["properties"]["model"]["name"],
-                "choices": [
-                    {
-                        "index": index,
-                        # A word is a token, and the end is another.
-                        "finish_reason": "length"
-                        if limit == 1
-                        else "tool_calls"
-                        if answer.get("tool_calls")
-                        else "stop",
-                        "message": {
-                            "role": "assistant",
-                            "content": None,
-                            "refusal": None,
-                            **answer,
-                        },
-                    }
-                    for index, answer in enumerate(answers)
-                ],
-                "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
-            }
-        )
+        choices = []
+        for index, answer in enumerate(answers):
+            message = {"role": "assistant", "content": None, "refusal": None, **answer}
+            ended = "tool_calls" if answer.get("tool_calls") else "stop"
+            if body.get("max_tokens") == 1:  # a word is a token, and the end is another
+                ended = "length"
+            choices.append({"index": index, "finish_reason": ended, "message": message})
+        about = {"object": "chat.completion", "created": 1646126127, "choices": choices}
+        about["id"] = f"chatcmpl-{self.random.getrandbits(48):x}"
+        about["model"] = deployment["properties"]["model"]["name"]
+        usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+        return JSONResponse({**about, "usage": usage})

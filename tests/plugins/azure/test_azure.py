@@ -12,16 +12,10 @@ from tests.waiting import until
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
-from ..conftest import end, kill_when  # noqa: TID252
+from ..conftest import end, everything_written, kill_when  # noqa: TID252
 from .azure_server import Login
 
 TASKS = list(CAPITALS)
-
-
-def entries(algorithm, event=None):
-    text = (Path(algorithm.run_dir) / "notes.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [line for line in lines if event in (None, line["event"])]
 
 
 def posts(azure, what):
@@ -42,14 +36,10 @@ async def test_the_next_version_has_learned_from_the_best_answers(azure, sft, li
     assert summary["model"] == second["fine_tuned_model"]
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
     assert azure.files == {}
-    metrics = [
-        json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    ]
-    steps = [one for one in metrics if "train/trained_tokens" in one]
-    assert [one["train/trained_tokens"] for one in steps] == [
-        first["trained_tokens"],
-        second["trained_tokens"],
-    ]
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    key = "train/trained_tokens"
+    trained = [one[key] for one in map(json.loads, lines) if key in one]
+    assert trained == [job["trained_tokens"] for job in (first, second)]
 
 
 async def test_old_deployments_go_before_new_ones_come(azure, sft, line, caplog):
@@ -67,10 +57,8 @@ async def test_no_deployment_need_stay(azure, sft, line):
 
 async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, caplog):
     caplog.set_level(logging.INFO, "agl")
-    algorithm = await line(
-        capitals, sft(dry_run=True, epochs=2, price_per_million_tokens=25.0), TASKS
-    )
-    summary = algorithm.summary
+    stating = sft(dry_run=True, epochs=2, price_per_million_tokens=25.0)
+    summary = (await line(capitals, stating, TASKS)).summary
     assert posts(azure, "POST /openai/files") == posts(azure, "POST /openai/fine_tuning") == []
     assert list(azure.deployments) == ["base"]
     tokens = summary["trained_tokens"]
@@ -90,29 +78,34 @@ async def test_a_step_is_not_paid_for_a_second_time_to_be_compared(azure, sft, l
         await sft().replay(1)
 
 
-async def test_a_job_over_the_limit_is_not_started(azure, sft, line):
-    with pytest.raises(StoppedError, match=r"max_trained_tokens is 10 .nothing was sent; raise it"):
-        await line(capitals, sft(max_trained_tokens=10), TASKS)
-    assert posts(azure, "POST /openai/files") == []
-
-
-async def test_too_few_examples_are_refused_here(azure, sft, line):
-    with pytest.raises(AlgorithmError, match="examples, and Azure trains on 10 or more"):
-        await line(capitals, sft(keep_fraction=0.1), TASKS)
-    assert posts(azure, "POST /openai/files") == []
+@pytest.mark.parametrize(
+    ("fault", "options", "kind", "said", "sent"),
+    [
+        # Of files and jobs.
+        ("", {"max_trained_tokens": 10}, StoppedError, "is 10 .nothing was sent; raise it", (0, 0)),
+        ("", {"keep_fraction": 0.1}, AlgorithmError, "and Azure trains on 10 or more", (0, 0)),
+        ("", {"base_deployment": "bass"}, ConfigError, "'bass' in 'acme'; there are: base", (0, 0)),
+        ("unreadable_files", {}, AlgorithmError, "not read training file .*data failed", (1, 0)),
+        ("no_training", {}, ConfigError, "fine-tuning in this region.*region", (1, 1)),
+    ],
+)
+async def test_what_cannot_be_trained_is_refused(
+    azure, sft, line, fault, options, kind, said, sent
+):
+    azure.region_trains = fault != "no_training"
+    azure.unreadable_files = fault == "unreadable_files"
+    with pytest.raises(kind, match=said):
+        await line(capitals, sft(**options), TASKS)
+    asked = ("POST /openai/files", "POST /openai/fine_tuning")
+    assert tuple(len(posts(azure, what)) for what in asked) == sent
 
 
 async def test_a_job_that_fails_says_why_and_the_next_run_starts_another(azure, sft, line):
-    azure.fail_jobs = [
-        {
-            "code": "trainingDataFailedRAI",
-            "message": "The provided training data failed RAI checks for harm types: [violence].",
-        }
-    ]
-    with pytest.raises(AlgorithmError) as caught:
+    said = "The provided training data failed RAI checks for harm types: [violence]."
+    azure.fail_jobs = [{"code": "trainingDataFailedRAI", "message": said}]
+    because = r"(?s)harm types: \[violence\].*content filter refused the training data"
+    with pytest.raises(AlgorithmError, match=because):
         await line(capitals, sft(), TASKS)
-    assert "harm types: [violence]" in str(caught.value)
-    assert "content filter refused the training data" in str(caught.value)
     assert azure.files == {}
     algorithm = await line(capitals, sft(), TASKS)
     assert [job["status"] for job in azure.jobs.values()] == ["failed", "succeeded"]
@@ -215,29 +208,11 @@ async def test_an_expired_key_is_a_wrong_configuration(azure, sft, line, what):
     assert given not in str(caught.value)
 
 
-async def test_a_region_without_training_is_named(azure, sft, line):
-    azure.region_trains = False
-    with pytest.raises(ConfigError, match=r"does not support fine-tuning in this region.*region"):
-        await line(capitals, sft(), TASKS)
-    assert len(posts(azure, "POST /openai/fine_tuning")) == 1
-
-
-async def test_a_file_that_azure_cannot_read_ends_the_run(azure, sft, line):
-    azure.unreadable_files = True
-    with pytest.raises(AlgorithmError, match=r"could not read training file .*jsonl data failed"):
-        await line(capitals, sft(), TASKS)
-
-
 async def test_deployments_of_others_are_not_touched(azure, sft, line):
     azure.add_deployment("base-ft_v01", "somebody-elses", "Succeeded")
     with pytest.raises(ConfigError, match="with the model 'somebody-elses'"):
         await line(capitals, sft(keep_deployment=False), TASKS, TASKS)
     assert "base-ft_v01" in azure.deployments
-
-
-async def test_a_base_deployment_must_be_there(azure, sft, line):
-    with pytest.raises(ConfigError, match="no deployment 'bass' in 'acme'; there are: base"):
-        await line(capitals, sft(base_deployment="bass"), TASKS)
 
 
 async def test_calls_that_the_content_filter_refused_are_reported(azure, sft, line, caplog):
@@ -260,26 +235,17 @@ async def test_without_a_login_the_error_says_how_to_log_in(azure, sft, line):
 
             raise ClientAuthenticationError("nobody is logged in")
 
-    with pytest.raises(ConfigError, match=r"nobody is logged in.*'az login'"):
-        await line(capitals, sft(credential=NoLogin()), TASKS)
-    with pytest.raises(ConfigError, match=r"nobody is logged in.*'az login'"):
-        await line(capitals, sft(credential=NoLogin(), api_key=None), TASKS)
+    for options in ({}, {"api_key": None}):
+        with pytest.raises(ConfigError, match=r"nobody is logged in.*'az login'"):
+            await line(capitals, sft(credential=NoLogin(), **options), TASKS)
 
 
 async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
     caplog.set_level(logging.DEBUG, "agl")
     await line(capitals, sft(iterations=1), TASKS, TASKS)
-    store = line.store
-    texts = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    texts += [one.model_dump_json() for one in (await store.query_resources()).items]
-    for rollout in (await store.query_rollouts()).items:
-        texts.append(rollout.model_dump_json())
-        texts += [one.model_dump_json() for one in await store.query_spans(rollout.rollout_id)]
-    texts.append(caplog.text)
-    assert sum(map(len, texts)) > 10_000
-    for text in texts:
-        assert azure.key not in text
-        assert azure.token not in text
+    texts = [caplog.text, *await everything_written(line.store, tmp_path / "run")]
+    for secret in (azure.key, azure.token):
+        assert not any(secret in text for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -301,13 +267,8 @@ def test_wrong_options_are_refused(sft, options, message):
 
 @pytest.mark.slow
 async def test_a_killed_run_does_not_ask_for_a_second_job(azure, defaults, start, tmp_path):
-    given = {
-        "type": "azure-sft",
-        "token": azure.token,
-        "store": str(tmp_path / "store.db"),
-        "tasks": TASKS,
-        "options": defaults,
-    }
+    given = {"type": "azure-sft", "token": azure.token, "tasks": TASKS, "options": defaults}
+    given["store"] = str(tmp_path / "store.db")
     azure.hold_jobs = True
     await kill_when(await start(given), lambda: azure.jobs)
     asked = azure.log.count("POST /openai/v1/chat/completions")

@@ -39,17 +39,10 @@ def service():
 @pytest.fixture
 def defaults(service, tmp_path):
     """Options of a ``Tinker`` for the local service, but for the tokenizer."""
-    return {
-        "base_model": "tiny/table",
-        "api_key": service.key,
-        "base_url": service.server.url,
-        "learning_rate": 0.5,
-        "iterations": 2,
-        "rollouts_per_task": 8,
-        "max_tokens": 2,
-        "run_dir": str(tmp_path / "run"),
-        "show_progress": False,
-    }
+    places = {"api_key": service.key, "base_url": service.server.url}
+    sizes = {"learning_rate": 0.5, "iterations": 2, "rollouts_per_task": 8, "max_tokens": 2}
+    of_run = {"run_dir": str(tmp_path / "run"), "show_progress": False}
+    return {"base_model": "tiny/table", **places, **sizes, **of_run}
 
 
 @pytest.fixture

@@ -113,41 +113,28 @@ class Tinker:
         self.server = ServerThread(self.app())
 
     def app(self) -> Starlette:
-        routes = {
-            "client/config": self.config,
-            "client/dynamic_config": self.config,
-            "create_session": self.create_session,
-            "session_heartbeat": self.heartbeat,
-            "sessions/{id}/finish": self.finish,
-            "telemetry": self.take_telemetry,
-            "create_model": self.create_model,
-            "get_info": self.info,
-            "forward_backward": self.forward_backward,
-            "optim_step": self.optim_step,
-            "save_weights": self.save,
-            "save_weights_for_sampler": self.save_for_sampler,
-            "load_weights": self.load,
-            "create_sampling_session": self.create_sampler,
-            "asample": self.sample,
-            "retrieve_future": self.retrieve,
-        }
-        posts = [
-            Route(f"/api/v1/{path}", self.guarded(handler), methods=["POST"])
-            for path, handler in routes.items()
+        named = ["create_session", "create_model", "forward_backward", "optim_step"]
+        routes = [
+            *(("POST", name, getattr(self, name)) for name in named),
+            ("POST", "client/config", self.config),
+            ("POST", "client/dynamic_config", self.config),
+            ("POST", "session_heartbeat", self.heartbeat),
+            ("POST", "sessions/{id}/finish", self.finish),
+            ("POST", "telemetry", self.take_telemetry),
+            ("POST", "get_info", self.info),
+            ("POST", "save_weights", self.save),
+            ("POST", "save_weights_for_sampler", self.save_for_sampler),
+            ("POST", "load_weights", self.load),
+            ("POST", "create_sampling_session", self.create_sampler),
+            ("POST", "asample", self.sample),
+            ("POST", "retrieve_future", self.retrieve),
+            ("GET", "get_server_capabilities", self.capabilities),
+            ("GET", "samplers/{id}", self.sampler),
+            ("GET", "training_runs/{id}/checkpoints", self.checkpoints),
+            ("DELETE", "training_runs/{id}/checkpoints/{kind}/{name}", self.delete),
         ]
-        return Starlette(
-            routes=[
-                *posts,
-                Route("/api/v1/get_server_capabilities", self.guarded(self.capabilities)),
-                Route("/api/v1/samplers/{id}", self.guarded(self.sampler)),
-                Route("/api/v1/training_runs/{id}/checkpoints", self.guarded(self.checkpoints)),
-                Route(
-                    "/api/v1/training_runs/{id}/checkpoints/{kind}/{name}",
-                    self.guarded(self.delete),
-                    methods=["DELETE"],
-                ),
-            ]
-        )
+        made = [Route(f"/api/v1/{p}", self.guarded(h), methods=[m]) for m, p, h in routes]
+        return Starlette(routes=made)
 
     def guarded(self, handler: Any) -> Any:
         async def answer(request: Request) -> Response:
@@ -224,11 +211,9 @@ class Tinker:
         for datum in asked.data:
             (chunk,) = datum.model_input
             before = np.frombuffer(chunk.encoded_text.tokens, np.int32)
+            kinds = {proto.DTYPE_INT64: np.int64}
             inputs = {
-                name: np.frombuffer(
-                    tensor.dense,
-                    np.int64 if tensor.dtype == proto.DTYPE_INT64 else np.float32,
-                )
+                name: np.frombuffer(tensor.dense, kinds.get(tensor.dtype, np.float32))
                 for name, tensor in datum.loss_fn_inputs.items()
             }
             assert {len(before)} == {len(one) for one in inputs.values()}
@@ -343,13 +328,8 @@ class Tinker:
         request_id = (await request.json())["request_id"]
         if self.paused:
             self.paused -= 1
-            return JSONResponse(
-                {
-                    "type": "try_again",
-                    "request_id": request_id,
-                    "queue_state": "paused_capacity",
-                },
-            )
+            again = {"type": "try_again", "queue_state": "paused_capacity"}
+            return JSONResponse({**again, "request_id": request_id})
         result = self.futures[request_id]
         if isinstance(result, bytes):
             return Response(result, media_type="application/x-protobuf")
