@@ -1,6 +1,7 @@
 """Which call gets what, by every rule; the arithmetic is in the comments."""
 
 import pytest
+from tests.training_rows import training_row
 
 import agl
 from agl.emitter import reward_attributes
@@ -217,15 +218,8 @@ def test_options_out_of_range_are_refused(rule, options, in_file, in_python):
 
 
 def row(rollout_id: str, *credits: Credit) -> TrainingRow:
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id="at",
-        token_ids=[0] * len(credits),
-        logprobs=[-1.0] * len(credits),
-        call_ids=[f"c{n}" for n in range(len(credits))],
-        call_ranges=[(n, n + 1) for n in range(len(credits))],
-        credits=list(credits),
-    )
+    ranges = [(n, n + 1) for n in range(len(credits))]
+    return training_row([0] * len(credits), ranges, rollout_id=rollout_id, credits=list(credits))
 
 
 def values(rows_G, normalise_std=False) -> list[list[float]]:

@@ -1,24 +1,14 @@
 """What is sent for training: pure functions."""
 
 import pytest
+from tests.training_rows import training_row
 
-from agl_records.training_data import TrainingRow
-from agl_records.types import Credit
 from agl_tinker.data import batches, example_of_row, logprob_gap, shifted
 
 
-def row(**changes):
-    given = {
-        "rollout_id": "ro",
-        "attempt_id": "at",
-        "token_ids": [5, 6, 7, 8, 9],
-        "logprobs": [0.0, 0.0, -0.5, 0.0, -0.25],
-        "call_ids": ["a", "b"],
-        "call_ranges": [(2, 3), (4, 5)],
-        "credits": [Credit(reward=1.0), Credit(reward=1.0)],
-        "model_versions": [None, None],
-    }
-    return TrainingRow(**{**given, **changes})
+def row():
+    logprobs = [0.0, 0.0, -0.5, 0.0, -0.25]
+    return training_row([5, 6, 7, 8, 9], [(2, 3), (4, 5)], logprobs=logprobs)
 
 
 def test_sampled_tokens_get_their_calls_advantage_and_the_sequence_is_shifted():

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from tests.training_rows import training_row
 
 import agl_torch
 from agl.errors import ConfigError
@@ -17,7 +18,6 @@ from agl_learning.advantages.weighing import Weighed, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_models.sampling.sequences import SamplingRequest
 from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, Credit
 from agl_runs.options import pick_options
 from agl_torch.batch import token_logprobs
@@ -59,17 +59,9 @@ def random_rows(seed, rollouts=3, spread=0.6, rewards=None):
                 tokens += [2]
             tokens.pop()
             reward = float(random.normal()) if rewards is None else rewards[rollout]
-            rows.append(
-                TrainingRow(
-                    rollout_id=f"r{rollout}",
-                    attempt_id="a",
-                    token_ids=tokens,
-                    logprobs=[0.0] * len(tokens),
-                    call_ids=[f"{rollout}-{number}-{n}" for n in range(len(ranges))],
-                    call_ranges=ranges,
-                    credits=[Credit(reward=reward)] * len(ranges),
-                )
-            )
+            given = {"rollout_id": f"r{rollout}", "credits": [Credit(reward=reward)] * len(ranges)}
+            call_ids = [f"{rollout}-{number}-{n}" for n in range(len(ranges))]
+            rows.append(training_row(tokens, ranges, call_ids=call_ids, **given))
     with torch.no_grad():
         given = token_logprobs(model, rows).logprobs_N.split([row.num_sampled for row in rows])
     for row, of_row in zip(rows, given, strict=True):
@@ -113,14 +105,9 @@ CASES = [
 def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_tokens):
     seed = sum(map(ord, f"{name}{options}{spread}"))
     rows, random = random_rows(seed, spread=spread), np.random.default_rng(seed)
-    algorithm = ALGORITHMS[name](
-        model="none",
-        learning_rate=0.0,
-        optimizer={"max_grad_norm": 1e9},
-        memory=microbatch_tokens,
-        sampling_correction="none",
-        **options,
-    )
+    plain = {"learning_rate": 0.0, "optimizer": {"max_grad_norm": 1e9}, "memory": microbatch_tokens}
+    plain["sampling_correction"] = "none"
+    algorithm = ALGORITHMS[name](model="none", **plain, **options)
     reference = build_model(seed=1)
     with_reference = reference if algorithm.kl.coefficient else None
     model, learner = learner_of(algorithm, with_reference)
@@ -134,22 +121,14 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
     now_N = token_logprobs(model, rows).logprobs_N
     with torch.no_grad():
         start_N = token_logprobs(reference, rows).logprobs_N
-    batch = Batch(
-        [row.rollout_id for row in rows],
-        [old_of(row) for row in rows],
-        advantages,
-        np.split(start_N.double().numpy(), np.cumsum(counts)[:-1]),
-    )
+    starts = np.split(start_N.double().numpy(), np.cumsum(counts)[:-1])
+    of_rows = [row.rollout_id for row in rows], [old_of(row) for row in rows]
+    batch = Batch(*of_rows, advantages, starts)
     at = now_N.detach().double().numpy()
-    objective = algorithm.objective()
-    bounds = {
-        "mean": objective.mean,
-        "constant": objective.constant,
-        "low": algorithm.clip.low,
-        "high": algorithm.clip.high,
-        "cap": getattr(algorithm, "ratio_cap", algorithm.clip.ratio_cap),
-        "kl": algorithm.kl.coefficient,
-    }
+    objective, clip = algorithm.objective(), algorithm.clip
+    bounds = {"mean": objective.mean, "constant": objective.constant, "low": clip.low}
+    bounds["cap"] = getattr(algorithm, "ratio_cap", clip.ratio_cap)
+    bounds |= {"high": clip.high, "kl": algorithm.kl.coefficient}
 
     def expected(new):
         return loss(name, batch, new, at, **bounds)
@@ -166,13 +145,10 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
 
 
 @pytest.mark.parametrize(("name", "options"), [("gspo", {}), ("rloo", {"clip": {"high": 0.01}})])
-def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
-    name, options, tokenizer
-):
+def test_rounding_in_16_bits_holds_no_row_that_these_weights_sampled(name, options, tokenizer):
     model = build_model()
-    algorithm = ALGORITHMS[name](
-        model="none", learning_rate=0.0, dtype="bfloat16", memory=100, **options
-    )
+    options = {"learning_rate": 0.0, "dtype": "bfloat16", "memory": 100, **options}
+    algorithm = ALGORITHMS[name](model="none", **options)
     algorithm._server = InferenceServer(model, tokenizer, dtype="bfloat16")
     learning = pick_options(LearnerOptions, algorithm)
     algorithm._learner = Learner(model, learning, algorithm.objective())
@@ -182,19 +158,11 @@ def test_rounding_in_16_bits_holds_no_row_that_the_trained_weights_sampled(
     prompts = [[1, *[4] * n, 3, 2] for n in range(8)]
     answers = sampler.generate([SamplingRequest(p, 50 - 4 * len(p), seed=1) for p in prompts])
     for n, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        row = TrainingRow(
-            rollout_id=f"r{n}",
-            attempt_id="a",
-            token_ids=[*prompt, *answer.token_ids],
-            logprobs=[0.0] * len(prompt) + answer.logprobs,
-            call_ids=["call"],
-            call_ranges=[(len(prompt), len(prompt) + len(answer.token_ids))],
-            credits=[Credit(reward=0.0)],
-            model_versions=["3"],
-        )
-        weighed.append(
-            Weighed(row, [Advantage(value=[-1, 1][n % 2], group="", because="", estimator="grpo")])
-        )
+        tokens, start = [*prompt, *answer.token_ids], len(prompt)
+        given = {"logprobs": [0.0] * start + answer.logprobs, "model_versions": ["3"]}
+        row = training_row(tokens, [(start, len(tokens))], rollout_id=f"r{n}", **given)
+        advantage = Advantage(value=[-1, 1][n % 2], group="", because="", estimator="grpo")
+        weighed.append(Weighed(row, [advantage]))
     measured, used = algorithm.update(weighed)
     assert measured["logprob_gap"] > 0.001
     assert measured["clip_fraction"] == 0
@@ -227,6 +195,11 @@ def by_rollout(rows, values):
 REWARDS = [1.0, -0.5, 0.25, 2.0, 0.0, 0.7]
 
 
+def in_order(rows, weighed):
+    order = {id_: n for n, row in enumerate(rows) for id_ in row.call_ids}
+    return sorted(weighed, key=lambda one: order[one.row.call_ids[0]])
+
+
 def weighed_by(name, seed, **options):
     """Rows, and what they are weighed by an algorithm with a real model, reference and critic."""
     rows = random_rows(seed, 6, rewards=REWARDS)
@@ -238,9 +211,7 @@ def weighed_by(name, seed, **options):
         torch.manual_seed(3)
         torch.nn.init.normal_(critic.head.weight)
     model, algorithm._learner = learner_of(algorithm, reference, critic)
-    weighed = weigh(collected_of(rows), algorithm, algorithm.foresee)
-    order = {id_: n for n, row in enumerate(rows) for id_ in row.call_ids}
-    weighed.sort(key=lambda one: order[one.row.call_ids[0]])
+    weighed = in_order(rows, weigh(collected_of(rows), algorithm, algorithm.foresee))
     assert [one.row.call_ids for one in weighed] == [row.call_ids for row in rows]
     gaps = [np.zeros(row.num_sampled) for row in rows]
     if reference is not None:
@@ -258,11 +229,8 @@ def test_rloo_compares_rewards_less_their_penalties(seed, kl):
     less = {name: REWARDS[int(name[1:])] - kl * gap.sum() for name, gap in gaps.items()}
     for one in weighed:
         name = one.row.rollout_id
-        others = [
-            less[other]
-            for other in less
-            if other != name and int(other[1:]) % 2 == int(name[1:]) % 2
-        ]
+        task = int(name[1:]) % 2
+        others = [less[other] for other in {*less} - {name} if int(other[1:]) % 2 == task]
         expected = less[name] - sum(others) / len(others)
         assert one.of_tokens == pytest.approx([expected] * one.row.num_sampled, abs=1e-5)
 
@@ -322,13 +290,10 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
 @pytest.mark.parametrize(("gamma", "temperature"), [(0.0, 1.0), (0.5, 0.7), (1.0, 1.0)])
 def test_distillation_takes_what_the_teacher_says_and_no_reward(gamma, temperature):
     rows, teacher = random_rows(0, 6, rewards=REWARDS), build_model(seed=4)
-    algorithm = agl_torch.Distillation(
-        model="none", teacher="none", gamma=gamma, temperature=temperature, memory=20
-    )
+    options = {"gamma": gamma, "temperature": temperature, "memory": 20}
+    algorithm = agl_torch.Distillation(model="none", teacher="none", **options)
     algorithm._teacher = teacher
-    weighed = weigh(collected_of(rows), algorithm, algorithm.foresee)
-    order = {id_: n for n, row in enumerate(rows) for id_ in row.call_ids}
-    weighed.sort(key=lambda one: order[one.row.call_ids[0]])
+    weighed = in_order(rows, weigh(collected_of(rows), algorithm, algorithm.foresee))
     gaps = []
     for row in rows:  # each by itself, without padding
         with torch.no_grad():
@@ -347,10 +312,10 @@ def test_distillation_takes_what_the_teacher_says_and_no_reward(gamma, temperatu
     assert because.startswith("reverse_kl (how much likelier a teacher finds its tokens")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"credit": "final"}, {"overlong": 5}, {"estimator": "rloo"}, {"estimator": {}}],
-)
+REWARDING = [{"credit": "final"}, {"overlong": 5}, {"estimator": "rloo"}, {"estimator": {}}]
+
+
+@pytest.mark.parametrize("options", REWARDING)
 def test_distillation_has_no_options_about_rewards(options):
     with pytest.raises(TypeError, match=r"unexpected keyword|unknown option"):
         agl_torch.Distillation(model="none", teacher="none", **options)
@@ -413,16 +378,13 @@ def test_a_critic_learns_at_its_own_rate(kind):
         "none", critic=kind, learning_rate=0, critic_learning_rate=0.05, epochs=30, value_clip=None
     )
     before = [p.detach().clone() for p in model.parameters()]
-    learner = Learner(
-        model, pick_options(LearnerOptions, algorithm), algorithm.objective(), critic=critic
-    )
+    options = pick_options(LearnerOptions, algorithm)
+    learner = Learner(model, options, algorithm.objective(), critic=critic)
     samples = [Sample(one.row, one.of_tokens, one.returns, one.values) for one in weighed]
     first = learner.update(samples)
     now = learner.expected([one.row for one in weighed])
-    samples = [
-        Sample(one.row, one.of_tokens, one.returns, value)
-        for one, value in zip(weighed, now, strict=True)
-    ]
+    for one, value in zip(samples, now, strict=True):
+        one.values = value
     second = learner.update(samples)
     assert second["explained_variance"] > first["explained_variance"]
     assert second["loss/value"] < first["loss/value"] / 2

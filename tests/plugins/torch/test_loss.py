@@ -5,26 +5,17 @@ import math
 import pytest
 import torch
 import transformers
+from tests.training_rows import training_row
 
 import agl_torch
 from agl.errors import AlgorithmError
 from agl_learning.advantages.group_advantages import group_advantages
-from agl_records.training_data import TrainingRow
-from agl_records.types import Credit
 from agl_torch.batch import microbatches, token_logprobs
 from agl_torch.loss import Gain, Tokens, check_gain, clipped, policy_loss, row_weights
 
 
-def row(rollout_id, token_ids, loss_mask, reward=0.0):
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id="at",
-        token_ids=token_ids,
-        logprobs=[0.0] * len(token_ids),
-        call_ids=["c"],
-        call_ranges=[(loss_mask.index(1), len(token_ids))],
-        credits=[Credit(reward=reward)],
-    )
+def row(rollout_id, token_ids, loss_mask):
+    return training_row(token_ids, [(loss_mask.index(1), len(token_ids))], rollout_id=rollout_id)
 
 
 def test_advantages_are_rewards_in_deviations_from_the_mean():
@@ -38,20 +29,6 @@ def test_advantages_are_rewards_in_deviations_from_the_mean():
     assert [a for (a,) in advantages] == pytest.approx([2 / root, -1 / root, -1 / root], abs=1e-5)
     plain = group_advantages([[3.0], [0.0], [0.0]], normalise_std=False)
     assert [a for (a,) in plain] == [2, -1, -1]
-
-
-def test_rows_of_one_rollout_count_once_in_mean_and_deviation():
-    # Rollouts of 1.0 (one row) and 0.0 (three rows). Were rows counted, the mean would be 0.25.
-    assert group_advantages([[1.0], [0.0] * 3], normalise_std=False) == [[0.5], [-0.5] * 3]
-    # Of two rollouts, half apart from the mean: the variance is (1/4 + 1/4) / 1.
-    (first,), rest = group_advantages([[1.0], [0.0] * 3])
-    assert first == pytest.approx(0.5 / math.sqrt(0.5), abs=1e-5)
-    assert rest == pytest.approx([-first] * 3, abs=1e-5)
-
-
-def test_rows_with_their_own_rewards_keep_their_differences():
-    # Rollout means 0.5 and 0.5, so the group's mean is 0.5; the rows of the first differ from it.
-    assert group_advantages([[1.0, 0.0], [0.5]], normalise_std=False) == [[0.5, -0.5], [0.0]]
 
 
 @pytest.mark.parametrize("group", [[], [[1.0], []]])

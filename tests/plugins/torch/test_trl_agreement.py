@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("trl")
 
 import torch
+from tests.training_rows import training_row
 
 import agl_torch
 from agl_learning.advantages.weighing import weigh
-from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
 from agl_runs.options import pick_options
 from agl_torch.learner import Learner, LearnerOptions, Sample
@@ -38,17 +38,10 @@ def rows_and_old(lengths):
             logits = model(torch.tensor([PROMPT + answer])).logits[0, len(PROMPT) - 1 : -1]
         logprobs = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
         old = logprobs + 1.2 * (torch.rand(len(answer), generator=generator) - 0.5)
-        rows.append(
-            TrainingRow(
-                rollout_id=f"r{index}",
-                attempt_id="a",
-                token_ids=PROMPT + answer,
-                logprobs=[0.0] * len(PROMPT) + old.tolist(),
-                call_ids=["c"],
-                call_ranges=[(len(PROMPT), len(PROMPT) + len(answer))],
-                credits=[Credit(reward=REWARDS[index])],
-            )
-        )
+        given = {"rollout_id": f"r{index}", "credits": [Credit(reward=REWARDS[index])]}
+        tokens, logprobs = PROMPT + answer, [0.0] * len(PROMPT) + old.tolist()
+        ranges = [(len(PROMPT), len(tokens))]
+        rows.append(training_row(tokens, ranges, logprobs=logprobs, **given))
     return rows
 
 
@@ -76,16 +69,9 @@ OURS = {
 
 def ours(kind, rows, entropy_bonus, kl_coefficient, microbatch_tokens):
     made, options = OURS.get(kind, (agl_torch.RLOO, {}))
-    algorithm = made(
-        model="none",
-        learning_rate=0.0,
-        memory=microbatch_tokens,
-        entropy_bonus=entropy_bonus,
-        kl=kl_coefficient,
-        optimizer={"max_grad_norm": 1e9},
-        sampling_correction="none",
-        **options,
-    )
+    given = {"memory": microbatch_tokens, "entropy_bonus": entropy_bonus, "kl": kl_coefficient}
+    plain = {"learning_rate": 0.0, "optimizer": {"max_grad_norm": 1e9}}
+    algorithm = made(model="none", sampling_correction="none", **plain, **given, **options)
     model, reference = build_model(), build_model(seed=1)
     chosen = pick_options(LearnerOptions, algorithm)
     learner = Learner(model, chosen, algorithm.objective(), reference=reference)
@@ -109,22 +95,17 @@ def padded(values, fill=0):
 def trainer_of(trainer, config, rows, tokenizer, folder, **options):
     from datasets import Dataset
 
+    sizes = {"per_device_train_batch_size": len(rows), "num_generations": len(rows)}
+    plain = {"gradient_accumulation_steps": 1, "use_cpu": True, "report_to": [], "bf16": False}
+    options = {"epsilon": 0.2, "epsilon_high": 0.28, **options}
+    # With a beta it loads its reference from the Hub.
+    args = config(output_dir=str(folder), beta=0.0, **sizes, **plain, **options)
     made = trainer(
         model=build_model(),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": "red"}] * len(rows)),
-        args=config(
-            output_dir=str(folder),
-            **{"epsilon": 0.2, "epsilon_high": 0.28, **options},
-            beta=0.0,  # otherwise it loads its reference from the Hub
-            per_device_train_batch_size=len(rows),
-            num_generations=len(rows),
-            gradient_accumulation_steps=1,
-            use_cpu=True,
-            report_to=[],
-            bf16=False,
-        ),
+        args=args,
     )
     made.model.eval()
     completions = [row.token_ids[len(PROMPT) :] for row in rows]

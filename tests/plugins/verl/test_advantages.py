@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.training_rows import training_row
 
 from agl.types import Rollout
 from agl_learning.advantages.comparisons import Inputs
@@ -27,14 +28,11 @@ from agl_verl.trajectories import trajectories
 def rollouts_of(rewards: list[float]) -> Trajectories:
     """The rollouts of one task, of different lengths."""
     lengths = [3, 5, 7][: len(rewards)]
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    notes = [
-        RowNotes(
-            calls=[CallNote(start=0, end=length, credit=Credit(reward=reward))],
-            rewards={"a": reward, "b": 2 * reward},
-        ).model_dump_json()
-        for reward, length in zip(rewards, lengths, strict=True)
-    ]
+    mask, notes = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], []
+    for reward, length in zip(rewards, lengths, strict=True):
+        call = CallNote(start=0, end=length, credit=Credit(reward=reward))
+        given = RowNotes(calls=[call], rewards={"a": reward, "b": 2 * reward})
+        notes.append(given.model_dump_json())
     keys = [f"u0_{number}_0" for number in range(len(rewards))]
     return trajectories(keys, [False] * len(rewards), mask.float(), notes)
 
@@ -51,16 +49,7 @@ def test_calls_of_an_equal_group_are_not_booked_as_trained() -> None:
     rollouts = rollouts_of([0.1] * 3)
     zeros = torch.zeros(rollouts.mask_NT.shape)
     equal = ESTIMATORS["rloo"](Inputs(rollouts, torch.tensor([0.1] * 3), zeros))[:, 0].tolist()
-    row = TrainingRow(
-        rollout_id="r",
-        attempt_id="a",
-        token_ids=[1, 2],
-        logprobs=[0, -1.0],
-        call_ids=["c"],
-        call_ranges=[(1, 2)],
-        credits=[Credit(reward=0.1)],
-        model_versions=["0"],
-    )
+    row = training_row([1, 2], [(1, 2)], credits=[Credit(reward=0.1)])
     ledger = Ledger()
     _train(row, [equal[0]], 0, ledger, "rloo")
     assert not ledger.trained
@@ -113,23 +102,17 @@ def row_of(rollout_id: str, index: int, number: int, reward: float, name: str, r
         tokens += [2] * (1 + length)
         ranges.append((start, start + length))
     apart = name in CREDITS_OF_CALLS
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id="a",
-        token_ids=tokens,
-        logprobs=[-1.0] * len(tokens),
-        call_ids=[f"{rollout_id}-{index}-{call}" for call in range(number)],
-        call_ranges=ranges,
-        credits=[
-            Credit(
-                reward=reward * (1 + rng.random() * apart),
-                group=f"call {call}" if apart else "",
-                step=StepCredit(group="s", reward=rng.random(), weight=0.5) if apart else None,
-            )
-            for call in range(number)
-        ],
-        model_versions=["0"] * number,
-    )
+    credits = [
+        Credit(
+            reward=reward * (1 + rng.random() * apart),
+            group=f"call {call}" if apart else "",
+            step=StepCredit(group="s", reward=rng.random(), weight=0.5) if apart else None,
+        )
+        for call in range(number)
+    ]
+    call_ids = [f"{rollout_id}-{index}-{call}" for call in range(number)]
+    given = {"rollout_id": rollout_id, "call_ids": call_ids, "credits": credits}
+    return training_row(tokens, ranges, **given)
 
 
 def as_verl(name: str, batch: list[tuple[str, TrainingRow, Ended]], config: dict[str, Any]):

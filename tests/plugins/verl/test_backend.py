@@ -158,12 +158,6 @@ def test_a_stream_says_the_same(serve, tokenizer):
     assert events[-1]["usage"]["completion_tokens"] == 3
 
 
-def test_several_choices_are_several_samples(serve, tokenizer):
-    client = Client(tokenizer)
-    assert len(post(serve(client), n=3).json()["choices"]) == 3
-    assert len(client.asked) == 3
-
-
 @pytest.mark.parametrize("name", ["seed", "sampling_seed"])
 def test_each_choice_has_a_seed_of_its_own_under_the_servers_name(serve, tokenizer, name):
     client = Client(tokenizer)

@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from tests.training_rows import training_row
 
 import agl
 from agl.algorithm.base import RunContext
@@ -17,7 +18,6 @@ from agl_learning.collect.collector import Collector
 from agl_learning.reports import run_metrics
 from agl_learning.run.folder import Generation, begin_generation, read_generation
 from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import TrainingRow
 from agl_records.types import Credit
 from agl_runs.failures import DEFAULT, Failures
 from agl_verl.groups import Groups, Policy
@@ -68,15 +68,8 @@ async def play_runner(store):
 
 
 @contextlib.asynccontextmanager
-async def groups(
-    level="trajectory",
-    failures=DEFAULT,
-    timeout=30.0,
-    runner=True,
-    config=None,
-    waits=False,
-    **limits,
-):
+async def groups(failures=DEFAULT, timeout=30.0, runner=True, config=None, waits=False, **limits):
+    level = limits.pop("level", "trajectory")
     store = agl.InMemoryLightningStore()
     resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
     limits = Limits(**({"prompt": 100, "response": 100} | limits))
@@ -111,23 +104,11 @@ async def test_a_row_holds_both_calls_and_what_was_said_between_them():
     assert (one.prompt_ids, one.response_ids) == ([1, 2], [3, 4, 5, 6])
     assert one.mask == [1, 0, 1, 1]
     assert one.logprobs == [-0.5, 0.0, -0.5, -0.5]
-    assert [(call.start, call.end) for call in one.notes.calls] == [(0, 1), (2, 4)]
     assert one.versions == (3, 4)
     assert {one.session, other.session} == {0, 1}
     assert (one.reward, other.reward) == (1.0, 0.0)
-    notes = one.notes
-    assert [(call.start, call.end, call.credit.reward) for call in notes.calls] == [
-        (0, 1, 1.0),
-        (2, 4, 1.0),
-    ]
-
-
-async def test_dimensions_of_rewards_come_along_where_an_algorithm_compares_them():
-    async with groups() as ours:
-        ours.policy.dimensions = True
-        answer = await ours.run(request(0))
-    notes = [row.notes for row in answer.rows]
-    assert sorted(note.rewards["primary"] for note in notes) == [0.0, 1.0]
+    calls = [(call.start, call.end, call.credit.reward) for call in one.notes.calls]
+    assert calls == [(0, 1, 1.0), (2, 4, 1.0)]
 
 
 async def test_dimensions_are_those_of_the_attempt_that_counts():
@@ -159,15 +140,15 @@ async def test_transitions_are_a_row_per_call():
     async with groups(level="transition") as ours:
         answer = await ours.run(request(0))
     of_one = sorted((row for row in answer.rows if row.session == 0), key=lambda row: row.number)
-    assert [(row.prompt_ids, row.response_ids) for row in of_one] == [
-        ([1, 2], [3]),
-        ([1, 2, 3, 4], [5, 6]),
-    ]
-    assert [row.number for row in of_one] == [0, 1]
+    found = [(row.number, row.prompt_ids, row.response_ids) for row in of_one]
+    assert found == [(0, [1, 2], [3]), (1, [1, 2, 3, 4], [5, 6])]
 
 
-async def test_every_call_of_a_step_is_in_one_bin():
+@pytest.mark.parametrize(("estimator", "more"), [("grpo", ""), ("gae", ", the mean of its tokens")])
+async def test_every_call_of_a_step_is_in_one_bin(estimator, more):
     async with groups() as ours:
+        if more:
+            ours.policy.estimator = estimator
         answer = await ours.run(request(0))
         keys = {row.session: f"u0_{row.session}_0" for row in answer.rows}
         settled = await ours.settle(
@@ -180,7 +161,9 @@ async def test_every_call_of_a_step_is_in_one_bin():
     calls = [one for part in parts for one in part.trained if one.kind == "call"]
     assert [one.model_version for one in calls] == ["3", "4"]
     assert {(r.metadata["run"], r.metadata["generation"]) for r in rollouts} == {("a1", 2)}
-    assert {one.advantage.because for one in calls} == {"grpo, as verl has it"}
+    assert {one.advantage.because for one in calls} == {f"{estimator}, as verl has it{more}"}
+    assert [one.advantage.is_mean for one in calls] == [bool(more)] * 2
+    assert {one.advantage.estimator for one in calls} == {estimator}
     assert settled["agl/calls/trained"] == 2
     assert settled["agl/calls/excluded/zero_advantage"] == 1
     assert settled["agl/calls/excluded/rejected"] == 1
@@ -339,17 +322,11 @@ async def test_calls_beyond_the_limits_are_excluded_by_reason():
 
 
 def row(call_ranges, model_versions=("1", "1")):
-    length = call_ranges[-1][1] + 1
-    return TrainingRow(
-        rollout_id="r",
-        attempt_id="a",
-        token_ids=list(range(length)),
-        logprobs=[-1.0] * length,
-        call_ids=[str(number) for number in range(len(call_ranges))],
-        call_ranges=call_ranges,
-        credits=[Credit(reward=float(number)) for number in range(len(call_ranges))],
-        model_versions=list(model_versions),
-    )
+    tokens = list(range(call_ranges[-1][1] + 1))
+    credits = [Credit(reward=float(number)) for number in range(len(call_ranges))]
+    call_ids = [str(number) for number in range(len(call_ranges))]
+    given = {"credits": credits, "call_ids": call_ids, "model_versions": list(model_versions)}
+    return training_row(tokens, call_ranges, **given)
 
 
 def test_splitting_gives_each_call_its_own_reward_and_what_came_before_as_prompt():
@@ -423,12 +400,8 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     assert run._rewards()["rewards"] == [None] * 3
     _, _, (call_ids, (advantage,)) = told.pop(0)
     assert (len(call_ids), advantage.value) == (1, 0.7)
-    assert told == [
-        ("step", 7, 2, 1.0),
-        ("step", 8, 2, 1.0),
-        ("checkpoint", 8, tmp_path / "global_step_8"),
-        ("step", 9, 2, 1.0),
-    ]
+    seven, eight, nine = (("step", step, 2, 1.0) for step in (7, 8, 9))
+    assert told == [seven, eight, ("checkpoint", 8, tmp_path / "global_step_8"), nine]
 
 
 async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(tmp_path):
@@ -456,15 +429,3 @@ async def test_a_run_is_verls_and_the_next_start_in_the_runs_folder_cancels_what
     left = await store.enqueue_rollout("task", metadata=generation.metadata)
     await algorithm.clear_leftovers(store)
     assert (await store.get_rollout_by_id(left.rollout_id)).status == "cancelled"
-
-
-async def test_a_mean_over_the_tokens_of_a_call_says_so():
-    async with groups() as ours:
-        ours.policy.estimator = "gae"
-        answer = await ours.run(request(0))
-        keys = {row.session: f"u0_{row.session}_0" for row in answer.rows}
-        await ours.settle(Settle(7, {keys[0]: [0.7, 0.7], keys[1]: [0.0, None]}, {}))
-        parts = await agl.load_parts(ours.store, step=7)
-    calls = [one for part in parts for one in part.trained if one.kind == "call"]
-    assert [one.advantage.is_mean for one in calls] == [True, True]
-    assert calls[0].advantage.estimator == "gae"
