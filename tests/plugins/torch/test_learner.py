@@ -18,14 +18,9 @@ from agl_torch.loss import clipped
 from .conftest import build_model
 
 OPTIONS = LearnerOptions(
-    learning_rate=1e-2,
-    epochs=2,
-    minibatch_rows=2,
-    memory=None,
-    entropy_bonus=0.0,
-    kl=0.0,
+    **{"learning_rate": 1e-2, "epochs": 2, "minibatch_rows": 2, "memory": None},
+    **{"entropy_bonus": 0.0, "kl": 0.0, "temperature": 1.0},
     optimizer={"max_grad_norm": 1.0, "weight_decay": 0.0},
-    temperature=1.0,
 )
 # Wide bounds, as the recorded log-probabilities are made up.
 RULE = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N, 1.0, 10.0))
@@ -69,14 +64,9 @@ def test_a_token_that_a_form_forced_teaches_nothing_and_the_others_as_ever():
     objective = dataclasses.replace(RULE, mean="dr_grpo", constant=1)
     made = []
     for start in (4, 5):  # sampled with probability 1, or given
-        row = make_row("c", 5).model_copy(
-            update={
-                "token_ids": [1, 4, 3, 2, 5, 6],
-                "logprobs": [0.0] * 5 + [-2.7],
-                "call_ranges": [(start, 6)],
-                "constrained": [start == 4],
-            }
-        )
+        changed = {"token_ids": [1, 4, 3, 2, 5, 6], "logprobs": [0.0] * 5 + [-2.7]}
+        changed |= {"call_ranges": [(start, 6)], "constrained": [start == 4]}
+        row = make_row("c", 5).model_copy(update=changed)
         learner = Learner(build_model(), options, objective)
         learner.update([Sample(row, [-1.0] * row.num_sampled), *samples()])
         made.append([weight.grad for weight in learner.model.parameters()])
@@ -88,9 +78,8 @@ def test_a_token_that_a_form_made_likelier_is_compared_with_what_was_recorded(mo
     objective = Objective(lambda tokens: clipped(tokens.log_ratio_N, tokens.advantages_N))
     rarest = min(range(10), key=lambda answer: probability(model, answer))
     recorded = math.log(probability(model, rarest)) + form
-    row = make_row("a", rarest).model_copy(
-        update={"logprobs": [0.0] * 4 + [recorded], "constrained": [True]}
-    )
+    changed = {"logprobs": [0.0] * 4 + [recorded], "constrained": [True]}
+    row = make_row("a", rarest).model_copy(update=changed)
     learner = Learner(model, dataclasses.replace(OPTIONS, epochs=1), objective)
     # A bad token that a form made e^2.5 times as likely is below the clip already.
     measured = learner.update([Sample(row, [-1.0])])
@@ -110,9 +99,7 @@ def test_a_token_that_a_form_made_likelier_is_compared_with_what_was_recorded(mo
         ("none", True, 1.2, 1.0),
     ],
 )
-def test_a_row_counts_as_its_tokens_are_likelier_for_the_trainer(
-    model, correction, is_current, less, weight
-):
+def test_a_row_counts_as_the_trainer_likes_its_tokens(model, correction, is_current, less, weight):
     """Each token by e^d, up to the cap; or all of a row by its sum, and not at all above it."""
     row = make_row("a", 5)
     row.logprobs[-1] = math.log(probability(model, 5)) - less
@@ -174,13 +161,8 @@ def test_training_resumed_from_a_checkpoint_is_training_that_never_stopped(tmp_p
     straight.update(samples())
     sampler_random = random.Random(9)
     sampler_random.random()
-    folder = save_checkpoint(
-        tmp_path / "checkpoints/step-000001",
-        straight,
-        tokenizer,
-        Progress(1, 7, {"calls": 4}, 3),
-        sampler_random,
-    )
+    progress, place = Progress(1, 7, {"calls": 4}, 3), tmp_path / "checkpoints/step-000001"
+    folder = save_checkpoint(place, straight, tokenizer, progress, sampler_random)
     straight.update(samples())
 
     model = type(straight.model).from_pretrained(find_checkpoint(tmp_path))
@@ -204,8 +186,7 @@ def test_a_model_with_a_parameter_that_gets_no_gradient_is_resumed(tmp_path, tok
     first = Learner(build(), OPTIONS, RULE)
     first.update(samples())
     folder = tmp_path / "checkpoints/step-000001"
-    progress = Progress(1, 1)
-    save_checkpoint(folder, first, tokenizer, progress, random.Random(0))
+    save_checkpoint(folder, first, tokenizer, Progress(1, 1), random.Random(0))
     second = Learner(build(), OPTIONS, RULE)
     second.model.load_state_dict(first.model.state_dict())
     restore(find_checkpoint(tmp_path), second, random.Random(0))

@@ -20,12 +20,8 @@ from .conftest import build_model
 from .test_learner import RULE, make_row
 
 ALGORITHMS = [
-    agl_torch.CISPO,
-    agl_torch.GRPO,
-    agl_torch.GSPO,
-    agl_torch.PPO,
-    agl_torch.ReinforcePlusPlus,
-    agl_torch.RLOO,
+    *(agl_torch.CISPO, agl_torch.GRPO, agl_torch.GSPO, agl_torch.PPO),
+    *(agl_torch.ReinforcePlusPlus, agl_torch.RLOO),
 ]
 
 
@@ -54,12 +50,8 @@ def test_the_coefficient_follows_its_target_by_hand():
 
 
 def test_an_update_has_the_rate_and_the_coefficient_mades_time():
-    options = LearnerOptions(
-        learning_rate=0.01,
-        schedule="linear",
-        kl={"coefficient": 0.5, "target": 1e-9},
-        sampling_correction="none",
-    )
+    given = {"kl": {"coefficient": 0.5, "target": 1e-9}, "sampling_correction": "none"}
+    options = LearnerOptions(learning_rate=0.01, schedule="linear", **given)
     learner = Learner(build_model(), options, RULE)
     measured = learner.update([Sample(make_row("a", 5), [1.0])], 0.25)
     assert measured["learning_rate"] == pytest.approx(0.0025)
@@ -86,10 +78,7 @@ DO_NOTHING = [
     ({"max_staleness": 1, "deterministic": True}, "deterministic cannot be had with max_stal"),
     ({"max_staleness": 1, "clip": {"ratio_cap": None}, "sampling_correction": "none"}, "ratio_cap"),
     ({"sampling_correction": {"type": "none", "cap": 2.0}}, "sampling_correction.cap is"),
-    (
-        {"estimator": {"type": "gpg", "normalise_std": False}},
-        "estimator.normalise_std",
-    ),
+    ({"estimator": {"type": "gpg", "normalise_std": False}}, "estimator.normalise_std"),
     ({"value_coefficient": 0.5}, "critic 'copy' shares no weights with it"),
     ({"gamma": 0.9, "estimator": "reinforce_plus_plus_baseline"}, "gamma is 0.9, and the estim"),
 ]
@@ -109,10 +98,8 @@ def has(made, options):
         (agl_torch.GRPO, {"group_size": 1}, "compares rollouts of one task"),
         (agl_torch.GRPO, {"max_staleness": 1, "max_refills": 2}, "max_refills cannot be had"),
         (agl_torch.GRPO, {"max_staleness": -1}, "max_staleness"),
-        *(
-            (one, {"max_refills": 1}, "compares no groups that could be refilled")
-            for one in (agl_torch.PPO, agl_torch.ReinforcePlusPlus)
-        ),
+        (agl_torch.PPO, {"max_refills": 1}, "compares no groups that could be refilled"),
+        (agl_torch.ReinforcePlusPlus, {"max_refills": 1}, "compares no groups that could be"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(made, options, message):
@@ -139,13 +126,9 @@ def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
     from agl_torch.critic import Critic
     from agl_torch.fingerprint import fingerprint
 
-    algorithm = agl_torch.PPO(
-        model="none",
-        critic=critic,
-        critic_learning_rate=0.01,
-        learning_rate=0.01,
-        kl={"coefficient": 0.1, "target": 0.01},
-    )
+    rates = {"critic_learning_rate": 0.01, "learning_rate": 0.01}
+    kl = {"coefficient": 0.1, "target": 0.01}
+    algorithm = agl_torch.PPO(model="none", critic=critic, kl=kl, **rates)
 
     def build(model):
         options = pick_options(LearnerOptions, algorithm)

@@ -37,19 +37,13 @@ def make_tiny_model(folder: str | Path, *, seed: int = 0, max_tokens: int = 1024
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
     tokenizer.save_pretrained(str(folder))
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     # Not Qwen2: AutoTokenizer gives its models another pre-tokenizer than the saved one.
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=max_tokens,
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
+        **{**sizes, **ids, "max_position_embeddings": max_tokens},
+        **{"tie_word_embeddings": False, "bos_token_id": None},
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import free_port
 
 MARK = "AGL_TEST_RUN"
 GRACE_SECONDS = 30.0
@@ -106,13 +107,6 @@ def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None,
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def free_port() -> int:
-    """A port that nobody had a moment ago."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -43,39 +43,23 @@ class Telling(agl.Hook):
 
 
 def main(folder: Path, cases: list[str], adapter: dict[str, Any], steps: int = 1):
-    """To the end.
-
-    Args:
-        folder: Of the run.
-        cases: Of the table.
-        adapter: Its options.
-        steps: In all.
-    """
+    """To the end; ``adapter`` has its options."""
     use_cpu()
     config = cpu_config(
         save_model(folder / "model"),
-        prompts_per_step=len(cases),
-        rollouts_per_prompt=COPIES,
-        max_prompt_length=64,
-        max_response_length=8,
+        **{"prompts_per_step": len(cases), "rollouts_per_prompt": COPIES},
+        **{"max_prompt_length": 64, "max_response_length": 8},
         # verl wants a whole number of micro-batches in a step.
         actor_rollout_ref={
             "actor": {"ppo_micro_batch_size_per_gpu": COPIES},
             "rollout": {"log_prob_micro_batch_size_per_gpu": COPIES},
         },
-        trainer={
-            "total_training_steps": steps,
-            "total_epochs": 1000,
-        },
+        trainer={"total_training_steps": steps, "total_epochs": 1000},
     )
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
     with judge() as server:
         agl.Trainer(
-            algorithm=Retrying(
-                config,
-                algorithm="grpo",
-                run_dir=str(folder),
-            ),
+            algorithm=Retrying(config, algorithm="grpo", run_dir=str(folder)),
             adapter={"type": "rows", **adapter},
             store=agl.SqliteLightningStore(str(folder / "store.db")),
             strategy={"type": "cs", "server_port": 0},

@@ -17,10 +17,11 @@ from collections import Counter
 import psutil
 import pytest
 from tests.stores import opened
+from tests.waiting import free_port
 
 pytest.importorskip("verl")
 
-from running import HERE, MARK, check, end_all, free_port, marked, run
+from running import HERE, MARK, check, end_all, marked, run
 
 import agl
 from agl.errors import StoreUnavailableError
@@ -35,13 +36,8 @@ STEPS = 3
 def test_a_killed_run_goes_on_with_what_the_store_has(tmp_path, monkeypatch, victim):
     monkeypatch.setenv("AGL_SERVER_TOKEN", uuid.uuid4().hex)  # for the look into its store
     options = {
-        **{
-            "out": str(tmp_path),
-            "port": free_port(),
-            "steps": STEPS,
-            "seconds": 1.0,
-            "keeps": True,
-        },
+        **{"out": str(tmp_path), "port": free_port(), "keeps": True},
+        **{"steps": STEPS, "seconds": 1.0},
         "cpu": {"trainer": {"save_freq": 1, "resume_mode": "auto"}},
     }
     finished = kill_amid_step_two(tmp_path, options, victim)

@@ -64,20 +64,18 @@ def test_a_given_loss_agg_mode_is_taken_over_rollouts(mode: str, mean: str) -> N
     assert get(config, LOSS_MEAN) == mean
 
 
+def asking(mode: str, mean: str) -> dict[str, Any]:
+    """For two ways at once."""
+    rollout = {"custom": {"agl_loss_mean": mean}}
+    return {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}, "rollout": rollout}}
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-sum"}}}, "no counterpart"),
         ({"critic": {"loss_agg_mode": "token-mean"}}, "weighs tokens as the actor does"),
-        (
-            {
-                "actor_rollout_ref": {
-                    "actor": {"loss_agg_mode": "token-mean"},
-                    "rollout": {"custom": {"agl_loss_mean": "rollout"}},
-                }
-            },
-            "say it in one place",
-        ),
+        (asking("token-mean", "rollout"), "say it in one place"),
     ],
 )
 def test_a_loss_agg_mode_that_would_be_ignored_is_refused(config: Any, said: str) -> None:
@@ -86,12 +84,6 @@ def test_a_loss_agg_mode_that_would_be_ignored_is_refused(config: Any, said: str
 
 
 def test_verls_own_weighing_can_be_asked_for() -> None:
-    config = {
-        "actor_rollout_ref": {
-            "actor": {"loss_agg_mode": "token-sum"},
-            "rollout": {"custom": {"agl_loss_mean": "verl"}},
-        },
-        "critic": {"loss_agg_mode": "token-mean"},
-    }
+    config = {**asking("token-sum", "verl"), "critic": {"loss_agg_mode": "token-mean"}}
     with_algorithm(config, "grpo")
     assert get(config, LOSS_MEAN) == "verl"

@@ -58,14 +58,9 @@ def rollouts(rows: dict[str, Any]) -> tuple[list[ref.Rollout], list[list[str]]]:
 
 def sampled(rows: dict[str, Any], keys: list[str], name: str) -> Any:
     """A field at the sampled tokens of a rollout's rows."""
-    return np.array(
-        [
-            value
-            for key in keys
-            for value, bit in zip(rows[key].get(name, []), rows[key]["response_mask"], strict=False)
-            if bit
-        ]
-    )
+    pairs = [(rows[key].get(name, []), rows[key]["response_mask"]) for key in keys]
+    each = (pair for values, mask in pairs for pair in zip(values, mask, strict=False))
+    return np.array([value for value, bit in each if bit])
 
 
 def run(out: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> list[dict[str, Any]]:
@@ -73,25 +68,15 @@ def run(out: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> list[dict
     record = out / "rows.jsonl"
     monkeypatch.setenv("AGL_TEST_RECORD", str(record))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    settings: dict[str, Any] = {
-        "prompts_per_step": 4,
-        "rollouts_per_prompt": 4,
-        "critic": algorithm == "ppo",
-        "algorithm": {"gamma": 0.9, "lam": 0.8},
-    }
+    of_algorithm: dict[str, Any] = {"gamma": 0.9, "lam": 0.8}
     if algorithm == "ppo":
-        settings["algorithm"]["rollout_correction"] = {
-            "rollout_is": "token", "rollout_is_threshold": 2.0,
-        }  # fmt: skip
-    ended = running.run(
-        out,
-        steps=2,
-        algorithm=algorithm,
-        crash=0.2,
-        level="transition",
-        cpu=settings,
-        verl={"trainer_cls": "maths_recording.Recording", "max_attempts": 1},
-    )
+        correction = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+        of_algorithm["rollout_correction"] = correction
+    sizes = {"prompts_per_step": 4, "rollouts_per_prompt": 4}
+    settings = {"critic": algorithm == "ppo", "algorithm": of_algorithm, **sizes}
+    how = {"steps": 2, "algorithm": algorithm, "crash": 0.2, "level": "transition"}
+    verl = {"trainer_cls": "maths_recording.Recording", "max_attempts": 1}
+    ended = running.run(out, cpu=settings, verl=verl, **how)
     running.check(ended, [1, 2])
     running.check_weights(ended)
     return [json.loads(line) for line in record.read_text().splitlines()]

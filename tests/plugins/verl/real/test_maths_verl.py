@@ -97,6 +97,7 @@ MASKS = {
 }
 REWARDS = {"a_0": 1.0, "a_1": 0.0, "b_0": 0.25, "b_1": 1.0}
 LENGTHS = {"a_0": 3, "a_1": 6, "b_0": 3, "b_1": 2}
+OF_RLOO = {"a_0": 1.0, "a_1": -1.0, "b_0": -0.75, "b_1": 0.75}
 
 
 def rollout(key: str) -> str:
@@ -124,24 +125,20 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 def configuration(estimator: str, **algorithm: Any) -> Any:
+    plain = {"gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False, "kl_penalty": "kl"}
+    plain |= {"norm_adv_by_std_in_grpo": True, "rollout_correction": None}
+    actor = {"policy_loss": {"loss_mode": "vanilla"}, "loss_scale_factor": None}
     return OmegaConf.create(
         {
-            "algorithm": {
-                "adv_estimator": f"agl_{estimator}", "gamma": 1.0, "lam": 1.0,
-                "use_kl_in_reward": False, "kl_penalty": "kl", "norm_adv_by_std_in_grpo": True,
-                "rollout_correction": None, **algorithm,
-            },
+            "algorithm": {"adv_estimator": f"agl_{estimator}", **plain, **algorithm},
             "critic": {"enable": estimator == "gae"},
             "data": {"max_response_length": 8},
             "actor_rollout_ref": {
-                "actor": {
-                    "policy_loss": {"loss_mode": "vanilla"}, "loss_scale_factor": None,
-                    "strategy": "fsdp2",
-                },
+                "actor": {**actor, "strategy": "fsdp2"},
                 "rollout": {"n": 2, "custom": {}},
             },
         }
-    )  # fmt: skip
+    )
 
 
 class Trainer(RolloutAdvantages, PPOTrainerSync):
@@ -165,7 +162,7 @@ def step(monkeypatch: pytest.MonkeyPatch, config: Any, made: dict[str, dict[str,
 def test_verls_step_writes_advantages_of_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = step(monkeypatch, configuration("rloo"), rows())
     for key, mask in MASKS.items():
-        value = {"a_0": 1.0, "a_1": -1.0, "b_0": -0.75, "b_1": 0.75}.get(rollout(key), 0.0)
+        value = OF_RLOO.get(rollout(key), 0.0)
         assert made[key]["advantages"] == pytest.approx([value * bit for bit in mask], abs=1e-6)
 
 
@@ -289,9 +286,7 @@ def test_loss_with_importance_weights_equals_numpy(monkeypatch: pytest.MonkeyPat
     made, _ = step(monkeypatch, config, rows())
     keys = list(made)
     rng = np.random.default_rng(8)
-    now = {key: np.array(made[key]["old_log_probs"]) + rng.normal(0, 0.3, len(MASKS[key]))
-           for key in keys}  # fmt: skip
-    advantages = {"a_0": 1.0, "a_1": -1.0, "b_0": -0.75, "b_1": 0.75}
+    now = {k: np.array(made[k]["old_log_probs"]) + rng.normal(0, 0.3, len(MASKS[k])) for k in keys}
     expected = 0.0
     for key in keys:
         if key.startswith("pad"):
@@ -301,16 +296,14 @@ def test_loss_with_importance_weights_equals_numpy(monkeypatch: pytest.MonkeyPat
                 continue
             row = made[key]
             ratio = np.exp(now[key][t] - row["old_log_probs"][t])
-            value = advantages[rollout(key)]
+            value = OF_RLOO[rollout(key)]
             objective = min(ratio * value, np.clip(ratio, 0.8, 1.28) * value)
             importance = min(np.exp(row["old_log_probs"][t] - row["rollout_log_probs"][t]), 1.5)
             expected -= importance * objective / (4 * LENGTHS[rollout(key)])
     got = 0.0
+    config = actor(clip_ratio_low=0.2, clip_ratio_high=0.28)
     for part in (keys[:3], keys[3:4], keys[4:]):  # three micro-batches
-        loss, _ = actor_loss(
-            actor(clip_ratio_low=0.2, clip_ratio_high=0.28), *micro(made, now, part)
-        )
-        got += float(loss)
+        got += float(actor_loss(config, *micro(made, now, part))[0])
     assert got == pytest.approx(expected, abs=1e-5)
 
 
@@ -327,13 +320,12 @@ def test_bypass_mode_corrects_in_the_loss(monkeypatch: pytest.MonkeyPatch, kind:
     keys = list(made)
     rng = np.random.default_rng(9)
     now = {k: np.array(made[k]["old_log_probs"]) + rng.normal(0, 0.4, len(MASKS[k])) for k in keys}
-    advantages = {"a_0": 1.0, "a_1": -1.0, "b_0": -0.75, "b_1": 0.75}
     expected = 0.0
     for key in keys:
         for t, bit in enumerate(MASKS[key]):
             if bit:
                 ratio = np.exp(now[key][t] - made[key]["rollout_log_probs"][t])
-                value = advantages[rollout(key)]
+                value = OF_RLOO[rollout(key)]
                 if kind == "ppo_clip":
                     term = min(ratio * value, np.clip(ratio, 0.8, 1.2) * value)
                 else:
@@ -341,12 +333,9 @@ def test_bypass_mode_corrects_in_the_loss(monkeypatch: pytest.MonkeyPatch, kind:
                 expected -= term / (4 * LENGTHS[rollout(key)])
     policy = PolicyLossConfig(loss_mode="bypass_mode", rollout_correction=correction)  # type: ignore[arg-type]
     got = 0.0
+    config = actor(clip_ratio_low=0.2, clip_ratio_high=0.2, policy_loss=policy)
     for part in (keys[:2], keys[2:]):
-        loss, _ = actor_loss(
-            actor(clip_ratio_low=0.2, clip_ratio_high=0.2, policy_loss=policy),
-            *micro(made, now, part),
-        )
-        got += float(loss)
+        got += float(actor_loss(config, *micro(made, now, part))[0])
     assert got == pytest.approx(expected, abs=1e-5)
 
 

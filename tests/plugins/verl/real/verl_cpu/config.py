@@ -82,94 +82,54 @@ def cpu_config(
         ConfigError: A number is out of its range, or there is no such mode.
     """
     check_choice("cpu_config", MODES, mode=mode)
-    check_numbers(
-        "cpu_config",
-        whole=True,
-        least=1,
-        ranks=ranks,
-        prompts_per_step=prompts_per_step,
-        rollouts_per_prompt=rollouts_per_prompt,
-        max_prompt_length=max_prompt_length,
-        max_response_length=max_response_length,
-    )
+    lengths = {"max_prompt_length": max_prompt_length, "max_response_length": max_response_length}
+    sizes = {"prompts_per_step": prompts_per_step, "rollouts_per_prompt": rollouts_per_prompt}
+    check_numbers("cpu_config", whole=True, least=1, ranks=ranks, **sizes, **lengths)
     separate = mode == "separate_async"
-    steps_per_update = 2 if separate else 1
+    prompts = prompts_per_step * (2 if separate else 1)
+    batches = {"ppo_mini_batch_size": prompts_per_step, "ppo_micro_batch_size_per_gpu": 8}
+    actor = {"optim": {"lr": learning_rate}, "use_torch_compile": False, **batches}
+    rollout = {
+        **{"name": INFERENCE, "n": rollouts_per_prompt, "load_format": "auto"},
+        **{"tensor_model_parallel_size": 1, "log_prob_micro_batch_size_per_gpu": 8},
+        **{"max_model_len": sum(lengths.values()), "calculate_log_probs": True},
+        "agent": {"num_workers": 1},
+    }
     config: dict[str, Any] = {
-        "data": {
-            "train_batch_size": prompts_per_step * steps_per_update,
-            "max_prompt_length": max_prompt_length,
-            "max_response_length": max_response_length,
-            "dataloader_num_workers": 0,
-        },
+        "data": {"train_batch_size": prompts, "dataloader_num_workers": 0, **lengths},
         "actor_rollout_ref": {
             "hybrid_engine": not separate,
             "model": _model(model),
-            "actor": {
-                **_engine("fsdp_config"),
-                "optim": {"lr": learning_rate},
-                "ppo_mini_batch_size": prompts_per_step,
-                "ppo_micro_batch_size_per_gpu": 8,
-                "use_torch_compile": False,
-            },
-            "rollout": {
-                "name": INFERENCE,
-                "n": rollouts_per_prompt,
-                "tensor_model_parallel_size": 1,
-                "load_format": "auto",
-                "max_model_len": max_prompt_length + max_response_length,
-                "log_prob_micro_batch_size_per_gpu": 8,
-                "calculate_log_probs": True,
-                "agent": {"num_workers": 1},
-            },
+            "actor": {**_engine("fsdp_config"), **actor},
+            "rollout": rollout,
         },
         "algorithm": {"adv_estimator": "grpo"},
         # Rewards come with rollouts. verl's own agent loops want at least one of these processes.
         "reward": {"num_workers": 0},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {
-            "device": "cpu",
-            "n_gpus_per_node": ranks,
-            "nnodes": 1,
-            "logger": ["console"],
-            "val_before_train": False,
-            "test_freq": -1,
-            "save_freq": -1,
-            "resume_mode": "disable",
-            "v1": {"trainer_mode": mode},
-        },
-        "ray_kwargs": {
-            "ray_init": {
-                # A declaration: with too few, Ray waits for ever without a word. verl wants three
-                # per rank, two per server that is apart; the task runner, the queue, the reward
-                # worker and the load balancer have one each; and some to spare.
-                "num_cpus": 3 * ranks + 2 * separate + 8,
-                "num_gpus": ranks + separate,
-                "include_dashboard": False,
-                "object_store_memory": 300_000_000,
-            }
+            **{"device": "cpu", "n_gpus_per_node": ranks, "nnodes": 1, "logger": ["console"]},
+            **{"val_before_train": False, "test_freq": -1, "save_freq": -1},
+            **{"resume_mode": "disable", "v1": {"trainer_mode": mode}},
         },
     }
+    # A declaration: with too few, Ray waits for ever without a word. verl wants three per rank, two
+    # per server that is apart; the task runner, the queue, the reward worker and the load balancer
+    # have one each; and some to spare.
+    has = {"num_cpus": 3 * ranks + 2 * separate + 8, "num_gpus": ranks + separate}
+    has |= {"include_dashboard": False, "object_store_memory": 300_000_000}
+    config["ray_kwargs"] = {"ray_init": has}
     if separate:
-        config["actor_rollout_ref"]["rollout"] |= {
-            "nnodes": 1,
-            "n_gpus_per_node": 1,
-            "checkpoint_engine": {"backend": CHECKPOINT_ENGINE},
-        }
+        apart = {"nnodes": 1, "n_gpus_per_node": 1}
+        rollout |= {**apart, "checkpoint_engine": {"backend": CHECKPOINT_ENGINE}}
         config["trainer"]["v1"]["separate_async"] = {"parameter_sync_step": 2}
     if critic:
-        config["critic"] = {
-            **_engine("fsdp"),
-            "model": _model(model),
-            "optim": {"lr": learning_rate / 3},
-            "ppo_mini_batch_size": prompts_per_step,
-            "ppo_micro_batch_size_per_gpu": 8,
-        }
+        optim = {"lr": learning_rate / 3}
+        config["critic"] = {**_engine("fsdp"), "model": _model(model), "optim": optim, **batches}
     if reference:
         config["actor_rollout_ref"]["actor"]["use_kl_loss"] = True
-        config["actor_rollout_ref"]["ref"] = {
-            **_engine("fsdp_config"),
-            "log_prob_micro_batch_size_per_gpu": 8,
-        }
+        micro = {"log_prob_micro_batch_size_per_gpu": 8}
+        config["actor_rollout_ref"]["ref"] = {**_engine("fsdp_config"), **micro}
     return _merge(config, overrides)
 
 
