@@ -75,11 +75,8 @@ def test_type_checkers_know_the_names_of_plugins_and_no_others():
     """A ``__getattr__`` in the stub would make every misspelt name one of type Any."""
     stub = ast.parse((REPOSITORY / "core/src/agl/__init__.pyi").read_text(encoding="utf-8"))
     assert not any(isinstance(node, ast.FunctionDef) for node in stub.body)
-    aliases = {
-        node.targets[0].id: ast.unparse(node.value)
-        for node in stub.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    assigned = [node for node in stub.body if isinstance(node, ast.Assign)]
+    aliases = {ast.unparse(one.targets[0]): ast.unparse(one.value) for one in assigned}
     assert aliases.keys() == {*public_names("components"), *public_names("libraries")}
     for name, target in aliases.items():
         module, _, attribute = target.rpartition(".")

@@ -4,6 +4,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -21,6 +22,11 @@ TOO_LONG: set[str] = set()
 """Modules that hold a second idea; names go from here, none come."""
 
 
+def projects() -> list[dict[str, Any]]:
+    files = [root / "pyproject.toml" for root in DISTRIBUTIONS]
+    return [tomllib.loads(file.read_text("utf-8"))["project"] for file in files]
+
+
 def test_top_level_has_few_rooms():
     modules = set(AGL.rglob("*.py")) - {AGL / "__init__.py"}
     assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
@@ -28,11 +34,8 @@ def test_top_level_has_few_rooms():
 
 def test_rooms_are_those_of_the_page():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    layers = next(
-        contract["layers"]
-        for contract in settings["tool"]["importlinter"]["contracts"]
-        if contract.get("containers") == ["agl"]
-    )
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one.get("containers") == ["agl"])
     page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     table = page.partition("| room | what is in it |")[2].partition("\n\n")[0]
     rooms = [re.findall("`(.*?)`", line.split("|")[1]) for line in table.splitlines()[2:]]
@@ -43,10 +46,9 @@ def test_rooms_are_those_of_the_page():
 
 def test_wheels_that_the_readme_names_are_all_that_they_need():
     # pip takes what is missing from an index, where anybody may register our names.
-    needs = {}
-    for root in DISTRIBUTIONS:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        needs[project["name"]] = {Requirement(one).name for one in project["dependencies"]}
+    needs = {
+        one["name"]: {Requirement(each).name for each in one["dependencies"]} for one in projects()
+    }
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = re.search(r"pip install dist/agl_\{(.*?)\}", readme)
     named = {f"agl-{word}" for word in words[1].split(",")}
@@ -67,12 +69,8 @@ def test_ci_runs_tests_with_other_releases_where_a_package_that_they_need_change
 
 
 def test_core_does_not_grow():
-    lines = [
-        len(path.read_text(encoding="utf-8").splitlines())
-        for path in AGL.rglob("*.py*")
-        if path.suffix in (".py", ".pyi")
-    ]
-    assert sum(lines) <= MOST_IN_THE_CORE
+    files = [*AGL.rglob("*.py"), *AGL.rglob("*.pyi")]
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= MOST_IN_THE_CORE
 
 
 def test_no_room_below_the_trainer_asks_for_the_lazy_names():
@@ -84,27 +82,18 @@ def test_no_room_below_the_trainer_asks_for_the_lazy_names():
 
 def test_modules_are_short():
     sources = [path for root in DISTRIBUTIONS for path in root.glob("src/**/*.py")]
-    long = {
-        str(path.relative_to(ROOT))
-        for path in sources
-        if len(path.read_text(encoding="utf-8").splitlines()) > LINES
-    }
-    assert long == TOO_LONG
+    long = {path for path in sources if len(path.read_text("utf-8").splitlines()) > LINES}
+    assert {str(path.relative_to(ROOT)) for path in long} == TOO_LONG
 
 
 def test_imports_of_every_distribution_are_checked():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {
-        path.parent.name for root in DISTRIBUTIONS for path in root.glob("src/*/__init__.py")
-    }
+    tops = [path for root in DISTRIBUTIONS for path in root.glob("src/*/__init__.py")]
+    packages = {path.parent.name for path in tops}
     rules = settings["tool"]["importlinter"]
     assert packages == set(rules["root_packages"])
-    layered = [
-        name
-        for contract in rules["contracts"]
-        if contract.get("exhaustive")
-        for name in contract["containers"]
-    ]
+    exhaustive = [contract for contract in rules["contracts"] if contract.get("exhaustive")]
+    layered = [name for contract in exhaustive for name in contract["containers"]]
     plugins = {path.parent.name for path in ROOT.glob("plugins/*/src/*/__init__.py")}
     split = {"agl_learning", "agl_models", "agl_records", "agl_views"}
     assert sorted(layered) == sorted({"agl", *split, *plugins})
@@ -112,12 +101,9 @@ def test_imports_of_every_distribution_are_checked():
 
 def test_what_the_core_alone_skips_runs_with_the_plugins():
     needs_more = re.compile(r'importorskip\("(torch|agl_(?!testing))')
-    skipping = [
-        path
-        for folder in ("core", "libs", "contract", "house")
-        for path in (ROOT / "tests" / folder).rglob("test_*.py")
-        if needs_more.search(path.read_text(encoding="utf-8"))
-    ]
+    folders = [ROOT / "tests" / name for name in ("core", "libs", "contract", "house")]
+    files = [path for folder in folders for path in folder.rglob("test_*.py")]
+    skipping = [path for path in files if needs_more.search(path.read_text("utf-8"))]
     assert skipping
     assert [p.name for p in skipping if "pytest.mark.plugins" not in p.read_text("utf-8")] == []
 
@@ -135,11 +121,8 @@ def test_few_tests_take_longer_than_a_test_may():
 def test_every_benchmark_runs_at_night():
     benchmarks = ROOT / "benchmarks"
     parts = {"run_all.py", "gateway_ours.py", "gateway_peer.py", "gateway_parts.py", "apo_peer.py"}
-    programs = {
-        path.name
-        for path in benchmarks.glob("*.py")
-        if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
-    }
+    main = 'if __name__ == "__main__"'
+    programs = {path.name for path in benchmarks.glob("*.py") if main in path.read_text("utf-8")}
     together = (benchmarks / "run_all.py").read_text(encoding="utf-8")
     run = set(re.findall(r"^\w+\.py", together, re.MULTILINE)) | {"resume.py"}
     assert run == programs - parts
@@ -147,23 +130,10 @@ def test_every_benchmark_runs_at_night():
 
 def test_packages_require_each_other_in_the_minor_version_that_they_have():
     """And where several require one library, they agree on the oldest that is good enough."""
-    projects = [
-        tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-        for root in DISTRIBUTIONS
-    ]
-    versions = {project["name"]: project["version"] for project in projects}
-    wanted = [
-        Requirement(line)
-        for project in projects
-        for line in (
-            *project["dependencies"],
-            *(
-                line
-                for extra in project.get("optional-dependencies", {}).values()
-                for line in extra
-            ),
-        )
-    ]
+    versions = {project["name"]: project["version"] for project in projects()}
+    lists = [project["dependencies"] for project in projects()]
+    lists += [one for each in projects() for one in each.get("optional-dependencies", {}).values()]
+    wanted = [Requirement(line) for lines in lists for line in lines]
     ours = {(one.name, str(one.specifier)) for one in wanted if one.name in versions}
     assert ours == {(name, f"~={versions[name]}") for name, _ in ours}
     assert len(ours) > 10

@@ -7,13 +7,13 @@ runner as its process has it, in a thread.
 import asyncio
 import contextlib
 import re
-import socket
 import sys
 import threading
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from tests.waiting import free_port
 
 import agl
 import agl_http
@@ -102,8 +102,11 @@ def look(frame: FrameType, event: str, argument: object) -> None:
             walk(frame)
 
 
+TOKEN = "s3cret-long-enough"
+
+
 async def run_one(port: int) -> None:
-    client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token="s3cret-long-enough")
+    client = agl.LightningStoreClient(f"http://127.0.0.1:{port}", token=TOKEN)
     await client.query_documents("ledger", limit=1)  # it asks once what the server can do
     runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
     with runner.run_context(agent=agent, store=client):
@@ -115,8 +118,7 @@ def test_files_are_met_in_the_order_of_the_pages(tmp_path, monkeypatch):
     # What a runner does by the clock is on nobody's way.
     monkeypatch.setattr(Heartbeat, "beating", lambda _: contextlib.nullcontext())
     monkeypatch.setattr("agl.runner.litagent.LOOK_SECONDS", 60)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
 
     def runner() -> None:
         if ENQUEUE.ended.wait(50):
@@ -127,14 +129,11 @@ def test_files_are_met_in_the_order_of_the_pages(tmp_path, monkeypatch):
     sys.setprofile(look)
     try:
         thread.start()
-        agl.Trainer(
-            algorithm=agl.Baseline(),
-            strategy=agl.ClientServerExecutionStrategy(
-                role="algorithm", server_port=port, token="s3cret-long-enough"
-            ),
-            store=SqliteLightningStore(str(tmp_path / "store.db")),
-            initial_resources={"llm": agl.LLM(endpoint="http://localhost/v1", model="m")},
-        ).fit(agent, ["task"])
+        strategy = {"type": "cs", "role": "algorithm", "server_port": port, "token": TOKEN}
+        resources = {"llm": agl.LLM(endpoint="http://localhost/v1", model="m")}
+        store = SqliteLightningStore(str(tmp_path / "store.db"))
+        parts = {"strategy": strategy, "store": store, "initial_resources": resources}
+        agl.Trainer(algorithm=agl.Baseline(), **parts).fit(agent, ["task"])
         thread.join(50)
     finally:
         sys.setprofile(None)

@@ -9,22 +9,17 @@ from tests.run_agents import cancelled, running, succeeds
 
 import agl
 from agl.store.base import LightningStore, Turn
-from agl.store.forwarding import ForwardingStore
+from agl.store.forwarding import StandInStore
 from agl.tracer import buffer
 
 
-class Watched(ForwardingStore):
-    """Notes which calls reach the store."""
+class Watched(StandInStore):
+    """Notes which calls reach the store, and spans and claimed rollouts of each turn."""
 
     def __init__(self, store: LightningStore) -> None:
-        self._store = store
+        super().__init__(store)
         self.calls: list[str] = []
         self.turns: list[tuple[int, int]] = []
-        """Spans, and claimed rollouts, of each turn."""
-
-    @property
-    def target(self) -> LightningStore:
-        return self._store
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         self.calls.append(operation)

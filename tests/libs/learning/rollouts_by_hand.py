@@ -6,33 +6,39 @@ from agl.types import Rollout
 from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, TrainingRow
-from agl_records.types import Credit
+from agl_records.types import Credit, Exclusion
+
+
+def row_of(rollout_id, token_ids, call_ranges, credits, **about):
+    """A row; its calls are numbered."""
+    given = {
+        "attempt_id": "at",
+        "logprobs": [0.0] * len(token_ids),
+        "call_ids": [f"{rollout_id}-{number}" for number in range(len(call_ranges))],
+        "model_versions": [None] * len(call_ranges),
+        **about,
+    }
+    made = {"rollout_id": rollout_id, "token_ids": token_ids, "call_ranges": call_ranges}
+    return TrainingRow(**made, credits=credits, **given)
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id=f"at-{rollout_id}",
-        token_ids=[1, 4, 3, 2, answer],
-        logprobs=[0.0] * 4 + [-2.7],
-        call_ids=[f"call-{rollout_id}-{answer}"],
-        call_ranges=[(4, 5)],
-        credits=[Credit(reward=reward)],
-        model_versions=[version],
-    )
+    about = {"attempt_id": f"at-{rollout_id}", "call_ids": [f"call-{rollout_id}-{answer}"]}
+    tokens, credits = [1, 4, 3, 2, answer], [Credit(reward=reward)]
+    return row_of(rollout_id, tokens, [(4, 5)], credits, model_versions=[version], **about)
 
 
 def two_calls(rollout_id, first, second):
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id="at",
-        token_ids=[1, 4, 5, 3, 6],
-        logprobs=[0.0, 0.0, -2.7, 0.0, -2.7],
-        call_ids=["one", "two"],
-        call_ranges=[(2, 3), (4, 5)],
-        credits=[Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")],
-        model_versions=["0", "0"],
-    )
+    credits = [Credit(reward=first, group="call 1"), Credit(reward=second, group="call 2")]
+    about = {"call_ids": ["one", "two"], "model_versions": ["0", "0"]}
+    return row_of(rollout_id, [1, 4, 5, 3, 6], [(2, 3), (4, 5)], credits, **about)
+
+
+def leave_out(ledger, call_id, reason, rollout_id="a", attempt_id="at", **about):
+    """Announce a call, and exclude it."""
+    ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "call_id": call_id}
+    ledger.add_call(ModelCall(**ids, sequence_id=9, **about))
+    ledger.exclude(Exclusion(**ids, reason=reason))
 
 
 def make_ended(name, group, calls, status="succeeded", agent=None):
@@ -44,17 +50,8 @@ def make_ended(name, group, calls, status="succeeded", agent=None):
         tokens += [*given, *sampled]
         ranges.append((start, start + len(sampled)))
     rewards = [reward for *_, reward in calls]
-    row = TrainingRow(
-        rollout_id=name,
-        attempt_id="at",
-        agent_name=agent,
-        token_ids=tokens,
-        logprobs=[0.0] * len(tokens),
-        call_ids=[f"{name}-{number}" for number in range(len(calls))],
-        call_ranges=ranges,
-        credits=[Credit(reward=reward, sources=[]) for reward in rewards],
-        model_versions=[None] * len(calls),
-    )
+    credits = [Credit(reward=reward, sources=[]) for reward in rewards]
+    row = row_of(name, tokens, ranges, credits, agent_name=agent)
     return Ended(rollout, group, rewards[-1] if rewards else None, [row] if calls else [])
 
 
@@ -64,14 +61,8 @@ def make_collected(*ended):
         ledger.add_rollout(one.rollout.rollout_id)
         for row in one.rows:
             for call_id in row.call_ids:
-                ledger.add_call(
-                    ModelCall(
-                        call_id=call_id,
-                        rollout_id=row.rollout_id,
-                        attempt_id=row.attempt_id,
-                        sequence_id=1,
-                    )
-                )
+                ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
+                ledger.add_call(ModelCall(call_id=call_id, sequence_id=1, **ids))
     return Collected(list(ended), ledger, 1.0)
 
 

@@ -29,24 +29,19 @@ def make(folder, text="weights", **note):
 
 def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path, monkeypatch):
     folder, synced = tmp_path / "0001", []
-    real = os.fsync
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda number: (synced.append(os.readlink(f"/proc/self/fd/{number}")), real(number)),
-    )
-    note = {}
+    real, note = os.fsync, {}
+
+    def fsync(number):
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     with making(folder, note) as partial:
         (partial / "model.safetensors").write_bytes(b"weights")
         note["loss"] = 2.0  # known only now
         assert not folder.exists()
     # Every file before its folder, both before the name, which is in the folder above.
-    assert [path.rsplit("/", 1)[-1] for path in synced] == [
-        MANIFEST,
-        "model.safetensors",
-        partial.name,
-        tmp_path.name,
-    ]
+    assert synced == [MANIFEST, "model.safetensors", partial.name, tmp_path.name]
     assert read_note(folder) == {"loss": 2.0}
     assert damage(folder) == ""
     assert not partial.exists()
@@ -73,11 +68,7 @@ def test_what_fails_in_the_middle_leaves_the_one_before(tmp_path):
 @pytest.mark.parametrize(
     ("name", "change", "why"),
     [
-        (
-            "model.safetensors",
-            lambda path: path.write_text("w"),
-            "has 1 bytes; it was written with 7",
-        ),
+        ("model.safetensors", lambda path: path.write_text("w"), "has 1 bytes; it was written wi"),
         ("more/tokenizer.json", lambda path: path.unlink(), "more/tokenizer.json is missing"),
         (MANIFEST, lambda path: path.unlink(), "checkpoint.json is missing"),
         (MANIFEST, lambda path: path.write_text("[]"), "checkpoint.json cannot be read"),
@@ -112,9 +103,7 @@ def save_steps(root, *steps):
 
 
 def steps_of(root):
-    return [
-        int(path.name.removeprefix("step-")) for path in sorted(root.glob("checkpoints/step-*"))
-    ]
+    return sorted(int(path.name.removeprefix("step-")) for path in root.glob("checkpoints/step-*"))
 
 
 @pytest.mark.parametrize(

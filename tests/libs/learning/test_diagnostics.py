@@ -13,19 +13,11 @@ from agl_learning.reports.report import Report
 
 def step(number, **about):
     metrics = {
-        "step": number,
-        "reward/mean": 0.25 + 0.001 * (number % 2),
-        "reward/std": 0.4,
-        "rollouts/succeeded": 8,
-        "calls/total": 8,
-        "calls/trained": 8,
-        "grad_norm": 0.7,
-        "entropy": 1.5,
-        "prompts/different": 4,
-        "prompts/as_tokens": 4,
-        "tokens/given": 40,
-        "tokens/sampled": 10,
-        "tokens/unknown": 1,
+        **{"step": number, "reward/mean": 0.25 + 0.001 * (number % 2), "reward/std": 0.4},
+        **dict.fromkeys(("rollouts/succeeded", "calls/total", "calls/trained"), 8),
+        **dict.fromkeys(("prompts/different", "prompts/as_tokens"), 4),
+        **{"tokens/given": 40, "tokens/sampled": 10, "tokens/unknown": 1},
+        **{"grad_norm": 0.7, "entropy": 1.5},
     }
     return {**metrics, **{name.replace("__", "/"): value for name, value in about.items()}}
 
@@ -37,7 +29,7 @@ def watched(history, steps=100):
     return found
 
 
-def signs(history, steps):
+def signs(history, steps=100):
     return watched(history, steps).found()
 
 
@@ -114,9 +106,8 @@ def test_each_of_several_models_is_looked_at_for_itself(two):
     still = [of_team(n, grad_norm=0.0) for n in (1, 2, 3)]
     (found,) = signs(still, 100)
     assert (found.code, found.model) == ("no_gradient", two)
-    assert found.seen.startswith(
-        f"model {two!r}: the gradient was 0 in steps 1 to 3, with 24 calls"
-    )
+    said = f"model {two!r}: the gradient was 0 in steps 1 to 3, with 24 calls"
+    assert found.seen.startswith(said)
     assert not watched(still).is_unchanged
     assert watched([{**one, "one/grad_norm": 0.0} for one in still]).is_unchanged
     lost = {"calls__trained": 0, "calls__excluded/no_token_ids": 8}
@@ -215,11 +206,8 @@ async def test_held_out_rewards_that_may_not_rise_are_said_before_training(
 
 def test_prompts_are_compared_as_they_were_said_and_as_tokens(ended):
     batch = [asked(ended, name, name[0], [2, 2, 2]) for name in ("a1", "a2", "b1", "c1")]
-    assert prompt_metrics(batch, 2) == {
-        "prompts/different": 3,
-        "prompts/as_tokens": 1,
-        "tokens/unknown": 12,
-    }
+    expected = {"prompts/different": 3, "prompts/as_tokens": 1, "tokens/unknown": 12}
+    assert prompt_metrics(batch, 2) == expected
     # The first call of a rollout need not be of the model that is trained: the row says which is.
     by_others = [Call(name, f"other-{name}") for name in "xy"]
     batch = [asked(ended, one.request, "z", [1, 2], others=[one]) for one in by_others]

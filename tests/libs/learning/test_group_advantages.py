@@ -14,18 +14,11 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import Credit, StepCredit
 
+from .rollouts_by_hand import row_of
+
 
 def row(name: str, credit: Credit) -> TrainingRow:
-    return TrainingRow(
-        rollout_id=name,
-        attempt_id="at",
-        token_ids=[1, 2, 3],
-        logprobs=[0.0, -1.0, -1.0],
-        call_ids=[f"call-{name}"],
-        call_ranges=[(1, 3)],
-        credits=[credit],
-        model_versions=["0"],
-    )
+    return row_of(name, [1, 2, 3], [(1, 3)], [credit], call_ids=[f"call-{name}"])
 
 
 def collected(rewards: list[float]) -> Collected:

@@ -42,22 +42,12 @@ def test_of_more_rollouts_than_are_known_all_are_looked_at(caplog):
 
 
 def test_long_request_is_kept_at_its_ends():
-    attempt = agl.Attempt(
-        rollout_id="ro-1",
-        attempt_id="at-1",
-        sequence_id=1,
-        status="succeeded",
-        start_time=0.0,
-        end_time=1.0,
-        worker_id="host-7-3",
-    )
-    span = agl.Span.from_attributes(
-        name=MODEL_CALL_SPAN,
-        attributes={
-            Key.OPERATION: "chat",
-            Key.INPUT_MESSAGES: f"begin {'lorem ipsum ' * 8_000} end",
-        },
-    )
+    about = {"attempt_id": "at-1", "sequence_id": 1, "status": "succeeded"}
+    times = {"start_time": 0.0, "end_time": 1.0}
+    attempt = agl.Attempt(rollout_id="ro-1", worker_id="host-7-3", **about, **times)
+    said = f"begin {'lorem ipsum ' * 8_000} end"
+    attributes = {Key.OPERATION: "chat", Key.INPUT_MESSAGES: said}
+    span = agl.Span.from_attributes(name=MODEL_CALL_SPAN, attributes=attributes)
     # What a client that is traced says of the same call stands where the agent ran.
     of_client = span.model_copy(update={"writer": "agent"})
     found = ran("ro-1", attempt, [span, of_client])

@@ -8,9 +8,10 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.team import Team
-from agl_records.training_data import ModelCall, TrainedModel
-from agl_records.types import Exclusion
+from agl_records.training_data import TrainedModel
 from agl_runs.differences import options_that_shape
+
+from .rollouts_by_hand import leave_out
 
 agl_adapters = pytest.importorskip("agl_adapters")
 pytestmark = pytest.mark.plugins
@@ -152,9 +153,7 @@ def test_a_model_whose_calls_cannot_be_trained_has_not_learned_all(of_models):
 def test_an_answer_that_was_cut_off_costs_the_rows_of_its_own_model_alone(of_models):
     pytest.importorskip("torch")
     batch = of_models({"one": 1.0, "two": 1.0}, {"one": 1.0, "two": 0.0})
-    call = {"rollout_id": "ro-0", "attempt_id": "at", "call_id": "0-two-cut"}
-    batch.ledger.add_call(ModelCall(**call, sequence_id=2))
-    batch.ledger.exclude(Exclusion(**call, reason="truncated"))
+    leave_out(batch.ledger, "0-two-cut", "truncated", "ro-0")
     batch.ledger.models["ro-0", "at", "0-two-cut"] = "two"
     limits = {**GRPO, "max_tokens": 4, "overlong": 2, "estimator": {"normalise_std": False}}
     weighed = Team(models={"one": limits, "two": limits}).weigh(batch)

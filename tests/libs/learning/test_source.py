@@ -34,6 +34,16 @@ class Runners:
         return self.keys.get(after, "first")
 
 
+def groups_of(collected, ended, rewards, first, *more):
+    """Groups of rollouts, numbered from the first, with these rewards; and others."""
+    rollouts = [
+        ended(f"r{number}-{copy}", number, [([1], [7], reward)])
+        for number, group in enumerate(rewards, first)
+        for copy, reward in enumerate(group)
+    ]
+    return collected(*rollouts, *more)
+
+
 @pytest.fixture
 def runners(collected, ended):
     """What comes of the tasks that are asked for: per group, the rewards of its rollouts."""
@@ -43,13 +53,7 @@ def runners(collected, ended):
 
         async def answer(after, tasks, first):
             taken, left[:] = left[: len(tasks)], left[len(tasks) :]
-            return collected(
-                *(
-                    ended(f"r{first + n}-{copy}", first + n, [([1], [7], reward)])
-                    for n, group in enumerate(taken)
-                    for copy, reward in enumerate(group)
-                )
-            )
+            return groups_of(collected, ended, taken, first)
 
         return Runners(answer)
 
@@ -57,14 +61,8 @@ def runners(collected, ended):
 
 
 def test_groups_without_advantage_are_the_idle_ones_and_nothing_is_booked(collected, ended):
-    batch = collected(
-        ended("a", 0, [([1], [7], 1.0)]),
-        ended("b", 0, [([1], [7], 0.0)]),
-        ended("c", 1, [([1], [7], 1.0)]),
-        ended("d", 1, [([1], [7], 1.0)]),
-        ended("e", 2, [([1], [7], 1.0)], status="failed"),
-        ended("f", 2, [([1], [7], 0.0)]),
-    )
+    failed = ended("e", 2, [([1], [7], 1.0)], status="failed")
+    batch = groups_of(collected, ended, [DIFFER, SAME, (0.0,)], 0, failed)
     assert idle_groups(batch, WEIGH) == {1, 2}
     assert batch.ledger.trained == batch.ledger.exclusions == []
 

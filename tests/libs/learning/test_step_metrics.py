@@ -9,10 +9,8 @@ from agl_learning.collect.results import Collected, Ended
 from agl_learning.collect.step_metrics import collected_metrics, version_lag, why_nothing
 from agl_learning.collect.task_order import TaskOrder, Tasks
 from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import ModelCall
-from agl_records.types import Exclusion
 
-from .rollouts_by_hand import make_collected as collected, make_row, two_calls
+from .rollouts_by_hand import leave_out, make_collected as collected, make_row, two_calls
 
 
 def test_every_task_comes_once_before_any_comes_again():
@@ -37,48 +35,43 @@ def test_tasks_come_in_an_order_of_ones_own():
         Tasks("ab", 0, mine).take(0, 1)
 
 
+def of_two(first, second, *more, groups=(0, 0)):
+    """Rollouts a and b with these rewards, and others."""
+    rewards = zip("ab", groups, (first, second), strict=True)
+    return collected(*(ended(n, group, make_row(n, 5, one)) for n, group, one in rewards), *more)
+
+
 def ended(rollout_id, group, *rows, status="succeeded"):
     rollout = Rollout(rollout_id=rollout_id, input=None, start_time=0.0, status=status)
     return Ended(rollout, group, rows[0].reward if rows else None, list(rows))
 
 
 def test_rows_of_failed_rollouts_do_not_move_their_groups_mean():
-    batch = collected(
-        ended("a", 0, make_row("a", 5, 1.0)),
-        ended("b", 0, make_row("b", 6, 0.0)),
-        ended("c", 0, make_row("c", 7, 1.0), status="failed"),
-        ended("d", 1, make_row("d", 7, 1.0)),
-    )
+    failed = ended("c", 0, make_row("c", 7, 1.0), status="failed")
+    batch = of_two(1.0, 0.0, failed, ended("d", 1, make_row("d", 7, 1.0)))
     result = weigh(batch, WeighingOptions(estimator={"normalise_std": False}))
     batch.ledger.check()
     # Of group 0 two rollouts count: mean 0.5. Group 1 has one rollout and so no advantage.
-    assert {one.row.rollout_id: [a.value for a in one.advantages] for one in result} == {
-        "a": [0.5],
-        "b": [-0.5],
-    }
+    found = {one.row.rollout_id: [a.value for a in one.advantages] for one in result}
+    assert found == {"a": [0.5], "b": [-0.5]}
     assert batch.ledger.reasons() == {"failed_attempt": 1, "zero_advantage": 1}
-    assert batch.ledger.rollouts() == {
-        "a": "trained",
-        "b": "trained",
-        "c": "failed_attempt",
-        "d": "zero_advantage",
-    }
+    bins = {"a": "trained", "b": "trained", "c": "failed_attempt", "d": "zero_advantage"}
+    assert batch.ledger.rollouts() == bins
     (trained, _) = batch.ledger.trained
     assert trained.row == 0
     assert trained.advantage.because == "1 against mean 0.5, std 0.7071 of 2 rollouts"
 
 
 def test_calls_of_one_row_train_with_advantages_of_their_own():
-    batch = collected(
-        ended("a", 0, two_calls("a", 1.0, 3.0)), ended("b", 0, two_calls("b", 1.0, 1.0))
-    )
+    rows = two_calls("a", 1.0, 3.0), two_calls("b", 1.0, 1.0)
+    batch = collected(*(ended(row.rollout_id, 0, row) for row in rows))
     result = weigh(batch, WeighingOptions(estimator={"normalise_std": False}))
     batch.ledger.check()
     # Both first calls got 1, so they are left out; the second ones got 3 and 1 against mean 2.
     assert batch.ledger.reasons() == {"zero_advantage": 2}
-    assert [
-        (one.row.call_ids, one.row.loss_mask, [a.value for a in one.advantages]) for one in result
-    ] == [(["two"], [0, 0, 0, 0, 1], [1.0]), (["two"], [0, 0, 0, 0, 1], [-1.0])]
+    for one, value in zip(result, (1.0, -1.0), strict=True):
+        assert (one.row.call_ids, one.row.loss_mask) == (["two"], [0, 0, 0, 0, 1])
+        assert [each.value for each in one.advantages] == [value]
 
 
 def test_version_lag_counts_how_old_the_sampling_weights_were():
@@ -91,40 +84,26 @@ def test_version_lag_counts_how_old_the_sampling_weights_were():
 
 
 def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():
-    batch = collected(
-        ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 1.0)), ended("c", 1)
-    )
-    judge = {"rollout_id": "a", "attempt_id": "at-a", "call_id": "judge"}
-    batch.ledger.add_call(ModelCall(**judge, sequence_id=9))
-    batch.ledger.exclude(Exclusion(**judge, reason="other_model"))
+    batch = of_two(1.0, 1.0, ended("c", 1))
+    leave_out(batch.ledger, "judge", "other_model", attempt_id="at-a")
     assert weigh(batch, WeighingOptions()) == []
     assert is_solved(batch, WeighingOptions())
 
 
 def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
-    alone = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 1, make_row("b", 6, 1.0)))
-    differ = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 0.0)))
-    failed = collected(
-        ended("a", 0, make_row("a", 5, 1.0)),
-        ended("b", 0, make_row("b", 6, 1.0)),
-        ended("c", 1, status="failed"),
-    )
-    for batch in (alone, differ, failed, collected()):
+    failed = of_two(1.0, 1.0, ended("c", 1, status="failed"))
+    for batch in (of_two(1.0, 1.0, groups=(0, 1)), of_two(1.0, 0.0), failed, collected()):
         weigh(batch, WeighingOptions())
         assert not is_solved(batch, WeighingOptions())
 
 
 def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():
-    batch = collected(ended("a", 0, make_row("a", 5, 1.0)), ended("b", 0, make_row("b", 6, 0.0)))
+    batch = of_two(1.0, 0.0)
     reasons = ("truncated", "over_length", "judge", "other_model", "failed_attempt")
-    for number, reason in enumerate(reasons):
-        call = {"rollout_id": "b", "attempt_id": "at-b", "call_id": f"call-{number}"}
-        batch.ledger.add_call(ModelCall(**call, sequence_id=9, finish_reason="length"))
-        batch.ledger.exclude(Exclusion(**call, reason=reason))
-    for number in range(2):  # the first answer above was cut off, and these are of its attempt
-        call = {"rollout_id": "b", "attempt_id": "at-b", "call_id": f"sibling-{number}"}
-        batch.ledger.add_call(ModelCall(**call, sequence_id=9, finish_reason="stop"))
-        batch.ledger.exclude(Exclusion(**call, reason="truncated"))
+    for reason in reasons:
+        leave_out(batch.ledger, reason, reason, "b", "at-b", finish_reason="length")
+    for name in ("one", "two"):  # the first answer above was cut off, and these are of its attempt
+        leave_out(batch.ledger, name, "truncated", "b", "at-b", finish_reason="stop")
     assert collected_metrics(batch)["calls/truncated"] == 2
     again = Collected(batch.ended, Ledger.of_parts(batch.ledger.parts()), 0.0)
     assert collected_metrics(again)["calls/truncated"] == 2

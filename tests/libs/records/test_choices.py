@@ -7,16 +7,10 @@ from agl_records.training_data import Choice, ModelCall
 
 
 def call(number: int, start: float | None, end: float | None) -> ModelCall:
-    return ModelCall(
-        call_id=f"{number:016x}",
-        rollout_id="ro-1",
-        attempt_id="at-1",
-        sequence_id=number,
-        start_time=start,
-        end_time=end,
-        response_id="same",
-        choices=[Choice(response={"content": text}) for text in ("bad", "good")],
-    )
+    ids = {"call_id": f"{number:016x}", "rollout_id": "ro-1", "attempt_id": "at-1"}
+    choices = [Choice(response={"content": text}) for text in ("bad", "good")]
+    about = {"sequence_id": number, "start_time": start, "end_time": end}
+    return ModelCall(**ids, **about, response_id="same", choices=choices)
 
 
 def named(number: int) -> Span:

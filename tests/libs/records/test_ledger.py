@@ -19,6 +19,8 @@ from agl_records.types import (
     Trained,
 )
 
+ADVANTAGE = Advantage(value=0.5, group="", because="1 against 0.5", estimator="grpo")
+
 
 def call(call_id: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> ModelCall:
     return ModelCall(call_id=call_id, rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=1)
@@ -26,16 +28,11 @@ def call(call_id: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> Mo
 
 def row(*call_ids: str, rollout_id: str = "ro-1", attempt_id: str = "at-1") -> TrainingRow:
     size = len(call_ids)
-    return TrainingRow(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        token_ids=[1] * size,
-        logprobs=[-1.0] * size,
-        call_ids=list(call_ids),
-        call_ranges=[(n, n + 1) for n in range(size)],
-        credits=[Credit(reward=1.0, rule="final", because="it is so")] * size,
-        model_versions=[None] * size,
-    )
+    tokens = {"token_ids": [1] * size, "logprobs": [-1.0] * size, "model_versions": [None] * size}
+    calls = {"call_ids": [*call_ids], "call_ranges": [(n, n + 1) for n in range(size)]}
+    credits = [Credit(reward=1.0, rule="final", because="it is so")] * size
+    ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+    return TrainingRow(**ids, **tokens, **calls, credits=credits)
 
 
 async def run_one(store: agl.LightningStore) -> tuple[str, str]:
@@ -52,11 +49,8 @@ async def test_the_store_keeps_a_ledger_per_step(memory_store):
         rollout_id, attempt_id = await run_one(memory_store)
         ledger = Ledger()
         ledger.add_call(call("a", rollout_id, attempt_id))
-        ledger.train(
-            row("a", rollout_id=rollout_id, attempt_id=attempt_id),
-            [Advantage(value=0.5, group="", because="1 against 0.5", estimator="grpo")],
-            number=0,
-        )
+        of_rollout = row("a", rollout_id=rollout_id, attempt_id=attempt_id)
+        ledger.train(of_rollout, [ADVANTAGE], number=0)
         rollouts = await memory_store.query_rollouts(rollout_id_in=[rollout_id])
         for _ in range(2):  # a second time changes nothing
             await agl.save_ledger(memory_store, ledger, rollouts, step=step, algorithm="grpo")
@@ -138,14 +132,9 @@ async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(memory_s
     for step in (1, 2):
         for run in ("a", "ab"):
             await put_parts(memory_store, [part_of(one, step, run=run) for one in ids])
-    counts = [
-        ({}, 20),
-        ({"run": "a"}, 10),
-        ({"step": 2}, 10),
-        ({"run": "ab", "step": 1}, 5),
-        ({"lost": True}, 0),
-    ]
-    for filters, number in counts:
+    of_run, of_step = ({"run": "a"}, 10), ({"step": 2}, 10)
+    of_both, lost = ({"run": "ab", "step": 1}, 5), ({"lost": True}, 0)
+    for filters, number in (({}, 20), of_run, of_step, of_both, lost):
         found = await query_parts(memory_store, **filters)
         assert len({(one.run, one.step, one.rollout_id) for one in found}) == number
         assert [part async for part in each_part(memory_store, **filters)] == found
@@ -159,13 +148,7 @@ async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(memory_s
 async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_store):
     rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
     await put_parts(memory_store, [part_of(rollout_id, step) for step in (1, 2)])
-    odd = {"items": 7, "step": 0}
-    await memory_store.put_documents(
-        [Document(kind="ledger", key="/0", body=odd, rollout_id=rollout_id)]
-    )
+    odd = {"body": {"items": 7, "step": 0}, "rollout_id": rollout_id}
+    await memory_store.put_documents([Document(kind="ledger", key="/0", **odd)])
     parts = await query_parts(memory_store)
-    assert [(part.step, bool(part.problem)) for part in parts] == [
-        (0, True),
-        (1, False),
-        (2, False),
-    ]
+    assert {part.step: bool(part.problem) for part in parts} == {0: True, 1: False, 2: False}

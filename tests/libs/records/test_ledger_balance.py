@@ -3,13 +3,17 @@
 import pytest
 
 from agl_records.ledger.ledger import Ledger
-from agl_records.types import EXCLUSION_REASONS, Advantage, Exclusion, LedgerError
+from agl_records.types import EXCLUSION_REASONS, Exclusion, LedgerError
 
-from .test_ledger import call, row
+from .test_ledger import ADVANTAGE, call, row
 
 
-def exclusion(call_id: str, reason: str = "no_reward", rollout_id: str = "ro-1") -> Exclusion:
-    return Exclusion(call_id=call_id, rollout_id=rollout_id, attempt_id="at-1", reason=reason)
+def exclusion(call_id: str, reason: str = "no_reward", **about: str) -> Exclusion:
+    ids = {"rollout_id": "ro-1", "attempt_id": "at-1", "call_id": call_id}
+    return Exclusion(**ids, reason=reason, **about)
+
+
+OF_ROLLOUT = Exclusion(kind="rollout", rollout_id="ro-1", reason="no_calls")
 
 
 def balanced() -> Ledger:
@@ -18,22 +22,10 @@ def balanced() -> Ledger:
     for name in ("a", "b"):
         ledger.add_call(call(name))
         ledger.add_reward("ro-1", "at-1", f"r{name}")
-    ledger.train(
-        row("a"),
-        [Advantage(value=0.5, group="", because="1 against 0.5", estimator="grpo")],
-        number=0,
-    )
+    ledger.train(row("a"), [ADVANTAGE], number=0)
     ledger.exclude(exclusion("b"))
     ledger.use_reward("ro-1", "at-1", "ra")
-    ledger.exclude(
-        Exclusion(
-            kind="reward",
-            rollout_id="ro-1",
-            attempt_id="at-1",
-            call_id="rb",
-            reason="unused_reward",
-        )
-    )
+    ledger.exclude(exclusion("rb", "unused_reward", kind="reward"))
     return ledger
 
 
@@ -56,12 +48,7 @@ def test_a_balanced_ledger_says_what_became_of_everything():
         (lambda ledger: ledger.exclude(exclusion("a")), r"in several: \[\('ro-1', 'at-1', 'a'\)"),
         (lambda ledger: ledger.exclude(exclusion("z")), r"never announced: \[\('ro-1'"),
         (lambda ledger: ledger.add_rollout("ro-2"), r"2 rollouts.*in no bin: \[\('ro-2'"),
-        (
-            lambda ledger: ledger.exclude(
-                Exclusion(kind="rollout", rollout_id="ro-1", reason="no_calls")
-            ),
-            r"rollouts.*in several: \[\('ro-1', '', ''\)",
-        ),
+        (lambda ledger: ledger.exclude(OF_ROLLOUT), r"rollouts.*in several: \[\('ro-1', '', ''\)"),
         (lambda ledger: ledger.add_reward("ro-1", "at-1", "rc"), "3 rewards.*in no bin"),
         (lambda ledger: ledger.use_reward("ro-1", "at-1", "rb"), "rewards.*in several"),
     ],

@@ -12,42 +12,19 @@ from agl_views.explanations.token_parts import Bin, Group, Step, Why
 
 EVENT = RewardLine("s", 1, 1.0, "primary", "at-1")
 GROUP = Group("", (), 0.4, 0.5)
-STEP = Step(
-    "r", "grpo", 3, 1, sampled_by="2", made="3", num_trained=2, num_rollouts=4, num_tokens=5
-)
-CALL = CallLine(
-    "c",
-    "at-1",
-    None,
-    rule="final",
-    because="the last reward of the attempt is 1",
-    reward=1.0,
-    advantage=0.6 / 0.500001,
-    advantage_because="1 against mean 0.4, std 0.5 of 4",
-    estimator="grpo",
-)
-WHY = Why(
-    rollout_id="ro-1",
-    call=CALL,
-    place=0,
-    token_id=7,
-    logprob=-0.1,
-    events=(EVENT,),
-    group=GROUP,
-    num_shared=1,
-    num_calls=1,
-    bin=Bin("trained", row=0, position=2),
-    step=STEP,
-)
-GRPO: dict[str, Any] = {
-    "loss.type": "grpo",
-    "clip.low": 0.2,
-    "clip.high": 0.28,
-    "clip.ratio_cap": 3.0,
-    "epochs": 1,
-    "max_tokens": 100,
-}
 ADVANTAGE = 0.6 / 0.500001
+COUNTS = {"num_trained": 2, "num_rollouts": 4, "num_tokens": 5}
+STEP = Step("r", "grpo", 3, 1, sampled_by="2", made="3", **COUNTS)
+ESTIMATED = {"estimator": "grpo", "advantage_because": "1 against mean 0.4, std 0.5 of 4"}
+RULE = {"rule": "final", "because": "the last reward of the attempt is 1", "reward": 1.0}
+CALL = CallLine("c", "at-1", None, advantage=ADVANTAGE, **RULE, **ESTIMATED)
+TOKEN = {"place": 0, "token_id": 7, "logprob": -0.1, "bin": Bin("trained", row=0, position=2)}
+OF_CALL = {"events": (EVENT,), "group": GROUP, "num_shared": 1, "num_calls": 1}
+WHY = Why(rollout_id="ro-1", call=CALL, step=STEP, **TOKEN, **OF_CALL)
+GRPO: dict[str, Any] = {
+    **{"loss.type": "grpo", "epochs": 1, "max_tokens": 100},
+    **{"clip.low": 0.2, "clip.high": 0.28, "clip.ratio_cap": 3.0},
+}
 
 
 def of_call(**about: Any) -> Why:
@@ -73,13 +50,8 @@ def test_factors_are_told_as_what_they_are():
 def test_terms_of_grpo_add_up_to_its_advantage_times_its_weight():
     found = values()
     assert found == {
-        "event": 1.0,
-        "rule": 0.0,
-        "baseline": -0.4,
-        "scale": pytest.approx(ADVANTAGE - 0.6),
-        "mask": 0.0,
-        "staleness": 0.0,
-        "clip": 0.0,
+        **{"event": 1.0, "rule": 0.0, "baseline": -0.4, "scale": pytest.approx(ADVANTAGE - 0.6)},
+        **dict.fromkeys(("mask", "staleness", "clip"), 0.0),
         "length": pytest.approx(ADVANTAGE * (1 / 20 - 1)),
     }
     assert sum(one or 0.0 for one in found.values()) == pytest.approx(ADVANTAGE / 20)

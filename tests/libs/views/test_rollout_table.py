@@ -98,8 +98,7 @@ async def test_what_has_no_reward_that_counts_is_not_sorted_by_it(store, monkeyp
 
 def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
     """What SQLite says of how it goes about a list."""
-    said: list[str] = []
-    asked: list[str] = []
+    said, asked = list[str](), list[str]()
     connection.set_trace_callback(asked.append)
     ids_in(connection, wanted)
     connection.set_trace_callback(None)
@@ -174,18 +173,8 @@ async def test_pages_by_key_have_every_rollout_once(store, file, wanted, is_leas
 async def test_a_page_of_ids_with_a_beginning(store, file):
     ids = [one.rollout_id for one in await store.query_rollouts(sort_order="desc")]
     with closing(sqlite3.connect(file)) as connection:
-        for beginning in (
-            "",
-            "r",
-            "ro-",
-            "ro-1",
-            "ro-a",
-            "ro-2f",
-            ids[3],
-            ids[3][:-2],
-            "ro-0",
-            "x",
-        ):
+        fixed = ("", "r", "ro-", "ro-1", "ro-a", "ro-2f", "ro-0", "x")
+        for beginning in (*fixed, ids[3], ids[3][:-2]):
             expected = [one for one in ids if one.startswith(beginning)]
             found = ids_in(connection, Wanted(beginning=beginning))
             assert found == (expected, len(expected)), beginning

@@ -3,6 +3,7 @@
 import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN
+from agl_testing.store_steps import span_of
 from agl_views.explanations import trace_reader
 from agl_views.explanations.trace_reader import Part, read_trace
 
@@ -12,17 +13,9 @@ async def test_of_a_long_trace_calls_and_rewards_are_read(monkeypatch):
     store = agl.InMemoryLightningStore()
     rollout = await store.start_rollout("task")
     names = [*["tool"] * 8, *[MODEL_CALL_SPAN] * 5, AGL_ANNOTATION]
-    await store.add_many_spans(
-        [
-            agl.Span.from_attributes(
-                name=name,
-                attributes=reward_attributes(1.0) if name == AGL_ANNOTATION else {},
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-            )
-            for name in names
-        ]
-    )
+    rewards = {AGL_ANNOTATION: reward_attributes(1.0)}
+    spans = [span_of(rollout, name, attributes=rewards.get(name, {})) for name in names]
+    await store.add_many_spans(spans)
     found = await read_trace(store, rollout.rollout_id, part=Part(most=3))
     assert (found.total, found.num_calls, found.is_whole) == (14, 5, False)
     # The first calls, and the last annotations; both by number.
