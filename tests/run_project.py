@@ -79,6 +79,12 @@ def succeeds(agl: Agl, *arguments: str) -> Any:
     return result
 
 
+def refuses(agl: Agl, words: str, *arguments: str) -> None:
+    """A command that is refused so."""
+    result = agl(*arguments)
+    assert (result.code, words in result.err) == (2, True), result.err
+
+
 def begin(agl: Agl, *overrides: str) -> str:
     """Run what the file says; the id of the run."""
     result = agl("run", "agl.yaml", *overrides)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.run_project import AGENT, LEARN, begin, stored, succeeds
+from tests.interpreter import started
+from tests.run_project import AGENT, LEARN, begin, refuses, stored, succeeds
+from tests.waiting import free_port
 
 from agl_runs.local_runs import runs_here, runs_in
 from agl_runs.records import RunStart
@@ -29,10 +30,8 @@ def test_run_that_stops_says_how_it_goes_on_and_does(agl, project):
     run, folder, *said = result.err.splitlines()
     run_id = run.removeprefix("run: ")
     assert folder == f"run folder: agl-runs/{run_id}"
-    assert said[-2:] == [
-        f"run {run_id} stopped: told to stop",
-        f"to go on: agl run --resume {run_id}",
-    ]
+    how = f"to go on: agl run --resume {run_id}"
+    assert said[-2:] == [f"run {run_id} stopped: told to stop", how]
     result = succeeds(agl, "run", "--resume", run_id, "algorithm.stop_after=null", "--force")
     assert "to go on" not in result.err
     record, metrics = stored(run_id), Path("agl-runs") / run_id / "metrics.jsonl"
@@ -44,14 +43,6 @@ def test_run_that_stops_says_how_it_goes_on_and_does(agl, project):
     # The next one goes on with what it has now.
     written = yaml.safe_load((Path("agl-runs") / run_id / "config.yaml").read_text())
     assert written["algorithm"]["stop_after"] is None
-
-
-def test_newest_run_goes_on_where_none_is_named(agl):
-    begin(agl, "algorithm.steps=1")
-    second = begin(agl, "algorithm.steps=1")
-    result = succeeds(agl, "run", "agl.yaml", "--resume", "algorithm.steps=2")
-    assert f"run: {second}\n" in result.err
-    assert "algorithm.steps: 1 then, 2 now" in result.err
 
 
 def test_newest_run_that_has_not_come_to_its_end_goes_on(agl):
@@ -67,44 +58,36 @@ def test_newest_run_that_has_not_come_to_its_end_goes_on(agl):
     assert f"run: {stopped}\n" in result.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--resume", "agl.yaml", "algorithm.steps=3"),
-        ("--resume", "algorithm.steps=3", "agl.yaml"),
-        ("agl.yaml", "--resume", "algorithm.steps=3"),
-        ("agl.yaml", "algorithm.steps=3", "--resume"),
-    ],
-)
-def test_run_goes_on_in_whatever_order_file_and_overrides_stand(agl, arguments):
-    run_id = begin(agl)
-    result = succeeds(agl, "run", *arguments)
-    assert f"run: {run_id}\n" in result.err
-    assert stored(run_id)["config"]["algorithm"]["steps"] == 3
-
-
 def test_force_is_for_a_run_that_goes_on(agl):
-    result = agl("run", "agl.yaml", "--force")
-    assert result.code == 2
-    assert result.err == "agl: --force is for a run that goes on; add --resume\n"
+    said = "agl: --force is for a run that goes on; add --resume\n"
+    assert agl("run", "agl.yaml", "--force") == (2, "", said)
 
 
 def test_where_no_run_can_go_on_those_that_could_be_named_are(agl):
-    result = agl("run", "--resume")
-    assert (result.code, "; begin one with agl run FILE\n" in result.err) == (2, True)
+    refuses(agl, "; begin one with agl run FILE\n", "run", "--resume")
     Path("agl-runs/a-broken-one").mkdir(parents=True)
     Path("agl-runs/a-broken-one/store.db").write_text("no store" * 1000)
     words = "or name one that is running or cannot be read: a-broken-one\n"
-    assert words in agl("run", "--resume").err
+    refuses(agl, words, "run", "--resume")
 
 
-@pytest.mark.parametrize("name", ["id", "end of the id", "folder"])
-def test_run_is_named_by_its_id_a_part_of_it_or_its_folder(agl, name):
-    first = begin(agl)
-    begin(agl)
-    names = {"id": first, "end of the id": first[-4:], "folder": f"agl-runs/{first}"}
-    result = succeeds(agl, "run", "--resume", names[name])
-    assert f"run: {first}\n" in result.err
+@pytest.mark.parametrize(
+    ("arguments", "which"),
+    [
+        (("--resume", "agl.yaml", "algorithm.steps=3"), 1),
+        (("--resume", "algorithm.steps=3", "agl.yaml"), 1),
+        (("agl.yaml", "--resume", "algorithm.steps=3"), 1),
+        (("agl.yaml", "algorithm.steps=3", "--resume"), 1),
+        *((("--resume", name), 0) for name in ("ID", "END OF IT", "FOLDER")),
+    ],
+)
+def test_run_goes_on_that_is_named_and_else_the_newest(agl, arguments, which):
+    runs = first, _ = begin(agl), begin(agl)
+    names = {"ID": first, "END OF IT": first[-4:], "FOLDER": f"agl-runs/{first}"}
+    result = succeeds(agl, "run", *(names.get(word, word) for word in arguments))
+    assert f"run: {runs[which]}\n" in result.err
+    assert ("algorithm.steps: 2 then, 3 now" in result.err) == which
+    assert stored(runs[which])["config"]["algorithm"]["steps"] == 2 + which
 
 
 def test_run_is_found_in_the_store_that_the_file_names(agl):
@@ -135,9 +118,8 @@ def test_run_that_would_be_another_is_refused_and_forced(agl, project, change, w
     before = (project / "agl-runs" / run_id / "config.yaml").read_text()
     result = agl("run", "--resume", run_id, *options)
     assert result.code == 2
-    assert re.search(
-        f"cannot resume run '{run_id}', as its results would change: {words}.*--force", result.err
-    )
+    said = f"cannot resume run '{run_id}', as its results would change: {words}.*--force"
+    assert re.search(said, result.err)
     assert (project / "agl-runs" / run_id / "config.yaml").read_text() == before
     assert len(stored(run_id)["generations"]) == 1
     succeeds(agl, "run", "--resume", run_id, *options, "--force")
@@ -159,19 +141,15 @@ def test_versions_of_what_models_run_on_are_recorded_and_compared(agl, project, 
     result = agl("run", "--resume", run_id)
     assert (result.code, "torch: version 97.8.0 then, 97.8.1 now" in result.err) == (0, True)
     install("97.9.0")
-    result = agl("run", "--resume", run_id)
-    assert (result.code, "torch: version 97.8.1 then, 97.9.0 now" in result.err) == (2, True)
+    refuses(agl, "torch: version 97.8.1 then, 97.9.0 now", "run", "--resume", run_id)
 
 
 def test_configuration_with_a_hidden_secret_asks_for_the_file(agl):
-    run_id = begin(agl, "algorithm.api_key=sk-0123456789abcdef0123")
+    key = "algorithm.api_key=sk-0123456789abcdef0123"
+    run_id = begin(agl, key)
     assert stored(run_id)["config"]["algorithm"]["api_key"] == "***"
-    result = agl("run", "--resume", run_id)
-    assert result.code == 2
-    assert "algorithm.api_key was hidden when it was written" in result.err
-    succeeds(
-        agl, "run", "agl.yaml", "algorithm.api_key=sk-0123456789abcdef0123", "--resume", run_id
-    )
+    refuses(agl, "algorithm.api_key was hidden when it was written", "run", "--resume", run_id)
+    succeeds(agl, "run", "agl.yaml", key, "--resume", run_id)
 
 
 def rollouts_in(folder: Path) -> int:
@@ -183,9 +161,7 @@ def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl, project)
     run_id = begin(agl, "algorithm.stop_after=1")
     folder, copy = project / "agl-runs" / run_id, project / "agl-runs/backup"
     shutil.copytree(folder, copy)
-    result = agl("run", "--resume", run_id)
-    assert result.code == 2
-    assert f"run {run_id!r} is here several times, in {project}" in result.err
+    refuses(agl, f"run {run_id!r} is here several times, in {project}", "run", "--resume", run_id)
     succeeds(agl, "run", "--resume", str(copy), "algorithm.stop_after=null", "--force")
     assert (rollouts_in(folder), rollouts_in(copy)) == (2, 4)
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
@@ -237,9 +213,8 @@ def test_run_of_a_file_goes_on_from_python_and_back(agl):
         finally:
             asyncio.run(trainer.store.close())
 
-    with pytest.raises(
-        package.errors.ConfigError, match=r"change: algorithm.rate: 0.1 then, 0.2 now."
-    ):
+    said = r"change: algorithm.rate: 0.1 then, 0.2 now."
+    with pytest.raises(package.errors.ConfigError, match=said):
         go_on(0.2)
     go_on(0.1)
     assert agl("run", "--resume", run_id, "algorithm.steps=3").code == 0
@@ -250,9 +225,7 @@ def test_run_of_a_file_goes_on_from_python_and_back(agl):
 
 def test_run_goes_on_with_another_strategy(agl, project):
     run_id = begin(agl, "algorithm.stop_after=1", "strategy={type: shm, main_thread: algorithm}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     others = ("algorithm.stop_after=null", "--force")
     succeeds(agl, "run", "--resume", "strategy.type=cs", f"strategy.server_port={port}", *others)
     (_, start) = stored(run_id)["generations"]
@@ -260,8 +233,7 @@ def test_run_goes_on_with_another_strategy(agl, project):
         "strategy.type: shm then, cs now",
         "algorithm.stop_after: 1 then, None now",
     ]
-    result = agl("run", "--resume", "strategy.nope=1")
-    assert (result.code, "config.yaml: strategy.nope: unknown" in result.err) == (2, True)
+    refuses(agl, "config.yaml: strategy.nope: unknown", "run", "--resume", "strategy.nope=1")
 
 
 def test_run_that_is_refused_leaves_no_folder(agl, project):
@@ -269,24 +241,21 @@ def test_run_that_is_refused_leaves_no_folder(agl, project):
     (project / "own/run.json").write_text('{"run": "other", "generation": 2}')
     own = "run_dir = 'own'\n\n    async def run("
     (project / "runs_learn.py").write_text(LEARN.replace("async def run(", own))
-    result = agl("run", "agl.yaml")
-    assert result.code == 2
-    assert "or agl run --resume other. One that begins from a checkpoint of it" in result.err
+    words = "or agl run --resume other. One that begins from a checkpoint of it"
+    refuses(agl, words, "run", "agl.yaml")
     assert list((project / "agl-runs").iterdir()) == []
 
 
 def test_run_of_python_is_not_gone_on_with_without_a_file(agl):
     run_id = begin(agl)
     Path("agl-runs", run_id, "config.yaml").unlink()
-    result = agl("run", "--resume")
     words = f"begun from Python. Go on in the script that began it, with Trainer(run={run_id!r}"
-    assert (result.code, words in result.err) == (2, True)
+    refuses(agl, words, "run", "--resume")
 
 
 def test_run_goes_on_where_its_paths_are_meant(agl, project, monkeypatch):
-    (project / "runs_learn.py").write_text(
-        LEARN.replace("self.steps,", "assert os.path.exists('weights'); self.steps,", 1)
-    )
+    looks = "assert os.path.exists('weights'); self.steps,"
+    (project / "runs_learn.py").write_text(LEARN.replace("self.steps,", looks, 1))
     (project / "weights").touch()
     run_id = begin(agl)
     (project / "other").mkdir()
@@ -298,12 +267,11 @@ def test_run_goes_on_where_its_paths_are_meant(agl, project, monkeypatch):
 
 @pytest.mark.parametrize("lines", [1, 4])
 def test_run_goes_on_when_the_reader_of_its_log_is_gone(project, lines):
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
+    words = ["-c", "from agl.cli import main; main()", "run", "agl.yaml", "algorithm.steps=4"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), *sys.path])}
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "env": environment}
     with (project / "out").open("w") as out:
-        process = subprocess.Popen(
-            [*command, "algorithm.steps=4"], stdout=out, stderr=subprocess.PIPE, env=environment
-        )
+        process = started(*words, stdout=out, **pipes)
         for _ in range(lines):
             process.stderr.readline()
         process.stderr.close()

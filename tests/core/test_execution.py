@@ -38,20 +38,27 @@ def test_flag_is_seen_by_other_processes_and_waited_for():
     assert not flag.is_set()
 
 
+def looking_at(flag: Any) -> Any:
+    """A process that looks at a flag, and sets it when it is told to end."""
+    began = agl.MultiprocessingEvent(ctx=FORK)
+
+    def look() -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: flag.set())
+        began.set()
+        while not flag.is_set():
+            pass
+
+    process = FORK.Process(target=look)
+    process.start()
+    assert began.wait(30)
+    return process
+
+
 def test_process_killed_while_it_looks_at_the_flag_keeps_nobody_from_setting_it():
     # One that holds a lock when it is killed holds it for ever; so it stops while it looks.
     for _ in range(20):
         flag = agl.MultiprocessingEvent(ctx=FORK)
-        began = agl.MultiprocessingEvent(ctx=FORK)
-
-        def look() -> None:
-            began.set()  # noqa: B023
-            while not flag.is_set():  # noqa: B023
-                pass
-
-        looks = FORK.Process(target=look)
-        looks.start()
-        assert began.wait(30)
+        looks = looking_at(flag)
         looks.kill()
         looks.join()
         sets = FORK.Process(target=flag.set)
@@ -62,18 +69,7 @@ def test_process_killed_while_it_looks_at_the_flag_keeps_nobody_from_setting_it(
 
 def test_signal_handler_may_set_the_flag_that_its_process_looks_at():
     for _ in range(20):
-        flag = agl.MultiprocessingEvent(ctx=FORK)
-        began = agl.MultiprocessingEvent(ctx=FORK)
-
-        def look() -> None:
-            signal.signal(signal.SIGTERM, lambda number, frame: flag.set())  # noqa: B023
-            began.set()  # noqa: B023
-            while not flag.is_set():  # noqa: B023
-                pass
-
-        process = FORK.Process(target=look)
-        process.start()
-        assert began.wait(30)
+        process = looking_at(agl.MultiprocessingEvent(ctx=FORK))
         process.terminate()
         process.join(30)
         exit_code = process.exitcode

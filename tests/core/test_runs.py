@@ -220,11 +220,10 @@ def test_what_only_ends_a_run_or_finds_servers_may_change(name, then, now, is_sa
         return value
 
     before = agl.Run(run_id="a", algorithm="toy", create_time=0.0, config=config(then))
-    safe, unsafe = differences(
-        before, agl.RunStart(run_id="a", algorithm="toy", config=config(now)), Steps()
-    )
+    start = agl.RunStart(run_id="a", algorithm="toy", config=config(now))
+    safe, unsafe = differences(before, start, Steps())
     assert [len(safe), len(unsafe)] == [is_safe, not is_safe]
-    shown = what_shapes(agl.RunStart(run_id="a", algorithm="toy", config=config(now)))
+    shown = what_shapes(start)
     assert (name in shown) == (not is_safe and not name.startswith("algorithm."))
     assert options_that_shape(Steps()) == {"type": "steps", "epochs": 1}
 

@@ -1,7 +1,6 @@
 """The load program does what it says, and notices a store that does not."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from agl.cli import main
 from agl.errors import ConfigError
 from agl.store.base import Turn
 from agl.store.packed_span import unpacked
-from agl.types import EnqueueRolloutRequest, Rollout, Span
+from agl.types import Span
 from agl_bench.load import LoadProgram, Tally
 from agl_bench.measure import report_of
 from agl_bench.payloads import (
@@ -41,12 +40,9 @@ class Forgetful(agl.InMemoryLightningStore):
         self.queued: list[tuple[int, int]] = []
         """Per request: how many were queued, and how many there were that had not ended."""
 
-    async def enqueue_many_rollouts(
-        self, rollouts: Sequence[EnqueueRolloutRequest]
-    ) -> Sequence[Rollout]:
-        unfinished = await self.query_rollouts(
-            status_in=["queuing", "preparing", "running"], limit=1
-        )
+    async def enqueue_many_rollouts(self, rollouts):
+        open_ = ["queuing", "preparing", "running"]
+        unfinished = await self.query_rollouts(status_in=open_, limit=1)
         self.queued.append((len(rollouts), unfinished.total))
         return await super().enqueue_many_rollouts(rollouts)
 
@@ -192,9 +188,8 @@ def test_json_and_otlp_say_the_same():
     for one, other in zip(in_json, in_otlp, strict=True):
         assert one.model_dump(include=same) == other.model_dump(include=same)
         # OTLP counts nanoseconds, for which a float has too few digits.
-        assert (one.start_time, one.end_time) == pytest.approx(
-            (other.start_time, other.end_time), abs=1e-6
-        )
+        times = pytest.approx((other.start_time, other.end_time), abs=1e-6)
+        assert (one.start_time, one.end_time) == times
     assert in_json[1].attributes[REWARD] == 0.25
 
 

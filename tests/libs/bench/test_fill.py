@@ -57,16 +57,9 @@ def test_filled_records_are_what_the_store_writes_of_the_same(filled, tmp_path):
         store, ids = agl.SqliteLightningStore(again), {}
         try:
             for rollout, attempts, spans, parts in records:
-                (made,) = await store.enqueue_many_rollouts(
-                    rollouts=[
-                        EnqueueRolloutRequest(
-                            input=rollout.input,
-                            mode=rollout.mode,
-                            config=rollout.config,
-                            metadata=rollout.metadata,
-                        )
-                    ]
-                )
+                about = {name: getattr(rollout, name) for name in ("mode", "config", "metadata")}
+                request = EnqueueRolloutRequest(input=rollout.input, **about)
+                (made,) = await store.enqueue_many_rollouts(rollouts=[request])
                 ids[rollout.rollout_id] = made.rollout_id
                 for attempt in attempts:
                     started = await store.start_attempt(made.rollout_id)
@@ -74,18 +67,12 @@ def test_filled_records_are_what_the_store_writes_of_the_same(filled, tmp_path):
                     new = {"rollout_id": made.rollout_id, "attempt_id": ids[attempt.attempt_id]}
                     own = [one for one in spans if one.attempt_id == attempt.attempt_id]
                     await store.add_many_spans([one.model_copy(update=new) for one in own])
-                    await store.update_attempt(
-                        made.rollout_id,
-                        ids[attempt.attempt_id],
-                        status=attempt.status,
-                        error=attempt.error,
-                    )
+                    await store.update_attempt(**new, status=attempt.status, error=attempt.error)
                 text = json.dumps([one.model_dump() for one in parts])
                 for old, fresh in ids.items():
                     text = text.replace(old, fresh)
-                await put_parts(
-                    store, [agl.LedgerPart.model_validate(one) for one in json.loads(text)]
-                )
+                parts = [agl.LedgerPart.model_validate(one) for one in json.loads(text)]
+                await put_parts(store, parts)
         finally:
             await store.close()
         return ids

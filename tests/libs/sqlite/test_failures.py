@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from tests.waiting import until
 
 from agl.errors import StoreDiskError, StoreError, UnknownRecordError
 from agl.store.answers import RETRY_SECONDS
@@ -43,22 +44,16 @@ async def test_refusal_costs_the_store_nothing_that_it_knows(store, monkeypatch,
     ids = (ended.rollout_id, ended.attempt.attempt_id)
     await store.update_attempt(*ids, status="succeeded")
     late = AttemptEnd(rollout_id=ids[0], attempt_id=ids[1], status="failed")
-    reloads = []
+    unknown, reloads = span_of(ended).model_copy(update={"attempt_id": "at"}), []
     monkeypatch.setattr(SqliteTables, "reload", lambda self: reloads.append(refusal))
     call = {
         "late report": lambda: store.update_attempt(*ids, status="failed"),
         "late turn": lambda: store.turn([span_of(ended)], finish=late),
-        "unknown ids": lambda: store.add_span(
-            span_of(ended).model_copy(update={"attempt_id": "at"})
-        ),
+        "unknown ids": lambda: store.add_span(unknown),
         "unknown resources": lambda: store.enqueue_rollout(3, resources_id="rs-none"),
     }[refusal]
-    results = await asyncio.gather(
-        store.add_span(span_of(goes_on)),
-        call(),
-        store.enqueue_rollout("after"),
-        return_exceptions=True,
-    )
+    calls = store.add_span(span_of(goes_on)), call(), store.enqueue_rollout("after")
+    results = await asyncio.gather(*calls, return_exceptions=True)
     assert [isinstance(one, StoreError) for one in results] == [False, True, False]
     assert reloads == []
     assert (await store.query_spans(goes_on.rollout_id)).total == 1
@@ -90,12 +85,6 @@ def fill(store):
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count={pages}")
     return lambda: connection.execute("PRAGMA max_page_count=1000000")
-
-
-async def until_failing(store):
-    async with asyncio.timeout(20):
-        while store._writer.failing_since is None:  # noqa: ASYNC110 (another thread says so)
-            await asyncio.sleep(0.005)
 
 
 async def test_full_disk_is_reported_and_the_store_goes_on(store, path):
@@ -134,7 +123,8 @@ async def test_call_waits_for_space_on_the_disk(store):
     make_space = fill(store)
     big = EnqueueRolloutRequest(input="x" * 1_000_000)
     waiting = asyncio.create_task(store.enqueue_many_rollouts([big]))
-    await until_failing(store)
+    async with asyncio.timeout(20):
+        await until(lambda: store._writer.failing_since is not None)
     assert not waiting.done()
     make_space()
     await waiting
