@@ -21,7 +21,7 @@ _LAST, GRADES = (1 << 54) - 1, 2 << 54  # a reward without a number; where grade
 
 
 _AGENTOPS = ("agentops.task.output", "agentops.entity.output")
-_MARKS = frozenset((f"{Key.REWARD}.0.value", *_AGENTOPS))
+_MARKS = frozenset((f"{Key.REWARD}.0.value", str(Key.GRADED), *_AGENTOPS))
 """A span without any of these attributes has no reward, unless it is an annotation of 0.3."""
 
 
@@ -47,7 +47,6 @@ def reward_problem(span: SpanLike) -> str | None:
 
 def _read_rewards(span: SpanLike) -> list[RewardDimension]:
     attributes: Mapping[str, Any] = (not getattr(span, "late", False) and span.attributes) or {}
-    # Nearly every span has none, and stores ask it of each that they add.
     if span.name != AGL_ANNOTATION and attributes.keys().isdisjoint(_MARKS):
         return []
     values: list[tuple[str, Any]] = []
@@ -129,8 +128,11 @@ def place_of_reward(span: SpanLike) -> int:
 
     The runner's grades are above all others, a reward that cannot be read has a place, none has 0.
     """
-    late, writer = getattr(span, "late", False), getattr(span, "writer", None)
     attributes: Mapping[str, Any] = span.attributes or {}
+    # Nearly every span has none, and stores ask it of each that they add.
+    if span.name != AGL_ANNOTATION and attributes.keys().isdisjoint(_MARKS):
+        return 0
+    late, writer = getattr(span, "late", False), getattr(span, "writer", None)
     is_grade = bool(attributes.get(Key.GRADED)) and not late and writer in (None, "runner")
     try:
         if not (is_grade or _read_rewards(span)):
