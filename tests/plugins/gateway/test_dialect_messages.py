@@ -331,9 +331,7 @@ SEARCH = [
         ({"type": "tool", "name": "look"}, [TOOL], (["look"], {"name": "look"})),
     ],
 )
-async def test_tools_that_only_their_provider_runs_are_left_out_and_marked(
-    bench, choice, offered, expected
-):
+async def test_tools_that_only_a_provider_runs_are_marked(bench, choice, offered, expected):
     asked = ask(tools=[*SEARCH, *offered], tool_choice=choice)
     assert (await bench.post(asked, path="messages"))[0] == 200
     (request,) = bench.llm.requests
@@ -407,9 +405,7 @@ def calling(*calls: dict[str, Any]) -> RawReply:
     ],
     ids=["no choices", "no message", "a call without name", "a second one"],
 )
-async def test_an_answer_that_cannot_be_translated_is_an_error_of_the_backend(
-    bench, reply, message
-):
+async def test_an_answer_that_cannot_be_translated_is_an_error(bench, reply, message):
     bench.llm.reply = lambda request: reply
     got, body = await bench.post(ask(), path="messages")
     error = json.loads(body)

@@ -67,9 +67,7 @@ PATCHED = {"type": "custom_tool_call", "name": "apply_patch"}
     ],
     ids=["free text", "shell", "namespace", "free text in a namespace"],
 )
-async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
-    bench, client, tool, name, arguments, item
-):
+async def test_calls_and_results_continue_the_prompt(bench, client, tool, name, arguments, item):
     bench.llm.reply = lambda request: calling(name, arguments)
     whole = await client.responses.create(**ask([ASKED], tool))
     events = await events_of(client, **ask([ASKED], tool))
@@ -108,9 +106,7 @@ async def test_a_call_and_its_result_continue_the_prompt_token_by_token(
         (SEARCH, "tool_search", '{"q": 1}', {"type": "tool_search_call", "arguments": {"q": 1}}),
     ],
 )
-async def test_what_does_not_fit_a_tool_reaches_the_agent_as_the_model_wrote_it(
-    bench, tool, name, arguments, item
-):
+async def test_what_does_not_fit_a_tool_reaches_the_agent(bench, tool, name, arguments, item):
     bench.llm.reply = lambda request: calling(name, arguments)
     _, body = await bench.post(ask("hello", tool), path="responses")
     (called,) = json.loads(body)["output"]

@@ -39,9 +39,7 @@ BAD_GATEWAY = b"<html>Bad gateway</html>"
     ],
     ids=["400", "429", "500", "HTML 503", "HTML 200", "nothing", "broken JSON", "no choices"],
 )
-async def test_a_failing_backend_is_passed_on_and_recorded(
-    bench, path, reply, status, kind, message
-):
+async def test_a_failing_backend_is_passed_on(bench, path, reply, status, kind, message):
     bench.llm.reply = reply
     asked = {"model": "echo", "input": "hello"} if path == "responses" else bench.ask(max_tokens=9)
     got, error = await bench.refused(asked, path=path)

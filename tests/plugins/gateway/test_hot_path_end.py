@@ -84,9 +84,7 @@ async def test_the_agents_left_over_call_is_broken_off_and_recorded(bench, held)
     assert error["code"] == "attempt_ended"
 
 
-async def test_a_gateway_that_is_gone_fails_the_attempt_and_does_not_hold_its_end(
-    bench, monkeypatch
-):
+async def test_a_gateway_that_is_gone_fails_the_attempt_and_holds_no_end(bench, monkeypatch):
     monkeypatch.setattr("agl_gateway.client.RETRY_SECONDS", (0.01,))
 
     @agl.rollout

@@ -130,9 +130,7 @@ async def test_what_was_collected_is_exported_and_gets_rewards(collecting, tmp_p
     assert [message["content"] for message in record["messages"]] == ["is it?", "yes"]
 
 
-async def test_a_trace_without_an_end_fails_with_the_collector_and_keeps_its_spans(
-    collecting, tmp_path
-):
+async def test_a_trace_without_an_end_fails_and_keeps_its_spans(collecting, tmp_path):
     collector = collecting()
     provider = collector.tracer()
     tracer = provider.get_tracer("agentops")

@@ -228,9 +228,7 @@ def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain):
     assert [number["what"] for number in why["again"]["numbers"]] == ["credit", "mean of the group"]
 
 
-def test_an_estimator_of_ones_own_is_found_beside_the_file_of_its_run(
-    explain, tmp_path, monkeypatch
-):
+def test_an_estimator_of_ones_own_is_found_beside_its_runs_file(explain, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     (folder := tmp_path / "elsewhere").mkdir()
     twice = "'Two rewards.'; return inputs.rollouts.mask_NT * 2 * inputs.outcomes_N[:, None]"

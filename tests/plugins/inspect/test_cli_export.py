@@ -193,7 +193,7 @@ def test_a_pair_is_where_the_ways_part(agl):
         ([trace([reward_span(1.0)])], "no_usable_call"),
     ],
 )
-def test_a_task_without_a_pair_says_why(agl: Agl, rollouts: list[Any], reason: str) -> None:
+def test_a_task_without_a_pair_says_why(agl, rollouts, reason):
     make_store(*rollouts)
     code, out, err = agl("export", "--as", "dpo", *HERE)
     assert (code, out) == (0, "")

@@ -60,9 +60,7 @@ def test_each_step_has_a_line_and_the_total_is_their_sum(agl, tmp_path):
     assert "1 rollouts are in no account" in result.err
 
 
-async def test_end_of_a_run_counts_the_steps_that_it_does_not_read(
-    memory_store, monkeypatch, capsys
-):
+async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypatch, capsys):
     monkeypatch.setattr(tables, "MOST_ACCOUNTS", 12)
     for step in range(1, 23):
         await one_step(memory_store, step, trained=1, excluded=0)

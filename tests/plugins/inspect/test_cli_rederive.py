@@ -198,9 +198,7 @@ def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl):
     ],
     ids=str,
 )
-def test_what_will_not_do_is_named_and_leaves_nothing(
-    agl: Agl, project: Path, how: tuple[str, ...], said: str
-) -> None:
+def test_what_will_not_do_is_named_and_leaves_nothing(agl, project, how, said):
     code, _, err = agl("rederive", RUN, *how)
     assert code == 2
     assert said in err

@@ -130,10 +130,7 @@ def test_an_error_is_shown_without_what_a_terminal_would_obey(tmp_path, agl, mon
         ([], "agl: there is no agl-runs/*/store.db here; give --path FILE or --url URL\n"),
     ],
 )
-def test_store_that_is_not_there_is_said_in_one_sentence(
-    agl, arguments, message, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_store_that_is_not_there_is_said_in_one_sentence(agl, here, arguments, message):
     assert agl("rollouts", *arguments) == (2, "", message)
 
 

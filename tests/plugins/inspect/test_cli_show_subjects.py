@@ -169,9 +169,7 @@ def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):
 
 
 @pytest.mark.parametrize("is_file", [True, False])
-async def test_of_a_long_run_whole_steps_are_shown_and_how_it_learned(
-    tmp_path, monkeypatch, is_file
-):
+async def test_of_a_long_run_whole_steps_and_learning_are_shown(tmp_path, monkeypatch, is_file):
     monkeypatch.setattr(run_subject, "MOST", 10)
     store = SqliteLightningStore(tmp_path / "s.db") if is_file else agl.InMemoryLightningStore()
     lines = [{"step": n, "reward/mean": n / 10} for n in range(1, 6)]

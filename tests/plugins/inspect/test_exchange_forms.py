@@ -134,7 +134,7 @@ def stored() -> dict[str, tuple[int, list[float]]]:
         ([trace(1, {"value": 1})], {"se-1": (1, [1.0])}),
     ],
 )
-def test_a_score_pays_what_it_is_about(agl: Agl, traces: Any, rollouts: Any) -> None:
+def test_a_score_pays_what_it_is_about(agl, traces, rollouts):
     arguments = ("import", "--from", "langfuse", written("run.json", traces), "--path", "s.db")
     code, _, err = agl(*arguments)
     assert code == 0, err

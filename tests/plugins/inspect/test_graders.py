@@ -148,9 +148,7 @@ JUDGE = "resources={judge: {resource_type: llm, endpoint: x, model: theirs}}"
         ("agent_that_asks_on", [f"{OF_LLM}, rollouts: {{timeout_seconds: 8}}}}"], ["empty_fails"]),
     ],
 )
-def test_the_models_that_are_trained_are_answered_for_in_the_time_of_a_rollout(
-    tmp_path: Path, capsys: Any, agent: str, overrides: list[str], found: list[str]
-) -> None:
+def test_trained_models_are_answered_for_in_time(tmp_path, capsys, agent, overrides, found):
     pytest.importorskip("agl_torch")
     code, said = audited(tmp_path, capsys, agent, *overrides)
     assert (code, [one["code"] for one in said["findings"]]) == (0, [*found, "private_readable"])

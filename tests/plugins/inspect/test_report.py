@@ -59,9 +59,7 @@ def test_result_counts_no_other_run_of_its_store(tmp_path):
         assert dict(result.rollouts) == {"succeeded": 1}
 
 
-def test_report_is_written_whatever_the_log_leaves_out_and_wherever_the_store_is(
-    tmp_path, caplog, capsys
-):
+def test_report_is_written_whatever_the_log_leaves_out(tmp_path, caplog, capsys):
     with caplog.at_level("WARNING", "agl"):
         result = trainer_in(tmp_path / "run").dev(agent, ["works"])
     assert result.folder == tmp_path / "run"

@@ -59,19 +59,19 @@ def program(tmp_path):
 
 
 @pytest.fixture
-def run(program, memory_store):
+def run(program, store):
     """Runs one task, and gives its rollout and spans."""
 
     async def run_one(task: Any, timeout: float | None = None, **resources: Any) -> Any:
-        await memory_store.add_resources(resources)
+        await store.add_resources(resources)
         config = agl.RolloutConfig(timeout_seconds=timeout)
-        queued = await memory_store.enqueue_rollout(task, config=config)
+        queued = await store.enqueue_rollout(task, config=config)
         sandbox = StandInSandbox("image", docker=program, python=sys.executable)
         runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=sandbox)
-        with runner.run_context(agent=attacks.agent, store=memory_store):
+        with runner.run_context(agent=attacks.agent, store=store):
             await runner.iter()
-        rollout = await memory_store.get_rollout_by_id(queued.rollout_id)
-        return rollout, await memory_store.query_spans(queued.rollout_id)
+        rollout = await store.get_rollout_by_id(queued.rollout_id)
+        return rollout, await store.query_spans(queued.rollout_id)
 
     return run_one
 

@@ -66,15 +66,13 @@ def sleeps(task: Any, private: Any, result: Any) -> None:
 
 
 @pytest.mark.parametrize(("answer", "reward"), [(42, 1.0), (41, 0.0)])
-async def test_grader_gets_task_private_and_result_and_gives_the_final_reward(
-    memory_store, answer, reward
-):
+async def test_grader_gets_task_private_and_result(store, answer, reward):
     @agl.rollout(grade=is_right)
     def agent(task):
         agl.emit_message("thinking")
         return answer
 
-    rollout, spans = await step(agent, memory_store)
+    rollout, spans = await step(agent, store)
     assert rollout.status == "succeeded"
     assert rollout.input == TASK
     assert agl.find_final_reward(spans) == reward
@@ -83,7 +81,7 @@ async def test_grader_gets_task_private_and_result_and_gives_the_final_reward(
     assert len({span.trace_id for span in spans}) == 1
 
 
-async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does(memory_store):
+async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does(store):
     seen: dict[str, Any] = {}
 
     class Watch(agl.Hook):
@@ -103,23 +101,23 @@ async def test_agent_with_a_grader_sees_no_private_and_no_hook_in_its_trace_does
         return 2
 
     runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=agent, store=memory_store, hooks=[Watch()]):
+    with runner.run_context(agent=agent, store=store, hooks=[Watch()]):
         await runner.step(TASK)
     assert seen.pop("end") == TASK, "the record in the store is whole"
     assert len(seen) == 4
     assert all("private" not in given for given in seen.values())
 
 
-async def test_agent_without_a_grader_gets_its_task_as_it_is(memory_store):
+async def test_agent_without_a_grader_gets_its_task_as_it_is(store):
     @agl.rollout
     async def agent(task, rollout):
         return float(task == rollout.input == TASK)
 
-    _, spans = await step(agent, memory_store)
+    _, spans = await step(agent, store)
     assert agl.find_final_reward(spans) == 1.0
 
 
-async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_store):
+async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(store):
     class Agent(agl.LitAgent[Any]):
         def rollout(self, task, resources, rollout):
             return {"answer": 42, "length": len(task["question"])}
@@ -129,28 +127,26 @@ async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(memory_st
             right = float(result["answer"] == private["answer"])
             return {"right": right, "length": result["length"]}
 
-    _, spans = await step(Agent(), memory_store)
+    _, spans = await step(Agent(), store)
     rewards = [(one.name, one.value) for one in agl.get_rewards_from_span(spans[-1])]
     assert rewards == [("right", 1.0), ("length", 6.0)]
 
 
 @pytest.mark.parametrize(("grade", "reward"), [(0.25, 0.25), (None, None)])
-async def test_rewards_that_a_graded_agent_emits_do_not_count(memory_store, grade, reward):
+async def test_rewards_that_a_graded_agent_emits_do_not_count(store, grade, reward):
     @agl.rollout(grade=lambda task, private, result: grade)
     async def agent(task):
         agl.emit_reward(1.0)
         agl.emit_annotation({"agentlightning.graded": True, "reward": 1.0})
 
-    _, spans = await step(agent, memory_store)
+    _, spans = await step(agent, store)
     assert [agl.get_reward_value(span) for span in spans] == [1.0, 1.0, reward]
     assert agl.find_final_reward(spans) == reward
     without = [span for span in spans if "agentlightning.graded" not in span.attributes]
     assert agl.find_final_reward(without) == 1.0
 
 
-async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed(
-    memory_store, tmp_path
-):
+async def test_grader_runs_in_a_fresh_process_and_an_empty_folder(store, tmp_path):
     def grade(task, private, result):
         folder = Path.cwd()
         assert list(folder.iterdir()) == []
@@ -162,16 +158,14 @@ async def test_grader_runs_in_a_fresh_process_in_an_empty_folder_that_is_removed
 
     agent = answers(grade, os.getpid())
     for _ in range(2):
-        await step(agent, memory_store, {"private": {"folder": str(tmp_path)}})
+        await step(agent, store, {"private": {"folder": str(tmp_path)}})
     told = [Path(path.read_text()) for path in tmp_path.iterdir()]
     assert len(set(told)) == 2, "each has a process and a folder of its own"
     assert not any(folder.exists() for folder in told)
 
 
 @pytest.mark.parametrize("entry", ["", "sub", "__editable__.thing.__path_hook__"])
-async def test_grader_imports_from_where_its_runner_does(
-    memory_store, tmp_path, monkeypatch, entry
-):
+async def test_grader_imports_from_where_its_runner_does(store, tmp_path, monkeypatch, entry):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(entry)
     folder = tmp_path / ("sub" if entry == "sub" else "")
@@ -185,13 +179,11 @@ async def test_grader_imports_from_where_its_runner_does(
 
         return thing_to_import.value
 
-    _, spans = await step(answers(grade), memory_store)
+    _, spans = await step(answers(grade), store)
     assert agl.find_final_reward(spans) == 0.5
 
 
-async def test_many_results_are_graded_at_once_though_an_agent_hangs(
-    run_all, memory_store, tmp_path, until
-):
+async def test_many_results_are_graded_though_an_agent_hangs(run_all, store, tmp_path, until):
     def grade(task, private, result):
         (tmp_path / str(result)).touch()
         while len(list(tmp_path.iterdir())) < 3:  # each waits for the others
@@ -206,10 +198,10 @@ async def test_many_results_are_graded_at_once_though_an_agent_hangs(
             release.wait(20)
         return task
 
-    running = asyncio.ensure_future(run_all(agent, memory_store, ["hangs", 1, 2, 3], concurrency=4))
+    running = asyncio.ensure_future(run_all(agent, store, ["hangs", 1, 2, 3], concurrency=4))
     try:
         async with asyncio.timeout(20):
-            while len(await memory_store.query_rollouts(status_in=["succeeded"])) < 3:  # noqa: ASYNC110
+            while len(await store.query_rollouts(status_in=["succeeded"])) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     finally:
         release.set()
@@ -219,7 +211,7 @@ async def test_many_results_are_graded_at_once_though_an_agent_hangs(
 # --- what fails
 
 
-async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store):
+async def test_grader_that_raises_fails_the_attempt_as_evaluator(store):
     def grade(task, private, result):
         raise ValueError("the data is wrong")
 
@@ -228,13 +220,13 @@ async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store):
         agl.emit_reward(1.0)
         return "an answer"
 
-    failure = await failed(agent, memory_store)
+    failure = await failed(agent, store)
     assert failure.boundary == "evaluator"
     assert "ValueError: the data is wrong" in failure.message
     assert failure.traceback is not None
     assert "in grade" in failure.traceback
-    (rollout,) = await memory_store.query_rollouts()
-    spans = await memory_store.query_spans(rollout.rollout_id)
+    (rollout,) = await store.query_rollouts()
+    spans = await store.query_spans(rollout.rollout_id)
     assert agl.get_object_value(spans[-1]) == "an answer", "what was graded can be seen"
     assert agl.find_final_reward(spans) is None
 
@@ -251,27 +243,25 @@ async def test_grader_that_raises_fails_the_attempt_as_evaluator(memory_store):
         ("os.kill(os.getpid(), 9)", "SIGKILL"),
     ],
 )
-async def test_grader_without_a_reward_fails_the_attempt(memory_store, grade, says):
+async def test_grader_without_a_reward_fails_the_attempt(store, grade, says):
     agent = answers(lambda task, private, result: eval(grade))
-    failure = await failed(agent, memory_store)
+    failure = await failed(agent, store)
     assert failure.boundary == "evaluator"
     assert says in failure.message
 
 
-async def test_grader_that_takes_too_long_is_killed(memory_store):
+async def test_grader_that_takes_too_long_is_killed(store):
     agent = answers(sleeps)
-    failure = await failed(agent, memory_store, grade_timeout=0.5)
+    failure = await failed(agent, store, grade_timeout=0.5)
     assert failure.boundary == "evaluator"
     assert "longer than 0.5 seconds" in failure.message
     grader: Any = grader_of(agent)
     assert psutil.Process(grader.fork_server._pid).children(recursive=True) == []
 
 
-async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not_the_agent(
-    run_one, memory_store
-):
+async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one, store):
     config = agl.RolloutConfig(timeout_seconds=3.0)
-    attempt = await run_one(answers(sleeps), memory_store, config=config)
+    attempt = await run_one(answers(sleeps), store, config=config)
     assert (attempt.status, attempt.error.boundary) == ("failed", "evaluator")
     assert attempt.end_time - attempt.start_time < 10
 
@@ -284,10 +274,10 @@ async def test_grader_that_takes_what_is_left_of_the_rollouts_time_fails_and_not
         ("x" * 16 * 1024 * 1024, r"16777218 bytes of JSON .* at most 16777216"),
     ],
 )
-async def test_result_is_json_of_a_bounded_size(memory_store, result, says):
+async def test_result_is_json_of_a_bounded_size(store, result, says):
     with pytest.raises(AgentResultError, match=says):
-        await step(answers(gives(1.0), result), memory_store)
-    (rollout,) = await memory_store.query_rollouts()
+        await step(answers(gives(1.0), result), store)
+    (rollout,) = await store.query_rollouts()
     assert rollout.attempt.error.boundary == "agent"  # type: ignore[union-attr]
 
 
@@ -301,23 +291,23 @@ async def test_result_is_json_of_a_bounded_size(memory_store, result, says):
         ("\ud83d of an emoji", "\ud83d of an emoji"),
     ],
 )
-async def test_whatever_json_can_hold_is_graded(memory_store, result, graded):
+async def test_whatever_json_can_hold_is_graded(store, result, graded):
     agent = answers(lambda task, private, result: float(result == graded), result)
-    _, spans = await step(agent, memory_store)
+    _, spans = await step(agent, store)
     assert agl.find_final_reward(spans) == 1.0
 
 
 @pytest.mark.parametrize("levels", [192, 201, 100_000])
-async def test_deep_result_is_refused(memory_store, levels):
+async def test_deep_result_is_refused(store, levels):
     deep: Any = 1
     for _ in range(levels):
         deep = [deep]
 
     with pytest.raises(AgentResultError, match=r"nested deeper than 200 levels|depth exceeded"):
-        await step(answers(gives(1.0), deep), memory_store)
+        await step(answers(gives(1.0), deep), store)
 
 
-async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_store):
+async def test_task_that_is_no_json_is_refused_before_its_agent_runs(store):
     ran = False
 
     @agl.rollout(grade=lambda task, private, result: 1.0)
@@ -326,32 +316,32 @@ async def test_task_that_is_no_json_is_refused_before_its_agent_runs(memory_stor
         ran = True
 
     with pytest.raises(GraderError, match="must be JSON"):
-        await step(agent, memory_store, {"question": {1}})
+        await step(agent, store, {"question": {1}})
     assert not ran
 
 
-async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, memory_store, tmp_path, until):
+async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, store, tmp_path, until):
     def grade(task, private, result):
         (tmp_path / "began").touch()
         time.sleep(60)
 
     agent = answers(grade)
-    running = asyncio.ensure_future(run_one(agent, memory_store, heartbeat_interval=0.1))
+    running = asyncio.ensure_future(run_one(agent, store, heartbeat_interval=0.1))
     await until((tmp_path / "began").exists)
-    (rollout,) = await memory_store.query_rollouts()
-    await memory_store.update_rollout(rollout.rollout_id, status="cancelled")
+    (rollout,) = await store.query_rollouts()
+    await store.update_rollout(rollout.rollout_id, status="cancelled")
     async with asyncio.timeout(20):
         await running
 
 
-async def test_step_stops_a_grading_on_its_event(memory_store, tmp_path, until):
+async def test_step_stops_a_grading_on_its_event(store, tmp_path, until):
     def grade(task, private, result):
         (tmp_path / "began").touch()
         time.sleep(60)
 
     event = agl.ThreadingEvent()
     runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=answers(grade), store=memory_store):
+    with runner.run_context(agent=answers(grade), store=store):
         stepping = asyncio.ensure_future(runner.step(TASK, event=event))
         await until((tmp_path / "began").exists)
         event.set()
@@ -359,9 +349,7 @@ async def test_step_stops_a_grading_on_its_event(memory_store, tmp_path, until):
             await stepping
 
 
-async def test_attempt_gives_signs_of_life_while_it_is_graded(
-    run_one, memory_store, tmp_path, until
-):
+async def test_attempt_gives_signs_of_life_while_it_is_graded(run_one, store, tmp_path, until):
     began, go = tmp_path / "began", tmp_path / "go"
 
     def grade(task, private, result):
@@ -371,22 +359,22 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(
         return 1.0
 
     agent = answers(grade)
-    running = asyncio.ensure_future(run_one(agent, memory_store, heartbeat_interval=0.1))
+    running = asyncio.ensure_future(run_one(agent, store, heartbeat_interval=0.1))
     await until(began.exists)
-    (rollout,) = await memory_store.query_rollouts()
+    (rollout,) = await store.query_rollouts()
     start = time.time()
     last = 0.0
     async with asyncio.timeout(20):
         while last < start:
             await asyncio.sleep(0.02)
-            attempt = await memory_store.get_latest_attempt(rollout.rollout_id)
+            attempt = await store.get_latest_attempt(rollout.rollout_id)
             assert attempt is not None
             last = attempt.last_heartbeat_time or 0.0
     go.touch()
     assert (await running).status == "succeeded"
 
 
-async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_all, memory_store):
+async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_all, store):
     @agl.rollout(grade=lambda task, private, result: 1.0)
     async def agent(task):
         grader: Any = grader_of(agent)
@@ -394,8 +382,8 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_a
         return 1
 
     with pytest.raises(agl.errors.RunnerStuckError, match="nothing can be graded any more"):
-        await run_all(agent, memory_store, [1], on_stuck="raise")
-    (rollout,) = await memory_store.query_rollouts()
+        await run_all(agent, store, [1], on_stuck="raise")
+    (rollout,) = await store.query_rollouts()
     assert rollout.attempt.error.boundary == "evaluator"  # type: ignore[union-attr]
 
 

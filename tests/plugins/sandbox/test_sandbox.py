@@ -64,11 +64,11 @@ async def coroutine(task: Any) -> float:
 
 
 @pytest.mark.parametrize("agent", [plain, coroutine])
-async def test_rewards_and_spans_come_out(run_all, memory_store, agent):
-    rollouts = await run_all(agent, memory_store, ["a", "b"], isolation=ForkSandbox())
+async def test_rewards_and_spans_come_out(run_all, store, agent):
+    rollouts = await run_all(agent, store, ["a", "b"], isolation=ForkSandbox())
     assert [r.status for r in rollouts] == ["succeeded"] * 2
     for rollout in rollouts:
-        spans = await memory_store.query_spans(rollout.rollout_id)
+        spans = await store.query_spans(rollout.rollout_id)
         message, early, final = spans
         assert [span.sequence_id for span in spans] == [1, 2, 3]
         assert (agl.get_reward_value(early), agl.get_reward_value(final)) == (0.25, 0.5)
@@ -86,9 +86,9 @@ def returns_spans(task: Any) -> Any:
     return [agl.emit_reward(0.75, propagate=False)]
 
 
-async def test_returned_spans_come_out(run_one, memory_store):
-    attempt = await run_one(returns_spans, memory_store, isolation=ForkSandbox())
-    spans = await memory_store.query_spans(attempt.rollout_id)
+async def test_returned_spans_come_out(run_one, store):
+    attempt = await run_one(returns_spans, store, isolation=ForkSandbox())
+    spans = await store.query_spans(attempt.rollout_id)
     assert agl.find_final_reward(spans) == 0.75
 
 
@@ -122,10 +122,8 @@ def needs_prompt(task: Any, prompt_template: agl.PromptTemplate) -> None:
         (needs_prompt, "x", "resources", "MissingResourceError", "no resource for parameter"),
     ],
 )
-async def test_a_failure_comes_out_as_it_was(
-    run_all, memory_store, agent, task, boundary, kind, says
-):
-    (rollout,) = await run_all(agent, memory_store, [task], isolation=ForkSandbox())
+async def test_a_failure_comes_out_as_it_was(run_all, store, agent, task, boundary, kind, says):
+    (rollout,) = await run_all(agent, store, [task], isolation=ForkSandbox())
     error = rollout.attempt.error
     assert rollout.status == "failed"
     assert (error.boundary, error.type.endswith(kind)) == (boundary, True)
@@ -134,10 +132,10 @@ async def test_a_failure_comes_out_as_it_was(
         assert 'raise OddError("no such city")' in error.traceback
 
 
-async def test_step_raises_what_the_agent_did(memory_store):
+async def test_step_raises_what_the_agent_did(store):
     runner = LitAgentRunner(agl.OtelTracer(), isolation=ForkSandbox())
     raises = pytest.raises(SandboxedAgentError, match=r"OddError: no such city")
-    with runner.run_context(agent=fails, store=memory_store), raises as caught:
+    with runner.run_context(agent=fails, store=store), raises as caught:
         await runner.step("raise")
     assert pickle.loads(pickle.dumps(caught.value)).failure == caught.value.failure
 
@@ -147,13 +145,13 @@ def sees_llm(task: Any, llm: agl.LLM) -> None:
     agl.emit_object(llm.model_dump())
 
 
-async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(run_all, memory_store):
+async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(run_all, store):
     proxy = agl.ProxyLLM(
         endpoint="http://127.0.0.1:9/v1", model="m", api_key="the gateway's", asks_for_token=True
     )
-    await memory_store.add_resources({"llm": proxy})
-    (rollout,) = await run_all(sees_llm, memory_store, ["x"], isolation=ForkSandbox())
-    spans = await memory_store.query_spans(rollout.rollout_id)
+    await store.add_resources({"llm": proxy})
+    (rollout,) = await run_all(sees_llm, store, ["x"], isolation=ForkSandbox())
+    spans = await store.query_spans(rollout.rollout_id)
     seen = agl.get_object_value(spans[0])
     assert seen["resource_type"] == "llm"
     assert f"/rollout/{rollout.rollout_id}/attempt/" in seen["endpoint"]
@@ -161,42 +159,40 @@ async def test_a_gateway_is_handed_in_as_an_address_of_the_attempt(run_all, memo
     assert "mint" not in str(seen)
 
 
-async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(memory_store):
+async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(store):
     runner = LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation=ForkSandbox())
     for agent in (fails, plain):
-        await memory_store.enqueue_rollout("x")
-        with runner.run_context(agent=agent, store=memory_store):
+        await store.enqueue_rollout("x")
+        with runner.run_context(agent=agent, store=store):
             await runner.iter()
-    assert [r.status for r in await memory_store.query_rollouts()] == ["failed", "succeeded"]
+    assert [r.status for r in await store.query_rollouts()] == ["failed", "succeeded"]
 
 
 # --- an agent that has taken over its process
 
 
-async def test_spans_are_of_this_attempt_whatever_they_say(run_one, memory_store):
+async def test_spans_are_of_this_attempt_whatever_they_say(run_one, store):
     def forge_ids(ask: Any) -> Any:
         ids = {"rollout_id": "other", "attempt_id": "other"}
         span = agl.Span.from_attributes(name="x", attributes={}, **ids)
         ask({"spans": [span.model_dump()]})
         return {"reward": 1.0}
 
-    attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge_ids))
-    spans = await memory_store.query_spans(attempt.rollout_id)
+    attempt = await run_one(plain, store, isolation=TalkingSandbox(forge_ids))
+    spans = await store.query_spans(attempt.rollout_id)
     assert {span.attempt_id for span in spans} == {attempt.attempt_id}
     assert len(spans) == 2
 
 
 @pytest.mark.parametrize("writer", ["runner", "gateway", "algorithm", None])
-async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
-    run_one, memory_store, writer
-):
+async def test_spans_from_behind_a_wall_are_an_agents(run_one, store, writer):
     def forge(ask: Any) -> Any:
         span = agl.Span.from_attributes(name="n", attributes={}).model_dump(mode="json")
         ask({"spans": [{**span, "writer": writer, "late": True}]})
         return {"reward": None}
 
-    attempt = await run_one(plain, memory_store, isolation=TalkingSandbox(forge))
-    spans = await memory_store.query_spans(attempt.rollout_id)
+    attempt = await run_one(plain, store, isolation=TalkingSandbox(forge))
+    spans = await store.query_spans(attempt.rollout_id)
     assert [(span.writer, span.late) for span in spans] == [("agent", False)]
 
 
@@ -216,8 +212,8 @@ async def test_spans_from_behind_a_wall_are_an_agents_whatever_they_say(
         lambda ask: {"failure": {"boundary": "agent", "type": "x" * 10**6, "message": ""}},
     ],
 )
-async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(run_all, memory_store, talk):
-    rollouts = await run_all(plain, memory_store, ["a", "b"], isolation=TalkingSandbox(talk))
+async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(run_all, store, talk):
+    rollouts = await run_all(plain, store, ["a", "b"], isolation=TalkingSandbox(talk))
     assert [r.status for r in rollouts] == ["failed"] * 2
     assert all(len(r.attempt.error.type) < 1000 for r in rollouts)
 
@@ -231,14 +227,14 @@ async def hangs(task: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def test_an_agent_is_killed_at_its_deadline(run_all, memory_store):
+async def test_an_agent_is_killed_at_its_deadline(run_all, store):
     # A busy machine may not come to the agent before the first deadline.
     for seconds in (2, 8, 32, 128):
         config = agl.RolloutConfig(timeout_seconds=seconds)
         box = ForkSandbox()
-        *_, rollout = await run_all(hangs, memory_store, ["x"], config=config, isolation=box)
+        *_, rollout = await run_all(hangs, store, ["x"], config=config, isolation=box)
         assert rollout.attempt.status == "timeout"
-        if spans := await memory_store.query_spans(rollout.rollout_id):
+        if spans := await store.query_spans(rollout.rollout_id):
             break
     # A runner gives up waiting for that before a very busy machine has come to it.
     while psutil.pid_exists(agl.get_object_value(spans[0])):  # noqa: ASYNC110 (of no child of ours)
@@ -271,10 +267,10 @@ def graded(task: Any, rollout: agl.Rollout) -> Any:
     return [task, rollout.input, os.getpid()]
 
 
-async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(run_all, memory_store):
+async def test_result_for_a_grader_comes_out_and_private_does_not_go_in(run_all, store):
     task = {"question": "6 * 7?", "private": 42}
-    (rollout,) = await run_all(graded, memory_store, [task], isolation=ForkSandbox())
-    *_, grade = await memory_store.query_spans(rollout.rollout_id)
+    (rollout,) = await run_all(graded, store, [task], isolation=ForkSandbox())
+    *_, grade = await store.query_spans(rollout.rollout_id)
     assert agl.get_object_value(grade)[:2] == [{"question": "6 * 7?"}] * 2
     assert agl.get_reward_value(grade) == 0.0
     assert rollout.input == task
@@ -284,24 +280,20 @@ def refuse(task: Any, private: Any, result: Any) -> float:
     raise ValueError(f"expected {private}")
 
 
-async def test_behind_a_wall_the_log_does_not_repeat_what_a_grader_says(
-    run_all, memory_store, caplog
-):
+async def test_behind_a_wall_the_log_repeats_no_grader(run_all, store, caplog):
     agent = agl.rollout(grade=refuse)(lambda task: None)
     for isolation in (ForkSandbox(), "none"):
         caplog.clear()
-        *_, rollout = await run_all(agent, memory_store, [{"private": 42}], isolation=isolation)
+        *_, rollout = await run_all(agent, store, [{"private": 42}], isolation=isolation)
         assert "expected 42" in rollout.attempt.error.message
         assert ("expected 42" in caplog.text) == (isolation == "none")
         assert "failed (evaluator): agl.runner.sandbox.GraderError: " in caplog.text
 
 
 @pytest.mark.parametrize("said", [{"reward": 1.0}, {"artefact": 1.0}, {"spans": []}, {}])
-async def test_agent_that_has_taken_over_its_sandbox_cannot_say_its_grade(
-    run_all, memory_store, said
-):
+async def test_agent_that_took_over_its_sandbox_says_no_grade(run_all, store, said):
     sandbox = TalkingSandbox(lambda ask: said)
-    (rollout,) = await run_all(graded, memory_store, [{"private": 42}], isolation=sandbox)
+    (rollout,) = await run_all(graded, store, [{"private": 42}], isolation=sandbox)
     assert rollout.status == "succeeded"
-    spans = await memory_store.query_spans(rollout.rollout_id)
+    spans = await store.query_spans(rollout.rollout_id)
     assert agl.find_final_reward(spans) == 0.0

@@ -1,6 +1,7 @@
 """OpenTelemetry's wire format, by its own exporter and by hand."""
 
 import gzip
+import zlib
 
 import aiohttp
 import pytest
@@ -129,9 +130,7 @@ async def test_a_status_that_opentelemetry_does_not_have_is_no_status(server, at
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-async def test_spans_without_a_place_are_counted_and_the_others_kept(
-    server, attempt, is_damaged, monkeypatch
-):
+async def test_spans_without_a_place_are_counted(server, attempt, is_damaged, monkeypatch):
     turn = server.target.turn
 
     async def of_damaged(spans, **claim):
@@ -321,6 +320,6 @@ def test_gunzip_reads_one_whole_member(whole):
     if whole:
         with pytest.raises(OverflowError):
             gunzip(packed, len(whole) - 1)
-    for wrong in (packed + packed, packed + b"x", packed[:-1], packed[1:]):
+    for wrong in (packed + packed, packed + b"x", packed[:-1], zlib.compress(whole)):
         with pytest.raises(ValueError, match="gzip"):
             gunzip(wrong, 100)

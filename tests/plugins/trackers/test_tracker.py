@@ -179,9 +179,7 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end():
         ("wandb", agl_trackers.WandB, "wandb"),
     ],
 )
-def test_a_tracker_without_its_library_is_refused_by_the_name_of_its_extra(
-    name, kind, library, monkeypatch
-):
+def test_a_tracker_without_its_library_is_refused_by_its_extra(name, kind, library, monkeypatch):
     monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: None)
     message = rf"{name!r} needs {library!r}.*agl-trackers\[{name}\]"
     with pytest.raises(BrokenComponentError, match=message):

@@ -35,9 +35,7 @@ if FRAMEWORKS["LangChain agent"].missing() is None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_fifty_rollouts_at_once_keep_their_spans_apart(
-    agent, tracer, tracer_name, memory_store
-):
+async def test_fifty_rollouts_at_once_mix_no_spans(agent, tracer, tracer_name, memory_store):
     rollouts = [await memory_store.start_rollout(input="task") for _ in range(NUM_ROLLOUTS)]
 
     async def run(index: int, url: str) -> None:

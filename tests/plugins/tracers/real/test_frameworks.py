@@ -124,9 +124,7 @@ every_framework = pytest.mark.parametrize("framework", FRAMEWORKS, indirect=True
 
 @every_framework
 @pytest.mark.timeout(300)  # the first import of a framework, and npm's installation
-async def test_through_the_gateway_every_call_is_in_a_row(
-    framework, tracer, memory_store, captured_of
-):
+async def test_by_the_gateway_each_call_is_in_a_row(framework, tracer, memory_store, captured_of):
     spans = await through_gateway(memory_store, tracer, framework)
     alone = captured([span for span in spans if is_gateway_span(span) or _is_reward(span)])
     total = alone["calls"]

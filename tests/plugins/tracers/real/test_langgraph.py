@@ -129,9 +129,7 @@ class Look(agl.Algorithm):
 @pytest.mark.parametrize(
     "agent", AGENTS, ids=[getattr(each, "__name__", type(each).__name__) for each in AGENTS]
 )
-def test_graph_is_traced_that_was_imported_before_the_tracer_began(
-    agent, strategy, tracer, tracer_name
-):
+def test_graph_imported_before_the_tracer_began_is_traced(agent, strategy, tracer, tracer_name):
     if strategy == "cs" and sys.platform == "win32":
         pytest.skip("processes are forked")
     algorithm = Look()

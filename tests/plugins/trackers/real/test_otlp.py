@@ -223,9 +223,7 @@ async def test_one_rollout_that_cannot_be_read_holds_no_other_up(monkeypatch):
     assert numbers(found) == [n for n in range(30) if n != 3]
 
 
-async def test_of_a_collector_that_fails_only_single_rollouts_are_read_and_all_are_counted(
-    monkeypatch,
-):
+async def test_of_a_failing_collector_few_rollouts_are_read_and_all_counted(monkeypatch):
     tried, read = threading.Event(), list[str]()
     attempts = otlp._attempts
 

@@ -48,9 +48,7 @@ def test_the_mark_says_live_only_where_something_follows(browser, serve, store, 
     context.close()
 
 
-def test_an_answer_that_takes_long_is_asked_for_less_often(
-    page, serve, store, tmp_path, monkeypatch
-):
+def test_a_slow_answer_is_asked_for_less_often(page, serve, store, tmp_path, monkeypatch):
     ask, asked = rollouts.listed, []
 
     async def slow(*about):
@@ -70,9 +68,7 @@ def test_an_answer_that_takes_long_is_asked_for_less_often(
         assert following - end >= 15 * (end - begin)
 
 
-def test_nothing_is_asked_for_while_text_is_selected_and_it_comes_then(
-    page, serve, store, tmp_path
-):
+def test_nothing_is_asked_for_while_text_is_selected(page, serve, store, tmp_path):
     asked = []
     page.goto(f"{serve(tmp_path / 'store.db')}/s/{tmp_path.name}/rollouts")
     page.on("request", lambda request: asked.append(request.url))
