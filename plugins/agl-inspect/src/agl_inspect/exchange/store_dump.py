@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from agl.errors import ConfigError
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
+from agl.store.packed_span import span_of
 from agl.store.queries import PAGE, each_record, make_query
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Span
 from agl.utils.rewards import place_of_reward
@@ -56,7 +57,8 @@ def _line_of(file: sqlite3.Connection, rollout: Rollout) -> dict[str, Any]:
     sql, about = "SELECT key FROM rollout WHERE n = ? AND rollout_id = ?", number_of(rollout_id)
     key = file.execute(sql, (about, rollout_id)).fetchone()
     attempts = found.query_attempts(rollout_id, make_query("attempts", sort_by="sequence_id"))
-    spans = found.query_spans(rollout_id, None, make_query("spans", sort_by="sequence_id"))
+    query = make_query("spans", sort_by="sequence_id")
+    spans = found.query_spans(rollout_id, None, query, span_of)
     return {
         "rollout": rollout.model_dump(mode="json", exclude={"attempt"}),
         "key": _text(key[0]) if key else None,
