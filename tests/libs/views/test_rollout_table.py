@@ -1,6 +1,8 @@
 """What is listed by the indexes of a store's file is what reading all of it gives."""
 
+import asyncio
 import json
+import math
 import sqlite3
 import sys
 from contextlib import closing
@@ -8,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.stores import opened
 
-import agl
 from agl.errors import InvalidQueryError
 from agl.types import Rollout
 from agl_views.tables import rollout_table
@@ -26,14 +28,20 @@ pytestmark = pytest.mark.plugins
 def file(tmp_path_factory):
     path: Path = tmp_path_factory.mktemp("filled") / "store.db"
     writing.fill_store(path, world.Shape(rollouts=240, spans=4, runs=2, groups=2, group_size=5))
+    asyncio.run(never_ended(path))
     return path
+
+
+async def never_ended(path: Path) -> None:
+    async with opened(path) as store:
+        for number in range(9):
+            await store.enqueue_rollout(number, mode=("train", "val")[number % 2])
 
 
 @pytest.fixture
 async def store(file):
-    opened = agl.SqliteLightningStore(file)
-    yield opened
-    await opened.close()
+    async with opened(file) as store:
+        yield store
 
 
 CASES = [
@@ -170,14 +178,67 @@ async def test_pages_by_key_have_every_rollout_once(store, file, wanted, is_leas
     assert found == expected
 
 
+ORDERS = [("time", True), ("ended", False), ("status", True), ("reward", False), ("reward", True)]
+
+
+async def paged(ask, store, wanted: Wanted) -> list[str]:
+    """All pages of seven rows, one after the other."""
+    ids: list[str] = []
+    totals = set()
+    while True:
+        found = await ask(store, replace(wanted, most=7, after=ids[-1] if ids else None))
+        totals.add(found.total)
+        if not found.rollouts:
+            assert totals in ({len(ids)}, {None})
+            return ids
+        ids += [one.rollout_id for one in found.rollouts]
+
+
+@pytest.mark.parametrize("many", [None, 2])
+@pytest.mark.parametrize(
+    "about",
+    [
+        *({}, {"mode": "train"}, {"statuses": ["queuing", "succeeded"]}, {"step": 99}),
+        *({"below": 0.5}, {"step": 2, "mode": "train", "above": 0.0, "below": 0.8}),
+        {"statuses": ["succeeded"], "mode": "train", "run": "filled-00-1", "above": 0.0},
+    ],
+    ids=str,
+)
+async def test_each_order_has_the_same_rows_with_and_without_a_file(
+    store, monkeypatch, about, many
+):
+    if many:
+        monkeypatch.setattr(rollout_table, "MANY", many)
+    by_id = {one.rollout_id: one for one in await store.query_rollouts()}
+    for sort, is_least in ORDERS:
+        wanted = Wanted(**about, sort=sort, is_least=is_least)
+        ids = await paged(listed, store, wanted)
+        assert await paged(rollout_table._by_contract, store, wanted) == ids
+        rows = [by_id[one] for one in ids]
+        every = [one for one in by_id.values() if wanted.fits(one)]
+        every = [one for one in every if sort != "reward" or one.reward is not None]
+        assert sorted(ids) == sorted(one.rollout_id for one in every)
+        keys = {
+            "time": [one.start_time for one in rows],
+            "ended": [-(one.end_time or math.inf) for one in rows],
+            "status": [one.status for one in rows],
+            "reward": [(one.reward or 0.0) * (1 if is_least else -1) for one in rows],
+        }[sort]
+        assert keys == sorted(keys)
+
+
 async def test_a_page_of_ids_with_a_beginning(store, file):
     ids = [one.rollout_id for one in await store.query_rollouts(sort_order="desc")]
     with closing(sqlite3.connect(file)) as connection:
         fixed = ("", "r", "ro-", "ro-1", "ro-a", "ro-2f", "ro-0", "x")
         for beginning in (*fixed, ids[3], ids[3][:-2]):
-            expected = [one for one in ids if one.startswith(beginning)]
+            is_whole = "ro-".startswith(beginning) or beginning.startswith("ro-")
+            full = beginning if is_whole else f"ro-{beginning}"
+            expected = [one for one in ids if one.startswith(full)]
             found = ids_in(connection, Wanted(beginning=beginning))
             assert found == (expected, len(expected)), beginning
+            wanted = Wanted(beginning=beginning)
+            assert await paged(rollout_table._by_contract, store, wanted) == expected, beginning
         failed = [one.rollout_id for one in await store.query_rollouts(status_in=["failed"])]
         wanted = Wanted(statuses=["failed"], most=3, beginning="ro-1", is_least=True)
         found = ids_in(connection, wanted)
