@@ -320,13 +320,12 @@ def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs():
     assert list(algorithm.rewards.values()) == [1.0, None]  # 0.5 was on the way
 
 
-async def test_resource_that_the_store_has_already_is_enough():
+async def test_resource_that_the_store_has_already_is_enough(store):
 
     @agl.rollout
     def needs_prompt(task: str, prompt: agl.PromptTemplate) -> float:
         return float(prompt.format() == "hi")
 
-    store = agl.InMemoryLightningStore()
     await store.add_resources({"prompt": agl.PromptTemplate(template="hi")})
     trainer = agl.Trainer(strategy="shm", n_runners=1, store=store)
     result = await asyncio.to_thread(trainer.dev, needs_prompt, ["x"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl import InMemoryLightningStore, ProxyLLM
+from agl import ProxyLLM
 from agl.errors import ConfigError
 from agl_http.tokens import issue_token, read_token
 
@@ -23,8 +23,7 @@ def test_with_a_token_the_address_has_it():
     assert proxy.get_base_url() == "http://127.0.0.1:4000/v1"
 
 
-async def test_what_an_attempt_gets_opens_nothing_else():
-    store = InMemoryLightningStore()
+async def test_what_an_attempt_gets_opens_nothing_else(store):
     rollout = await store.start_rollout(input="task")
     ids = rollout.rollout_id, rollout.attempt.attempt_id
     token = await issue_token(store, "model", *ids)

@@ -51,6 +51,7 @@ def test_parquet_is_read(tmp_path):
         ("a.jsonl", b"1\n" + b"9" * 9000, "a.jsonl, line 2: not JSON: Exceeds the limit"),
         ("a.json", b"[" * 100_000, "a.json: not JSON: maximum recursion depth"),
         ("a.jsonl", b"\xff\xfe\x00", "a.jsonl: not UTF-8 text"),
+        ("a.jsonl", b'[{"x": 1}, {"x": 2}]\n', "one line, which is an array of tasks. Name the f"),
         ("a.csv", b"x,y\n1,2\n3\n", "a.csv, line 3: expected 2 values, got 1"),
         ("a.csv", b"x,x\n1,2\n", "a.csv, line 1: a column name stands twice"),
         ("a.csv", b'x,y\n1,"2\n', "a.csv, line 2: not CSV: "),
@@ -71,9 +72,3 @@ def test_wrong_files_are_refused_with_file_and_line(tmp_path, name, content, mes
 def test_folder_is_no_dataset(tmp_path):
     with pytest.raises(DatasetError, match="no such dataset file"):
         load_dataset(tmp_path)
-
-
-def test_array_in_lines_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('[{"x": 1}, {"x": 2}]\n')
-    with pytest.raises(DatasetError, match=r"one line, which is an array of tasks. Name the file"):
-        load_dataset(tmp_path / "a.jsonl")

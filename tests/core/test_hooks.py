@@ -13,7 +13,7 @@ import agl
 from agl.cli.plugins import try_component
 from agl.errors import BrokenComponentError, ConfigError, PluginError
 from agl.plugins.hooks import HookCaller, HookManager
-from agl.plugins.registry import Component, components
+from agl.plugins.registry import components
 
 TRACE = {"agent": "agent", "runner": "runner", "tracer": "tracer", "rollout": "rollout"}
 START = {"agent": "agent", "runner": "runner", "rollout": "rollout"}
@@ -261,15 +261,6 @@ async def test_installed_plugins_run_in_name_order_before_given_objects(install)
     assert agl_a_mod.SEEN == [("a", "rollout")]
 
 
-def test_class_named_by_an_entry_point_is_instantiated(install):
-    source = """
-        class Watch:
-            def on_rollout_end(self, spans): ...
-    """
-    install("agl-a", {"agl_a_mod.py": source}, {"agl.plugins": {"a": "agl_a_mod:Watch"}})
-    assert len(HookCaller().manager.hook.on_rollout_end.get_hookimpls()) == 1
-
-
 def test_runners_of_one_process_share_the_plugins_of_their_run(install, caplog, monkeypatch):
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
     source = """
@@ -337,13 +328,3 @@ async def test_plugin_manager_fixture_starts_empty_and_takes_a_plugin(plugin_man
     plugin_manager.register(hook, "mine")
     await HookCaller(manager=plugin_manager).call("on_rollout_start", **START)
     assert len(hook.calls) == 1
-
-
-def test_trying_a_component_that_is_no_hook_imports_it():
-    with pytest.raises(BrokenComponentError):
-        try_component(Component("store", "x", "agl-core", "1", "agl_no_such:X"))
-
-
-def test_module_is_a_plugin_too():
-    given = module(on_rollout_start=lambda rollout: None)
-    assert HookManager().register(given) == "watching"

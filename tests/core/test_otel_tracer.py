@@ -1,5 +1,4 @@
 import asyncio
-import contextvars
 import os
 import random
 import threading
@@ -177,15 +176,6 @@ async def test_task_that_outlives_its_trace_writes_into_no_other(memory_store, t
         await task
     assert await names(first) == await names(second) == []
     assert ROUTER.num_unattributed == before + 1
-
-
-async def test_span_begun_elsewhere_with_the_traces_context_belongs_to_it(tracer, context):
-    async with tracer.trace_context(**context):
-        copied = contextvars.copy_context()
-        thread = threading.Thread(target=copied.run, args=(make_span, "copied"))
-        thread.start()
-        await asyncio.to_thread(thread.join)
-    assert await names(context) == ["copied"]
 
 
 async def test_seeding_random_does_not_repeat_span_ids(tracer, context):

@@ -49,11 +49,6 @@ def test_finding_components_imports_nothing(install):
     assert "agl_x_mod" not in sys.modules
 
 
-def test_installed_component_loads_by_name(install):
-    install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"x": "agl_x_mod:Learn"}})
-    assert issubclass(registry.load("agl.algorithms", "x"), agl.Algorithm)
-
-
 def test_a_run_is_named_as_its_algorithm_is_published(install):
     install("agl-x", {"agl_x_mod.py": ALGORITHM}, {"agl.algorithms": {"hill": "agl_x_mod:Learn"}})
     algorithm = registry.load("agl.algorithms", "hill")()

@@ -25,8 +25,7 @@ from .toy_runs import Toy, Writing, agent, fit, runs_of
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended():
-    store = agl.InMemoryLightningStore()
+def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended(store):
     toy = fit(store)
     ((run_id, generation, folder, during),) = toy.seen
     (run,) = runs_of(store)
@@ -41,20 +40,18 @@ def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended():
     assert {"agent", "algorithm"} <= run.code.sources.keys()
 
 
-def test_rollouts_say_to_which_run_they_belong():
-    store = agl.InMemoryLightningStore()
+def test_rollouts_say_to_which_run_they_belong(store):
     run_id = fit(store).seen[0][0]
     for rollout in asyncio.run(store.query_rollouts()):
         assert rollout.metadata == {"run": run_id, "generation": 1}
 
 
-def test_what_the_algorithm_says_of_a_rollout_stays():
+def test_what_the_algorithm_says_of_a_rollout_stays(store):
     class Labels(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             await self.get_store().enqueue_rollout(1, metadata={"run": "mine", "step": 3})
             await self.get_store().start_rollout(1, metadata={"step": 4})
 
-    store = agl.InMemoryLightningStore()
     fit(store, Labels(), run="r")
     one, two = asyncio.run(store.query_rollouts())
     assert one.metadata == {"run": "mine", "generation": 1, "step": 3}
@@ -80,7 +77,7 @@ def test_run_that_fails_says_why(strategy, port, algorithm):
     asyncio.run(store.close())
 
 
-def test_interrupted_run_can_go_on():
+def test_interrupted_run_can_go_on(store):
     class Interrupted(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             if (self.get_run() or ("", 1))[1] == 1:
@@ -88,7 +85,6 @@ def test_interrupted_run_can_go_on():
                 await asyncio.Event().wait()
             await super().run(train_dataset, val_dataset)
 
-    store = agl.InMemoryLightningStore()
     with pytest.raises(KeyboardInterrupt):
         fit(store, Interrupted())
     (run,) = runs_of(store)

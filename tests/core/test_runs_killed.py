@@ -26,8 +26,7 @@ from .toy_runs import agent, fit, runs_of, started
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path):
-    store = agl.InMemoryLightningStore()
+def test_second_trainer_of_a_run_is_refused_while_the_first_lives(store, tmp_path):
     words = f"in use by process {os.getpid()}"
     with folders.hold_folder(tmp_path / "out"), pytest.raises(ConfigError, match=words):
         fit(store, run="a", run_dir="out")
@@ -35,9 +34,8 @@ def test_second_trainer_of_a_run_is_refused_while_the_first_lives(tmp_path):
     fit(store, run="a", run_dir="out")
 
 
-def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path):
+def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(store, tmp_path):
     process = interpreter.started("-c", "input()", stderr=subprocess.DEVNULL)
-    store = agl.InMemoryLightningStore()
     about: dict[str, Any] = {"algorithm": "toy", "folder": str(tmp_path / "not-made")}
     start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), **about)
     asyncio.run(begin_run(store, start))
@@ -47,8 +45,7 @@ def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(tmp_path):
     assert fit(store, run="a", resume=True, run_dir="out").seen[0][1] == 2
 
 
-def test_run_of_another_machine_goes_on_and_says_what_nobody_knows():
-    store = agl.InMemoryLightningStore()
+def test_run_of_another_machine_goes_on_and_says_what_nobody_knows(store):
     asyncio.run(
         begin_run(store, agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere"))
     )
@@ -119,15 +116,13 @@ def test_killed_baseline_goes_on_with_what_has_not_succeeded():
     assert sorted(baseline.rewards.values(), key=str) == [1, 2, 3, 4, 5]
 
 
-def test_baseline_that_is_forced_runs_all_again():
-    store = agl.InMemoryLightningStore()
+def test_baseline_that_is_forced_runs_all_again(store):
     for again in (False, True):
         fit(store, agl.Baseline(), run="r", resume=again, force=again)
     assert len(asyncio.run(store.query_rollouts())) == 4
 
 
-def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts():
-    store = agl.InMemoryLightningStore()
+def test_what_a_dead_start_left_is_cancelled_before_a_runner_starts(store):
     ran: list[Any] = []
     left = {"run": "r", "generation": 1}
     for metadata in (left, {"run": "other"}):

@@ -14,8 +14,7 @@ from .toy_runs import Toy, Writing, agent, fit, runs_of
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_run_that_goes_on_has_the_folder_that_it_had(tmp_path):
-    store = agl.InMemoryLightningStore()
+def test_run_that_goes_on_has_the_folder_that_it_had(store, tmp_path):
     fit(store, run="a", run_dir="elsewhere")
     assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
 
@@ -37,16 +36,14 @@ async def test_trainer_in_a_running_loop_says_what_to_do():
     assert len(toy.seen) == 1
 
 
-def test_new_run_of_a_name_that_there_is_is_refused():
-    store = agl.InMemoryLightningStore()
+def test_new_run_of_a_name_that_there_is_is_refused(store):
     fit(store, run="a")
     with pytest.raises(ConfigError, match=r"'a' is in the store already .finished.*resume=True"):
         fit(store, run="a")
     assert [len(run.generations) for run in runs_of(store)] == [1]
 
 
-def test_going_on_with_what_there_is_not_names_what_there_is():
-    store = agl.InMemoryLightningStore()
+def test_going_on_with_what_there_is_not_names_what_there_is(store):
     fit(store, run="a")
     with pytest.raises(ConfigError, match=r"no run 'b' in this store.*newest here: a"):
         fit(store, run="b", resume=True)
@@ -64,23 +61,17 @@ def test_id_that_names_no_folder_is_refused(run_id):
         fit(run=run_id)
 
 
-def test_run_of_another_algorithm_is_refused():
-    store = agl.InMemoryLightningStore()
+def test_run_of_another_algorithm_is_refused(store):
     fit(store, run="a")
     with pytest.raises(ConfigError, match="run 'a' is one of 'toy', and this is 'baseline'"):
         fit(store, agl.Baseline(), run="a", resume=True)
 
 
-def test_folder_of_another_run_is_refused():
+def test_folder_says_which_run_goes_on_where_nobody_else_does(caplog):
     Path("out").mkdir()
     Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     with pytest.raises(ConfigError, match="holds run 'other'"):
         fit(run="a", run_dir="out")
-
-
-def test_folder_says_which_run_goes_on_where_nobody_else_does(caplog):
-    Path("out").mkdir()
-    Path("out/run.json").write_text('{"run": "other", "generation": 2}')
     # A store in memory knows of no earlier starts.
     assert fit(run_dir="out").seen[0][:2] == ("other", 3)
     assert "the store has no record of run other" in caplog.text
@@ -97,8 +88,7 @@ def test_folder_that_an_algorithm_names_is_made_by_it():
     assert Path("own").is_dir()
 
 
-def test_run_that_its_folder_names_is_refused_where_it_would_be_another():
-    store = agl.InMemoryLightningStore()
+def test_run_that_its_folder_names_is_refused_where_it_would_be_another(store):
     fit(store, Writing(), run_dir="out")
     with pytest.raises(ConfigError, match=r"seed: 7 then, 8 now.*give another run_dir, or go on"):
         fit(store, Writing(seed=8), run_dir="out")

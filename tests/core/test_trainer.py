@@ -117,19 +117,6 @@ def test_crashed_runner_ends_the_run(main_thread):
         agl.Trainer(algorithm="baseline", **parts).fit(tenth, [1, 2, 3])
 
 
-def test_initial_resources_reach_the_agent():
-    got: list[str] = []
-
-    @agl.rollout
-    def agent(task: str, prompt_template: agl.PromptTemplate) -> float:
-        got.append(prompt_template.format(question=task))
-        return 1.0
-
-    prompt = agl.PromptTemplate(template="Q: {question}", engine="f-string")
-    agl.Trainer(strategy=shm(), initial_resources={"main": prompt}).dev(agent, ["why?"])
-    assert got == ["Q: why?"]
-
-
 def test_baseline_keeps_rewards_and_counts_failures():
     @agl.rollout
     def agent(task: int) -> float:
@@ -389,12 +376,11 @@ def test_part_of_an_argument_is_answered_with_the_whole():
         agl.Trainer(resources={})
 
 
-def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(monkeypatch):
+def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(store, monkeypatch):
     scan = registry._scan
     monkeypatch.setattr(
         registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.kind != "recorder")
     )
-    store = agl.InMemoryLightningStore()
     result = agl.Trainer(strategy="shm", store=store).dev(tenth, [1, 2])
     assert (result.rollouts, result.warnings) == (None, [NO_RECORD])
     assert [one.status for one in asyncio.run(store.query_rollouts())] == ["succeeded"] * 2

@@ -1,6 +1,5 @@
 """What is read of a long trace."""
 
-import agl
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN
 from agl_testing.store_steps import span_of
@@ -8,9 +7,8 @@ from agl_views.explanations import trace_reader
 from agl_views.explanations.trace_reader import Part, read_trace
 
 
-async def test_of_a_long_trace_calls_and_rewards_are_read(monkeypatch):
+async def test_of_a_long_trace_calls_and_rewards_are_read(store, monkeypatch):
     monkeypatch.setattr(trace_reader, "MOST_SPANS", 10)
-    store = agl.InMemoryLightningStore()
     rollout = await store.start_rollout("task")
     names = [*["tool"] * 8, *[MODEL_CALL_SPAN] * 5, AGL_ANNOTATION]
     rewards = {AGL_ANNOTATION: reward_attributes(1.0)}
@@ -25,4 +23,3 @@ async def test_of_a_long_trace_calls_and_rewards_are_read(monkeypatch):
     assert (found.first_call, found.num_calls) == (3, 5)
     whole = await read_trace(store, rollout.rollout_id)
     assert (len(whole.spans), whole.is_whole) == (14, True)
-    await store.close()
