@@ -26,6 +26,10 @@ RESOURCES = {"a": PROMPT, "b": MAIN}
 ALL = ["the task", MAIN, PROMPT, ROLLOUT]
 
 
+def by_names(task, llm, prompt_template, rollout, resources):
+    return [task, llm, prompt_template, rollout, resources]
+
+
 def annotated(
     question: str,
     model: agl.LLM,
@@ -76,13 +80,7 @@ def repeated(factor: int, task: str, model: agl.LLM) -> Any:
 @pytest.mark.parametrize(
     ("agent", "resources", "expected"),
     [
-        (
-            lambda task, llm, prompt_template, rollout, resources: [
-                *(task, llm, prompt_template, rollout, resources)
-            ],
-            {**RESOURCES, "c": SMALL},
-            [*ALL, {**RESOURCES, "c": SMALL}],
-        ),
+        (by_names, {**RESOURCES, "c": SMALL}, [*ALL, {**RESOURCES, "c": SMALL}]),
         (annotated, RESOURCES, [*ALL, RESOURCES]),
         (in_strings, RESOURCES, [MAIN, PROMPT, ROLLOUT]),
         (for_checkers_only, {"b": MAIN}, MAIN),
@@ -180,7 +178,7 @@ async def test_decorated_coroutine_function_is_still_one():
     assert agent.is_async()
     assert await agent("four", MAIN) == 0.4
     assert await agent.rollout_async("four", {"x": MAIN}, ROLLOUT) == 0.4
-    assert await agent.rollout_method("val")("four", {"x": MAIN}, ROLLOUT) == 0.4  # type: ignore
+    assert await agent.rollout_method("val")("four", {"x": MAIN}, ROLLOUT) == 0.4
 
 
 async def test_callable_object_with_async_call_is_async():
@@ -321,7 +319,6 @@ def test_a_baseline_of_ones_own_may_publish_a_resource_when_it_runs():
 
 
 async def test_resource_that_the_store_has_already_is_enough(store):
-
     @agl.rollout
     def needs_prompt(task: str, prompt: agl.PromptTemplate) -> float:
         return float(prompt.format() == "hi")

@@ -240,7 +240,7 @@ async def test_decorated_function_keeps_its_error_and_its_identity():
         with pytest.raises(ZeroDivisionError):
             divide(1, 0)
         with pytest.raises(TypeError, match="missing 1 required positional argument"):
-            divide(1)  # type: ignore
+            divide(1)
 
     assert (divide.__name__, divide.__doc__) == ("divide", "Divide.")
     span, _ = await traced(fail)

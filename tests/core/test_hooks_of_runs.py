@@ -115,10 +115,9 @@ def test_on_run_start_comes_first_and_has_agent_algorithm_and_store(one_run):
     assert len(asyncio.run(store.query_rollouts())) == 2
 
 
-def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm(one_run):
-    assert one_run.calls[-1] == ("run end", [OneStep, "None"])
-    failed, _ = watched(val=[1])
-    assert failed.calls[-1] == ("run end", [OneStep, repr(ValueError("it was enough"))])
+@pytest.mark.parametrize(("val", "error"), [(None, None), ([1], ValueError("it was enough"))])
+def test_on_run_end_comes_last_and_has_the_error_of_the_algorithm(val, error):
+    assert watched(val=val)[0].calls[-1] == ("run end", [OneStep, repr(error)])
 
 
 def test_on_attempt_end_has_the_stored_attempt_and_the_error_of_the_agent(one_run):
@@ -252,7 +251,6 @@ async def test_store_routes_that_are_none_are_the_plugins_failure_and_left_out_w
 ):
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
     good = Route("/good", answer)
-
     wrong, right = SimpleNamespace(store_routes=lambda: given), agl.Hook()
     right.store_routes = lambda: [good]
     caller = HookCaller([wrong, right], manager=HookManager())
@@ -306,20 +304,15 @@ def test_on_run_end_hides_no_error_of_the_algorithm(monkeypatch):
     hook = agl.Hook()
     hook.on_run_end = lambda: 1 / 0
     monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
+    trainer = agl.Trainer(algorithm=OneStep(), strategy=SHM, hooks=hook)
     with pytest.raises(AlgorithmError, match="it was enough"):
-        agl.Trainer(algorithm=OneStep(), strategy=SHM, hooks=hook).fit(
-            halves, None, val_dataset=[1]
-        )
+        trainer.fit(halves, None, val_dataset=[1])
 
 
 def test_on_run_end_is_called_although_on_run_start_raised(monkeypatch):
-    told: list[str] = []
-
-    tracker, bad = agl.Hook(), agl.Hook()
-    tracker.on_run_start, tracker.on_run_end = (
-        lambda: told.append("start"),
-        lambda: told.append("end"),
-    )
+    told, tracker, bad = [], agl.Hook(), agl.Hook()
+    tracker.on_run_start = lambda: told.append("start")
+    tracker.on_run_end = lambda: told.append("end")
     bad.on_run_start = lambda: 1 / 0
     monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
     with pytest.raises(AlgorithmError):
@@ -329,7 +322,7 @@ def test_on_run_end_is_called_although_on_run_start_raised(monkeypatch):
 
 def test_run_summary_changes_what_is_said_of_a_run():
     class Says:
-        def run_summary(self, store: Any, result: agl.RunResult, lines: list[str]) -> None:
+        def run_summary(self, result, lines):
             lines[:] = [f"{len(lines) >= 1} {result.mean_reward}"]
 
     trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[Says()])

@@ -87,7 +87,6 @@ async def test_roots_of_one_attempt_share_a_trace_id_and_have_no_outer_parent(tr
 
 
 async def test_thread_without_context_belongs_to_the_only_open_trace(tracer, context):
-
     def work() -> None:
         make_span("library")
         agl.emit_reward(0.5)
@@ -232,7 +231,6 @@ async def test_store_that_stays_away_fails_the_trace(tracer):
 
 
 async def test_span_that_cannot_be_kept_costs_no_other(tracer, context):
-
     async def record() -> None:
         async with tracer.trace_context(**context):
             sink = cast(Any, ROUTER.current_sink())
@@ -271,7 +269,6 @@ async def test_span_that_is_still_open_is_stored_as_an_error(tracer, context):
 
 
 async def test_cancelled_body_has_its_spans_stored(tracer, context):
-
     async def run() -> None:
         async with tracer.trace_context(**context):
             make_span("before")
@@ -483,7 +480,7 @@ async def test_status_is_recorded_as_a_code_with_a_description(tracer):
             recording.record_status("OK", "fine")
         assert recording.get_recorded_span().status.status_code == "OK"
         with tracer.operation_context("op") as recording, pytest.raises(ValueError, match="NOPE"):
-            recording.record_status("NOPE")  # type: ignore
+            recording.record_status("NOPE")
 
 
 def test_tracer_is_there_where_processes_cannot_be_forked():

@@ -314,7 +314,7 @@ def test_wrong_name_and_one_of_0_3_says_what_is_right(code, message):
 
 def test_unknown_argument_is_a_type_error_and_no_name_an_attribute_error():
     with pytest.raises(TypeError):
-        agl.Trainer(max_tasks=1)  # type: ignore[call-arg]
+        agl.Trainer(max_tasks=1)
     assert not hasattr(agl, "reward")
 
 

@@ -10,7 +10,7 @@ ROWS = [
 
 
 def lines(*arguments: object, **options: object) -> list[str]:
-    return table_text(*arguments, **options).splitlines()  # type: ignore[arg-type]
+    return table_text(*arguments, **options).splitlines()
 
 
 def test_cut_table_is_as_wide_as_the_terminal(monkeypatch):

@@ -221,7 +221,7 @@ def test_wrong_requests_are_refused_before_anything_starts():
     with pytest.raises(UnknownComponentError, match=r"unknown strategy 'smh'.*Did you mean 'shm'"):
         agl.Trainer(strategy="smh")
     with pytest.raises(ConfigError, match=r"Decorate your function with @agl\.rollout"):
-        agl.Trainer(strategy="shm").dev(lambda task: 1.0)  # type: ignore[arg-type]
+        agl.Trainer(strategy="shm").dev(lambda task: 1.0)
     with pytest.raises(ConfigError, match="main_process='runner': n_runners must be at most 1"):
         agl.Trainer(n_runners=2, strategy={"type": "cs", "main_process": "runner"})
 

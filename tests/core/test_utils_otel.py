@@ -63,7 +63,6 @@ def test_links_may_address_a_span_by_its_ids():
 
 
 def test_links_work_on_spans_of_opentelemetry():
-
     made = TracerProvider().get_tracer("t").start_span("x", attributes={"k": "v"})
     assert query_linked_spans([made], [LinkMatch(key_match="k", value_match="v")]) == [made]
     by_id = LinkMatch(key_match="span_id", value_match=f"{made.get_span_context().span_id:016x}")

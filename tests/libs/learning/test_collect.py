@@ -35,7 +35,7 @@ class EndsLate(agl.InMemoryLightningStore):
 
     looked = False
 
-    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None):  # pyright: ignore
+    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None):
         ended = await super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
         if timeout == 0 and not self.looked:
             self.looked = True

@@ -24,7 +24,7 @@ from agl_runs.options import (
 from agl_runs.secrets import redact
 
 if TYPE_CHECKING:
-    from nowhere import Client  # pyright: ignore
+    from nowhere import Client
 
 
 def is_pair(owner: str, /, **values: Any) -> None:

@@ -82,7 +82,7 @@ def test_what_is_no_list_of_conversations_and_no_folder_is_refused(tmp_path):
         (lambda _: [], r"got \[\] as"),
     ):
         with pytest.raises(ConfigError, match=f"conversations: {got}.*expected lists of messages"):
-            tiny_model(tmp_path, given)  # type: ignore[arg-type]
+            tiny_model(tmp_path, given)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"/file' is a file\. Give the path of a folder"):
         tiny_model(tmp_path / "file" / "model", [one])

@@ -84,7 +84,7 @@ async def test_listed_rollouts_are_those_that_reading_all_gives(store, wanted):
     every = list(await store.query_rollouts())
     expected = [one.rollout_id for one in most_first(every, wanted)]
     by_index = await listed(store, wanted)
-    by_page = await rollout_table._by_contract(store, wanted)  # pyright: ignore[reportPrivateUsage]
+    by_page = await rollout_table._by_contract(store, wanted)
     assert [one.rollout_id for one in by_index.rollouts] == expected
     assert [one.rollout_id for one in by_page.rollouts] == expected
     assert by_index.total in (None, sum(map(wanted.fits, every)))
