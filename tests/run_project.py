@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,19 @@ def write_project(folder: Path, *tasks: object) -> None:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    write_project(tmp_path, 1, 0.5)
-    monkeypatch.chdir(tmp_path)
+def own_modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The test's own folder; what is imported from it is no module for the next test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for module in ("runs_agent", "runs_learn"):
-        sys.modules.pop(module, None)
+    yield here
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(here)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def project(own_modules: Path) -> Path:
+    write_project(own_modules, 1, 0.5)
+    return own_modules
 
 
 def succeeds(agl: Agl, *arguments: str) -> Any:

@@ -52,14 +52,11 @@ Agl = Callable[..., Any]
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    (tmp_path / "cli_agent.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n{"x": "boom"}\n{"x": 0.5}\n')
-    (tmp_path / "agl.yaml").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("cli_agent", None)
+def project(own_modules):
+    (own_modules / "cli_agent.py").write_text(AGENT)
+    (own_modules / "tasks.jsonl").write_text('{"x": 1}\n{"x": "boom"}\n{"x": 0.5}\n')
+    (own_modules / "agl.yaml").write_text(CONFIG)
+    return own_modules
 
 
 def test_help_lists_verbs_and_variables(agl):

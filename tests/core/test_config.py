@@ -266,14 +266,12 @@ resources:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    (tmp_path / "cfg_agent.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n')
-    (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "agl.yaml").write_text(GOOD)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("cfg_agent", None)
+def project(own_modules):
+    (own_modules / "cfg_agent.py").write_text(AGENT)
+    (own_modules / "tasks.jsonl").write_text('{"x": 1}\n')
+    (own_modules / "empty.jsonl").write_text("")
+    (own_modules / "agl.yaml").write_text(GOOD)
+    return own_modules
 
 
 def check(project: Path, *overrides: str) -> CheckedConfig:

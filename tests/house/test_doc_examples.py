@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tomllib
 from dataclasses import dataclass
 from importlib import metadata
@@ -164,17 +163,6 @@ def check_yaml(source: str, folder: Path, page_blocks: list[Block]) -> None:
     check_config(load_config(folder / "agl.yaml"), run_dir=folder / "run")
 
 
-@pytest.fixture
-def modules_as_they_were(tmp_path):
-    """Checking a configuration imports its agent; the next page may have one of that name."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_block_runs(block, tmp_path):
     if reason := missing(block.needs):
@@ -184,7 +172,7 @@ def test_python_block_runs(block, tmp_path):
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_yaml_block_is_a_valid_configuration(block, tmp_path, monkeypatch, modules_as_they_were):
+def test_yaml_block_is_a_valid_configuration(block, tmp_path, monkeypatch, own_modules):
     if reason := missing(block.needs):
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
@@ -301,7 +289,7 @@ def test_broken_python_block_is_noticed(source, tmp_path):
         run_python(source, tmp_path, [])
 
 
-def test_broken_yaml_block_is_noticed(tmp_path, modules_as_they_were):
+def test_broken_yaml_block_is_noticed(tmp_path, own_modules):
     from agl.errors import ConfigError
 
     with pytest.raises(ConfigError, match="n_epoch"):

@@ -27,10 +27,23 @@ def modules_after(statement: str) -> set[str]:
     return {line.split(".")[0] for line in run.stdout.splitlines()}
 
 
-def test_building_a_trainer_reads_no_docstrings():
-    loaded = modules_after("import agl; agl.Trainer(algorithm='baseline', strategy='shm')")
+HELP = "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n    pass"
+
+
+@pytest.mark.parametrize(
+    ("statement", "unneeded"),
+    [
+        ("import agl", HEAVY),
+        ("import agl.runner", {"uvicorn", "aiohttp", "starlette"}),
+        ("import agl; agl.Trainer(algorithm='baseline', strategy='shm')", {"docstring_parser"}),
+        (HELP, {*HEAVY, "yaml"} - {"click"}),
+    ],
+    ids=["agl", "runner", "trainer", "help"],
+)
+def test_nothing_is_loaded_that_is_not_needed(statement, unneeded):
+    loaded = modules_after(statement)
     assert "agl" in loaded
-    assert "docstring_parser" not in loaded
+    assert not loaded & {*unneeded}
 
 
 @pytest.mark.slow  # on a busy machine
@@ -41,21 +54,6 @@ def test_import_agl_takes_at_most_a_third_of_import_openai():
         ours.append(import_microseconds("agl"))
         theirs.append(import_microseconds("openai"))
     assert statistics.median(ours) <= statistics.median(theirs) / 3, (ours, theirs)
-
-
-def test_import_agl_loads_nothing_heavy():
-    assert not modules_after("import agl") & set(HEAVY)
-
-
-def test_a_runner_loads_no_server():
-    assert not modules_after("import agl.runner") & {"uvicorn", "aiohttp", "starlette"}
-
-
-def test_help_loads_neither_server_nor_types():
-    loaded = modules_after(
-        "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n    pass"
-    )
-    assert not loaded & ({*HEAVY, "yaml"} - {"click"})
 
 
 @pytest.mark.plugins

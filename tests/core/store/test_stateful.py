@@ -263,20 +263,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-class MemoryMachine(StoreMachine):
-    def make_store(self, folder):
-        return InMemoryLightningStore()
+def case_of(make_store, max_examples):
+    case = type("Machine", (StoreMachine,), {"make_store": make_store}).TestCase
+    slow = [HealthCheck.too_slow]
+    case.settings = settings(
+        max_examples=max_examples, stateful_step_count=25, suppress_health_check=slow
+    )
+    return case
 
 
-class SqliteMachine(StoreMachine):
-    def make_store(self, folder):
-        return SqliteLightningStore(folder / "agl.db", durability="process")
+def in_a_file(machine, folder):
+    return SqliteLightningStore(folder / "agl.db", durability="process")
 
 
-small = settings(
-    max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
-)
-TestMemory = MemoryMachine.TestCase
-TestMemory.settings = small
-TestSqlite = SqliteMachine.TestCase
-TestSqlite.settings = settings(small, max_examples=15)
+TestMemory = case_of(lambda machine, folder: InMemoryLightningStore(), 30)
+TestSqlite = case_of(in_a_file, 15)

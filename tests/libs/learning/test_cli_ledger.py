@@ -1,6 +1,5 @@
 """The sums per step at the end of ``agl run``."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,18 +31,21 @@ class Toy(agl.Algorithm):
 """
 
 
+CONFIG = """
+agent: ledger_agent:agent
+train: tasks.jsonl
+algorithm: ledger_agent:Toy
+strategy: shm
+run_dir: out
+"""
+
+
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    (tmp_path / "ledger_agent.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n' * 12)
-    (tmp_path / "agl.yaml").write_text(
-        "agent: ledger_agent:agent\ntrain: tasks.jsonl\nalgorithm: ledger_agent:Toy\n"
-        "strategy: shm\nrun_dir: out\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("ledger_agent", None)
+def project(own_modules):
+    (own_modules / "ledger_agent.py").write_text(AGENT)
+    (own_modules / "tasks.jsonl").write_text('{"x": 1}\n' * 12)
+    (own_modules / "agl.yaml").write_text(CONFIG)
+    return own_modules
 
 
 def test_a_run_ends_with_its_ledger(agl, project):

@@ -1,3 +1,4 @@
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,7 @@ def test_who_holds_a_file_is_seen_without_the_locks_of_posix(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "fcntl", None)
     assert not is_held(path)
 
-    class Locked:
-        def __enter__(self) -> "Locked":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
+    class Locked(io.BytesIO):
         def read(self, _: int) -> bytes:
             raise PermissionError("locked by another process, as Windows says it")
 

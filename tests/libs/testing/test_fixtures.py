@@ -1,30 +1,13 @@
 """The fixtures that plugin authors get with agl-core."""
 
-import json
 import re
 import textwrap
-import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.interpreter import python
 
 from agl_testing import adapter_contract, gateway_contract, store_contract, strategy_contract
-
-
-async def test_memory_store_is_empty_and_works(memory_store):
-    assert len(await memory_store.query_rollouts()) == 0
-    rollout = await memory_store.enqueue_rollout({"x": 1})
-    assert rollout.status == "queuing"
-
-
-def test_memory_store_works_from_a_plain_test_too(memory_store):
-    assert memory_store.capabilities.get("async_safe")
-
-
-def test_echo_llm_answers(echo_llm):
-    with urllib.request.urlopen(f"{echo_llm.url}/models", timeout=100) as response:
-        assert json.load(response)["data"]
 
 
 def test_fixtures_import_nothing_before_a_test_asks():
